@@ -1,0 +1,1 @@
+"""Measurements of whole servers, side by side."""

@@ -1,0 +1,160 @@
+"""A minimal HTTP client over asyncio streams, so that the one who measures stays out of the way.
+
+A stream's bytes are split into events and stamped as they arrive; JSON is parsed afterwards.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+TIMEOUT = 300.0
+"""Seconds that a server may stay silent."""
+
+
+class ClientError(Exception):
+    """The server answered with an error `status`, or not at all."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Stream:
+    """What came of one streamed request. Times are `time.perf_counter()` seconds.
+
+    `token_times` has one entry per event that carried text; `n_tokens` counts tokens, which
+    are more if the server puts several into one event.
+    """
+
+    started: float
+    token_times: list[float] = field(default_factory=list)
+    finished: float = 0.0
+    n_tokens: int = 0
+
+    @property
+    def time_to_first_token(self) -> float:
+        return self.token_times[0] - self.started
+
+    @property
+    def gaps(self) -> list[float]:
+        return [after - before for before, after in pairwise(self.token_times)]
+
+
+class Connection:
+    """One kept-alive connection to `url`, for one request at a time."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ClientError(f"not an http URL: {url}")
+        self._tls = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._reader, self._writer = await asyncio.open_connection(
+                self._host, self._port, ssl=self._tls or None
+            )
+        except OSError as error:
+            raise ClientError(f"no connection to {self._host}:{self._port}: {error}") from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def request(self, method: str, path: str, body: Any = None) -> bytes:
+        """The body of the answer. Raises ClientError unless the status is 200."""
+        headers = await self._send(method, path, body)
+        return b"".join([chunk async for chunk in self._body(headers)])
+
+    async def stream(self, path: str, body: dict[str, Any]) -> Stream:
+        """Send a completion request with `stream` set and read all its events."""
+        result = Stream(started=time.perf_counter())
+        headers = await self._send("POST", path, body)
+        arrivals: list[tuple[float, bytes]] = []
+        pending = b""
+        async for chunk in self._body(headers):
+            now = time.perf_counter()
+            *lines, pending = (pending + chunk).split(b"\n")
+            arrivals += [(now, line[6:]) for line in lines if line.startswith(b"data: ")]
+        result.finished = time.perf_counter()
+        _count(result, arrivals, body["max_tokens"])
+        return result
+
+    async def _send(self, method: str, path: str, body: Any) -> Mapping[bytes, bytes]:
+        """The headers of the answer, names in lower case. Its body is still to be read."""
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        self._writer.write(head.encode() + b"\r\n" + content)
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                answer = await self._reader.readuntil(b"\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            raise ClientError(f"{method} {path}: no answer ({error!r})") from error
+        status_line, *lines = answer[:-4].split(b"\r\n")
+        pairs = [line.split(b":", 1) for line in lines]
+        headers = {name.lower(): value.strip() for name, value in pairs}
+        status = int(status_line.split()[1])
+        if status != 200:
+            content = b"".join([chunk async for chunk in self._body(headers)])
+            excerpt = content[:300].decode(errors="replace")
+            raise ClientError(f"{method} {path}: {status} {excerpt}", status)
+        return headers
+
+    async def _body(self, headers: Mapping[bytes, bytes]) -> AsyncIterator[bytes]:
+        """The pieces of an answer's body as they arrive."""
+        try:
+            if headers.get(b"transfer-encoding", b"").lower() != b"chunked":
+                async with asyncio.timeout(TIMEOUT):
+                    content = await self._reader.readexactly(int(headers[b"content-length"]))
+                yield content
+                return
+            while True:
+                async with asyncio.timeout(TIMEOUT):
+                    size = int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16)
+                    chunk = await self._reader.readexactly(size + 2)
+                if size == 0:
+                    return
+                yield chunk[:-2]
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            raise ClientError(f"the answer broke off ({error!r})") from error
+
+
+def _count(result: Stream, arrivals: list[tuple[float, bytes]], max_tokens: int) -> None:
+    """Fill in `token_times` and `n_tokens` from the events and the times they came at.
+
+    The server's own count of tokens is best. Without one, a generation that reached its limit
+    has as many tokens as were asked for, and any other one as many as its events with text.
+    """
+    n_reported: int | None = None
+    finish_reason = None
+    for at, data in arrivals:
+        if data.strip() == b"[DONE]":
+            continue
+        event = json.loads(data)
+        if "error" in event:
+            raise ClientError(f"the stream ended with an error: {event['error']}")
+        for choice in event.get("choices") or []:
+            finish_reason = choice.get("finish_reason") or finish_reason
+            if choice.get("text"):
+                result.token_times.append(at)
+        if usage := event.get("usage"):
+            n_reported = usage["completion_tokens"]
+    if not result.token_times:
+        raise ClientError("the stream carried no text")
+    if n_reported is not None:
+        result.n_tokens = n_reported
+    elif finish_reason == "length":
+        result.n_tokens = max_tokens
+    else:
+        result.n_tokens = len(result.token_times)

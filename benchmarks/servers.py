@@ -1,0 +1,136 @@
+"""The servers that are measured: started from this environment, or running somewhere."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from benchmarks.client import ClientError, Connection
+
+START_TIMEOUT = 180.0  # seconds
+STOP_TIMEOUT = 10.0
+PEER = "llama_cpp.server"
+
+
+TOKENIZERS = (("/tokenize", "content"), ("/extras/tokenize", "input"))
+"""Where servers tokenize, and the field that the text stands in."""
+
+
+@dataclass
+class Server:
+    """Where a server listens, and what `probe` found out: the first model's name, whether there
+    is a GET /health, and which of TOKENIZERS it has."""
+
+    name: str
+    url: str
+    pid: int | None = None
+    model: str = ""
+    has_health: bool = False
+    tokenizer: tuple[str, str] | None = None
+
+    async def probe(self) -> None:
+        """Fill in the last three fields. Raises ClientError while the server isn't ready."""
+        async with Connection(self.url) as connection:
+            self.has_health = await _exists(connection, "GET", "/health")
+            models = json.loads(await connection.request("GET", "/v1/models"))
+            self.model = str(models["data"][0]["id"])
+            for path, text_field in TOKENIZERS:
+                if await _exists(connection, "POST", path, {text_field: "?"}):
+                    self.tokenizer = (path, text_field)
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time of the server and its children so far; None for a remote one."""
+        if self.pid is None:
+            return None
+        process = psutil.Process(self.pid)
+        times = [p.cpu_times() for p in (process, *process.children(recursive=True))]
+        return float(sum(t.user + t.system for t in times))
+
+
+def specllama_command(model: Path, port: int, threads: int | None) -> list[str]:
+    command = [sys.executable, "-m", "specllama", "-m", str(model), "--port", str(port)]
+    return command + (["--threads", str(threads)] if threads else [])
+
+
+def peer_command(model: Path, port: int, threads: int | None) -> list[str]:
+    """llama-cpp-python's server, with two of its defaults changed in its favour: a new request
+    would cut off the one that is running, and the logits of every prompt token would be
+    computed and thrown away."""
+    command = [sys.executable, "-m", PEER, "--model", str(model), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--verbose", "false"]
+    command += ["--interrupt_requests", "false", "--logits_all", "false"]
+    return command + (["--n_threads", str(threads)] if threads else [])
+
+
+Command = Callable[[Path, int, int | None], list[str]]
+
+
+@contextlib.contextmanager
+def started(name: str, command: Command, model: Path, threads: int | None) -> Iterator[Server]:
+    """Run a server on a free port until the block ends. Its output goes to a file that is shown
+    if it doesn't start (ClientError)."""
+    port = _free_port()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command(model, port, threads),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        server = Server(name, f"http://127.0.0.1:{port}", process.pid)
+        try:
+            _wait_until_ready(server, process, log)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def running(name: str, url: str) -> Server:
+    """A server that somebody else has started. Raises ClientError if it doesn't answer."""
+    server = Server(name, url)
+    asyncio.run(server.probe())
+    return server
+
+
+async def _exists(connection: Connection, method: str, path: str, body: object = None) -> bool:
+    try:
+        await connection.request(method, path, body)
+    except ClientError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            asyncio.run(server.probe())
+            return
+        except ClientError:
+            time.sleep(0.1)
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 3000))
+    raise ClientError(f"{server.name} did not start:\n{log.read().decode(errors='replace')}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

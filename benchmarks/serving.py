@@ -1,0 +1,268 @@
+"""`python -m benchmarks.serving`: specllama beside other servers, over HTTP.
+
+Servers take turns, round after round, on the same requests; figures are medians over the
+rounds, and a ratio is the median of the rounds' ratios, so that a machine that is slow for a
+while slows both sides of it. README.md explains the method.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.client import ClientError, Connection, Stream
+from benchmarks.servers import PEER, Server, peer_command, running, specllama_command, started
+from engine.embedded import model_path
+from engine.embedded.build import ensure
+
+MODELS: dict[str, Callable[[], Path]] = {
+    "shipped": model_path,
+    "bench-100m": lambda: ensure("bench-100m"),
+}
+STREAMS = (1, 4, 8)
+WORDS = (
+    *("river", "stone", "light", "engine", "paper", "window", "garden", "number", "simple"),
+    *("morning", "letter", "music", "answer", "yellow", "table", "winter", "bridge", "market"),
+    *("silver", "pocket", "forest", "history", "signal", "corner", "animal", "summer", "mirror"),
+)
+WARM_UP_SEED = 100_000  # of no round
+IDLE_SHARE = 0.05
+"""More of one processor than this, used by a server that is not its turn, is reported."""
+
+Metrics = dict[str, float]
+"""Name to value. Names end with their unit; "/s" means that more is better."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure. `max_tokens` by number of streams; times in seconds."""
+
+    rounds: int
+    max_tokens: dict[int, int]
+    prompt_words: int
+    request_seconds: float
+
+
+FULL = Plan(rounds=5, max_tokens={1: 256, 4: 128, 8: 96}, prompt_words=60, request_seconds=2.0)
+QUICK = Plan(rounds=1, max_tokens={1: 24, 4: 12, 8: 8}, prompt_words=10, request_seconds=0.2)
+
+
+def completion(server: Server, n_words: int, max_tokens: int, seed: int) -> dict[str, object]:
+    """A request of which no part is in any server's prompt cache: every seed its own words."""
+    words = random.Random(seed).choices(WORDS, k=n_words)
+    return {
+        "model": server.model,
+        "prompt": " ".join(words),
+        "max_tokens": max_tokens,
+        "seed": seed,
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def measure_streams(server: Server, n_streams: int, plan: Plan, seed: int) -> Metrics:
+    """All streams start at once; the last one to end ends the measurement."""
+
+    async def one(index: int) -> Stream:
+        request = completion(
+            server, plan.prompt_words, plan.max_tokens[n_streams], seed * 1000 + index
+        )
+        async with Connection(server.url) as connection:
+            return await connection.stream("/v1/completions", request)
+
+    streams = await asyncio.gather(*[one(index) for index in range(n_streams)])
+    elapsed = max(s.finished for s in streams) - min(s.started for s in streams)
+    gaps = [gap for stream in streams for gap in stream.gaps]
+    label = f"{n_streams} stream{'s' if n_streams > 1 else ''}: "
+    metrics = {
+        label + "tokens/s": sum(stream.n_tokens for stream in streams) / elapsed,
+        label + "first token ms": 1e3 * statistics.median(s.time_to_first_token for s in streams),
+    }
+    if len(gaps) > 1:
+        percentiles = statistics.quantiles(gaps, n=100, method="inclusive")
+        metrics[label + "token gap p50 ms"] = 1e3 * percentiles[49]
+        metrics[label + "token gap p99 ms"] = 1e3 * percentiles[98]
+    return metrics
+
+
+async def measure_requests(
+    server: Server, label: str, method: str, path: str, body: object, plan: Plan
+) -> Metrics:
+    """One client for the time of a request, then four for requests per second."""
+    times: list[float] = []
+
+    async def client(seconds: float) -> int:
+        n = 0
+        async with Connection(server.url) as connection:
+            end = time.perf_counter() + seconds
+            while (started_at := time.perf_counter()) < end:
+                await connection.request(method, path, body)
+                times.append(time.perf_counter() - started_at)
+                n += 1
+        return n
+
+    await client(plan.request_seconds)
+    alone = 1e3 * statistics.median(times)
+    started_at = time.perf_counter()
+    counts = await asyncio.gather(*[client(plan.request_seconds) for _ in range(4)])
+    elapsed = time.perf_counter() - started_at
+    return {f"{label}: median ms": alone, f"{label}: requests/s": sum(counts) / elapsed}
+
+
+async def measure(server: Server, plan: Plan, seed: int) -> Metrics:
+    """One turn of one server."""
+    metrics: Metrics = {}
+    for n_streams in STREAMS:
+        metrics |= await measure_streams(server, n_streams, plan, seed * 10 + n_streams)
+    if server.has_health:
+        metrics |= await measure_requests(server, "GET /health", "GET", "/health", None, plan)
+    metrics |= await measure_requests(server, "GET /v1/models", "GET", "/v1/models", None, plan)
+    if server.tokenizer is not None:
+        path, text_field = server.tokenizer
+        body = {text_field: "The quick brown fox jumps over the lazy dog."}
+        metrics |= await measure_requests(server, "POST /tokenize", "POST", path, body, plan)
+    return metrics
+
+
+def warm_up(server: Server) -> None:
+    """The first requests of a process pay for imports and for memory that is touched first."""
+    asyncio.run(measure(server, QUICK, seed=WARM_UP_SEED))
+
+
+def run_rounds(servers: list[Server], plan: Plan, console: Console) -> dict[str, list[Metrics]]:
+    """The metrics of every round, by server."""
+    results: dict[str, list[Metrics]] = defaultdict(list)
+    for server in servers:
+        warm_up(server)
+    for number in range(plan.rounds):
+        # Every other round goes backwards: nobody always follows the same one.
+        for server in servers if number % 2 == 0 else reversed(servers):
+            console.print(f"round {number + 1}/{plan.rounds}: {server.name}", style="dim")
+            others = [other for other in servers if other is not server]
+            before = [other.cpu_seconds() for other in others]
+            started_at = time.perf_counter()
+            results[server.name].append(asyncio.run(measure(server, plan, seed=number)))
+            elapsed = time.perf_counter() - started_at
+            for other, used_before in zip(others, before, strict=True):
+                used = other.cpu_seconds()
+                if used is None or used_before is None:
+                    continue
+                if used - used_before > IDLE_SHARE * elapsed:
+                    share = (used - used_before) / elapsed
+                    message = f"{other.name} used {share:.0%} of a processor while idle"
+                    console.print(message, style="yellow")
+    return results
+
+
+def table(title: str, results: dict[str, list[Metrics]]) -> Table:
+    """Medians of every server, and how many times better the first one is than each other."""
+    first, *others = results
+    view = Table(title=title, caption="x: how many times better specllama is; below 1 it is worse")
+    view.add_column("", no_wrap=True)
+    for name in results:
+        view.add_column(name, justify="right", overflow="fold")
+    for name in others:
+        view.add_column(f"x {name}", justify="right", style="bold", overflow="fold")
+    metrics = dict.fromkeys(metric for rounds in results.values() for metric in rounds[0])
+    for metric in metrics:
+        values = {name: [r[metric] for r in results[name] if metric in r] for name in results}
+        row = [f"{statistics.median(v):,.2f}" if v else "-" for v in values.values()]
+        for name in others:
+            better = [
+                a / b if metric.endswith("/s") else b / a
+                for a, b in zip(values[first], values[name], strict=False)
+                if a > 0 and b > 0  # events that arrive together have no gap
+            ]
+            row.append(f"{statistics.median(better):.2f}" if better else "-")
+        view.add_row(metric, *row)
+    return view
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    console = Console()
+    plan = QUICK if arguments.quick else FULL
+    if arguments.rounds:
+        plan = replace(plan, rounds=arguments.rounds)
+    collected = {}
+    try:
+        for name in arguments.model:
+            path = MODELS[name]() if name in MODELS else Path(name)
+            with contextlib.ExitStack() as stack:
+                commands = [("specllama", specllama_command)]
+                if not arguments.no_peer:
+                    commands.append((PEER, peer_command))
+                servers = [
+                    stack.enter_context(started(who, command, path, arguments.threads))
+                    for who, command in commands
+                ]
+                servers += [running(who, url) for who, url in arguments.server]
+                collected[name] = run_rounds(servers, plan, console)
+            console.print(table(f"{name} ({path.stat().st_size / 1e6:.0f} MB)", collected[name]))
+    except ClientError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        arguments.json.write_text(json.dumps(collected, indent=2))
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    def named_url(text: str) -> tuple[str, str]:
+        name, found, url = text.partition("=")
+        if not found or not name or not url:
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=URL")
+        return name, url
+
+    def positive(text: str) -> int:
+        value = int(text)
+        if value < 1:
+            raise argparse.ArgumentTypeError(f"{value} is less than 1")
+        return value
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help=f"{', '.join(MODELS)}, or a GGUF file; may be repeated (default: both of ours)",
+    )
+    parser.add_argument(
+        "--server",
+        action="append",
+        default=[],
+        type=named_url,
+        metavar="NAME=URL",
+        help="also measure a server that is running already, with the same model",
+    )
+    parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
+    parser.add_argument(
+        "--threads", type=positive, help="of every started server (default: its own choice)"
+    )
+    parser.add_argument(
+        "--rounds", type=positive, help=f"turns of each server (default {FULL.rounds}; quick: 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke run; the figures mean little")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    arguments = parser.parse_args()
+    arguments.model = arguments.model or list(MODELS)
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,520 @@
+"""llama.cpp behind a small typed surface: the only module that touches its C API.
+
+`Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one
+sampler chain. Each frees what it allocated in `close()`. Every bound that the C code asserts
+on is the caller's to keep, and is named in the docstrings: a failed assertion ends the
+process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as C
+
+from engine.options import Options
+from engine.params import GenerationParams
+from engine.sampling import plan, window
+
+log = logging.getLogger("engine.llama")
+
+TokenArray = npt.NDArray[np.int32]
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+_KV_TYPES = {
+    "f32": C.GGML_TYPE_F32,
+    "f16": C.GGML_TYPE_F16,
+    "bf16": 30,  # GGML_TYPE_BF16, which the bindings do not name
+    "q8_0": C.GGML_TYPE_Q8_0,
+    "q4_0": C.GGML_TYPE_Q4_0,
+    "q4_1": C.GGML_TYPE_Q4_1,
+    "iq4_nl": C.GGML_TYPE_IQ4_NL,
+    "q5_0": C.GGML_TYPE_Q5_0,
+    "q5_1": C.GGML_TYPE_Q5_1,
+}
+_SPLIT_MODES = {
+    "none": C.LLAMA_SPLIT_MODE_NONE,
+    "layer": C.LLAMA_SPLIT_MODE_LAYER,
+    "row": C.LLAMA_SPLIT_MODE_ROW,
+}
+_ROPE_SCALING = {
+    "": C.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
+_LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+
+class BackendError(Exception):
+    """llama.cpp refused: the message is its own last error line, or ours."""
+
+
+class OutOfCellsError(Exception):
+    """The KV cache has no room for the batch; nothing of it was evaluated."""
+
+
+# ---- process-wide state ------------------------------------------------------------------
+
+_errors: list[str] = []
+_level = logging.INFO
+
+
+def _on_log(level: int, text: bytes, _user: Any) -> None:
+    global _level
+    if level != 5:  # 5 continues the line before
+        _level = _LOG_LEVELS.get(level, logging.DEBUG)
+    line = text.decode("utf-8", "replace").rstrip()
+    if not line or line == ".":
+        return
+    if _level >= logging.ERROR:
+        _errors.append(line)
+        del _errors[:-8]
+    log.log(_level, "%s", line)
+
+
+_log_callback = C.llama_log_callback(_on_log)
+
+
+def initialize(numa: str = "") -> None:
+    """Once per process, before anything else."""
+    C.llama_log_set(_log_callback, ctypes.c_void_p(0))
+    C.llama_backend_init()
+    if numa:
+        C.llama_numa_init(_NUMA[numa])
+
+
+def _fail(message: str) -> BackendError:
+    detail = _errors[0] if _errors else ""
+    _errors.clear()
+    return BackendError(f"{message}: {detail}" if detail else message)
+
+
+def physical_cores() -> int:
+    """How many threads compute best: a core's second hardware thread adds nothing."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if usable is None:
+        return max(1, (os.cpu_count() or 1) // 2)
+    siblings = set()
+    for cpu in usable:
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings"
+        try:
+            with open(path, encoding="ascii") as file:
+                siblings.add(file.read().strip())
+        except OSError:
+            siblings.add(str(cpu))
+    return max(1, len(siblings))
+
+
+def _ggml(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of ggml, which the bindings do not declare."""
+    from llama_cpp._ggml import libggml
+
+    function: Callable[..., Any] = getattr(libggml, name)
+    function.restype, function.argtypes = restype, list(argtypes)  # type: ignore[attr-defined]
+    return function
+
+
+def _devices() -> list[tuple[str, str, int, int]]:
+    """(handle's name, description, free bytes, total bytes) of every offloading device."""
+    count = _ggml("ggml_backend_dev_count", ctypes.c_size_t)
+    get = _ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    text = _ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    sizes = ctypes.POINTER(ctypes.c_size_t)
+    memory = _ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, sizes, sizes)
+    found = []
+    for i in range(count()):
+        device = get(i)
+        if kind(device) == 0:  # the CPU itself
+            continue
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.append((name(device).decode(), text(device).decode(), free.value, total.value))
+    return found
+
+
+def list_devices() -> list[str]:
+    """One line for each device that layers can be offloaded to."""
+    initialize()
+    return [
+        f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
+        for name, text, free, total in _devices()
+    ]
+
+
+# ---- the model ---------------------------------------------------------------------------
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file.
+
+    Raises `BackendError` if the file can't be loaded. `progress` is called with fractions.
+    """
+
+    def __init__(
+        self, path: str, options: Options, progress: Callable[[float], None] | None = None
+    ) -> None:
+        params = C.llama_model_default_params()
+        layers = options.n_gpu_layers
+        params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
+        params.split_mode = _SPLIT_MODES[options.split_mode]
+        params.main_gpu = options.main_gpu
+        params.load_mode = _load_mode(options)
+        params.check_tensors = options.check_tensors
+        # ctypes keeps no reference to what a struct points to: these locals do.
+        split = _tensor_split(options)
+        if split is not None:
+            params.tensor_split = split
+        overrides = _kv_overrides(options.override_kv)
+        if overrides is not None:
+            params.kv_overrides = overrides
+        devices = _device_list(options.device)
+        if devices is not None:
+            params.devices = ctypes.cast(devices, ctypes.c_void_p)
+
+        def on_progress(fraction: float, _user: Any) -> bool:
+            if progress is not None:
+                progress(fraction)
+            return True
+
+        callback = C.llama_progress_callback(on_progress)
+        params.progress_callback = callback
+        _errors.clear()
+        self._model = C.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._model:
+            raise _fail(f"cannot load the model {path!r}")
+        self._vocab = C.llama_model_get_vocab(self._model)
+        if self.vocab_type == C.LLAMA_VOCAB_TYPE_NONE:
+            self.close()
+            raise BackendError(f"the model {path!r} has no vocabulary")
+        self.n_vocab: int = C.llama_vocab_n_tokens(self._vocab)
+        self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(self._vocab))
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
+        self.eog = frozenset(self._eog)
+        # A vocabulary without end-of-text tokens would fail an assertion if asked to add one.
+        self.bos: int = C.llama_vocab_bos(self._vocab)
+        self.eos: int = C.llama_vocab_eos(self._vocab)
+
+    @property
+    def vocab_type(self) -> int:
+        return int(C.llama_vocab_type(self._vocab))
+
+    @property
+    def n_ctx_train(self) -> int:
+        return int(C.llama_model_n_ctx_train(self._model))
+
+    @property
+    def n_embd(self) -> int:
+        return int(C.llama_model_n_embd(self._model))
+
+    @property
+    def n_params(self) -> int:
+        return int(C.llama_model_n_params(self._model))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return int(C.llama_model_size(self._model))
+
+    @property
+    def description(self) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        C.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    @property
+    def chat_template(self) -> str:
+        text = C.llama_model_chat_template(self._model, None)
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
+    def has_decoder(self) -> bool:
+        return bool(C.llama_model_has_decoder(self._model))
+
+    def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
+        """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
+        size = len(text) + 16
+        tokens = np.empty(size, np.int32)
+        pointer = tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        n = C.llama_tokenize(
+            self._vocab, text, len(text), pointer, size, add_special, parse_special
+        )
+        if n < 0:
+            raise BackendError(f"cannot tokenize a text of {len(text)} bytes")
+        return tokens[:n].copy()
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        """The bytes of `token` (0 <= token < n_vocab); of a control token only if `special`."""
+        key = (token, special)
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = self._piece(token, special)
+        return piece
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:n]
+
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        """The concatenated pieces, control tokens included."""
+        return b"".join([self.piece(token, special=True) for token in tokens])
+
+    def token_text(self, token: int) -> str:
+        return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def format_chat(
+        self, template: str, messages: Sequence[tuple[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Render with llama.cpp's built-in formats; `template` is a format's name or a Jinja
+        text that it recognizes. Raises `BackendError` if it doesn't."""
+        chat = (C.llama_chat_message * max(1, len(messages)))()
+        for slot, (role, content) in zip(chat, messages, strict=False):
+            slot.role, slot.content = role.encode(), content.encode()
+        name = template.encode()
+        size = 0
+        while True:
+            buffer = ctypes.create_string_buffer(max(1, size))
+            n = C.llama_chat_apply_template(
+                name, chat, len(messages), add_generation_prompt, buffer, size
+            )
+            if n < 0:
+                raise BackendError("llama.cpp has no built-in format for this chat template")
+            if n <= size:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            size = n
+
+    def close(self) -> None:
+        if self._model:
+            C.llama_model_free(self._model)
+            self._model = None
+
+
+def _load_mode(options: Options) -> int:
+    modes = {
+        (False, False): C.LLAMA_LOAD_MODE_NONE,
+        (True, False): C.LLAMA_LOAD_MODE_MMAP,
+        (False, True): C.LLAMA_LOAD_MODE_MLOCK,
+        (True, True): C.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }
+    return int(modes[options.mmap, options.mlock])
+
+
+def _tensor_split(options: Options) -> Any:
+    if not options.tensor_split:
+        return None
+    shares = (ctypes.c_float * C.llama_max_devices())()
+    for i, share in enumerate(options.tensor_split[: len(shares)]):
+        shares[i] = share
+    return shares
+
+
+def _kv_overrides(texts: Sequence[str]) -> Any:
+    """KEY=TYPE:VALUE texts, already checked by the options, as a zero-terminated array."""
+    if not texts:
+        return None
+    array = (C.llama_model_kv_override * (len(texts) + 1))()
+    for entry, text in zip(array, texts, strict=False):
+        key, _, typed = text.partition("=")
+        kind, _, value = typed.partition(":")
+        entry.key = key.encode()
+        if kind == "int":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_INT
+            entry.value.val_i64 = int(value)
+        elif kind == "float":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT
+            entry.value.val_f64 = float(value)
+        elif kind == "bool":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_BOOL
+            entry.value.val_bool = value == "true"
+        else:
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_STR
+            entry.value.val_str = value.encode()
+    return array
+
+
+def _device_list(names: Sequence[str]) -> Any:
+    if not names:
+        return None
+    if list(names) == ["none"]:
+        return (ctypes.c_void_p * 1)()
+    by_name = _ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    handles = []
+    for name in names:
+        handle = by_name(name.encode())
+        if not handle:
+            known = ", ".join(device[0] for device in _devices()) or "none"
+            raise BackendError(f"unknown device {name!r} (available: {known})")
+        handles.append(handle)
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles)
+
+
+# ---- the context -------------------------------------------------------------------------
+
+
+class Context:
+    """The KV cache of one model, and one batch that is filled and decoded again and again.
+
+    `n_ctx` is the number of cells of all sequences, `n_ctx_seq` of one sequence, in tokens.
+    Raises `BackendError` if there is no memory for it or the options don't fit the model.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int, unified: bool) -> None:
+        self.model = model
+        params = C.llama_context_default_params()
+        params.n_ctx = options.ctx_size
+        params.n_batch = options.batch_size
+        params.n_ubatch = min(options.ubatch_size, options.batch_size)
+        params.n_seq_max = n_seq
+        threads = options.threads if options.threads > 0 else physical_cores()
+        params.n_threads = threads
+        params.n_threads_batch = options.threads_batch if options.threads_batch > 0 else threads
+        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
+        params.rope_freq_base = options.rope_freq_base
+        params.rope_freq_scale = (
+            1 / options.rope_scale if options.rope_scale else options.rope_freq_scale
+        )
+        params.yarn_orig_ctx = options.yarn_orig_ctx
+        params.yarn_ext_factor = options.yarn_ext_factor
+        params.yarn_attn_factor = options.yarn_attn_factor
+        params.yarn_beta_slow = options.yarn_beta_slow
+        params.yarn_beta_fast = options.yarn_beta_fast
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
+        params.type_k = _KV_TYPES[options.cache_type_k]
+        params.type_v = _KV_TYPES[options.cache_type_v]
+        params.offload_kqv = options.kv_offload
+        params.op_offload = options.op_offload
+        params.swa_full = options.swa_full
+        params.kv_unified = unified
+        params.no_perf = True
+        _errors.clear()
+        self._ctx = C.llama_init_from_model(model._model, params)
+        if not self._ctx:
+            raise _fail("cannot create the context")
+        self._memory = C.llama_get_memory(self._ctx)
+        self.n_ctx = int(C.llama_n_ctx(self._ctx))
+        self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
+        self.n_batch = int(C.llama_n_batch(self._ctx))
+        self._allocate_batch()
+
+    def _allocate_batch(self) -> None:
+        n = self.n_batch
+        self.tokens = np.zeros(n, np.int32)
+        self.positions = np.zeros(n, np.int32)
+        self.sequences = np.zeros(n, np.int32)
+        self.outputs = np.zeros(n, np.int8)
+        self._ones = np.ones(n, np.int32)
+        # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
+        addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
+        self._addresses = addresses
+        batch = C.llama_batch()
+        batch.token = self.tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        batch.embd = None
+        batch.pos = self.positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
+        batch.n_seq_id = self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.seq_id = addresses.ctypes.data_as(
+            ctypes.POINTER(ctypes.POINTER(C.llama_seq_id))
+        )
+        batch.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._batch = batch
+
+    def decode(self, n_tokens: int) -> None:
+        """Evaluate the first `n_tokens` (1..n_batch) of the batch arrays.
+
+        The arrays `tokens`, `positions`, `sequences` and `outputs` (1: logits are wanted) are
+        filled by the caller; positions continue each sequence without a gap. Raises
+        `OutOfCellsError` if the KV cache is full, and `BackendError` on any other failure, after
+        which the cache of the sequences in the batch is undefined.
+        """
+        self._batch.n_tokens = n_tokens
+        status = C.llama_decode(self._ctx, self._batch)
+        if status == 1:
+            raise OutOfCellsError
+        if status != 0:
+            raise _fail(f"llama_decode failed ({status})")
+
+    def warm_up(self) -> None:
+        """Touch every weight once, so that the first request doesn't pay for it."""
+        C.llama_set_warmup(self._ctx, True)
+        self.tokens[0] = max(self.model.bos, self.model.eos, 0)
+        self.positions[0], self.sequences[0], self.outputs[0] = 0, 0, 1
+        self.decode(1)
+        C.llama_set_warmup(self._ctx, False)
+        C.llama_memory_clear(self._memory, True)
+
+    def remove(self, sequence: int, start: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` on. False if this kind of
+        memory can't be cut there; then nothing was removed."""
+        return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def close(self) -> None:
+        if self._ctx:
+            C.llama_free(self._ctx)
+            self._ctx = None
+
+
+# ---- sampling ----------------------------------------------------------------------------
+
+
+class Sampler:
+    """A sampler chain for one request, on the CPU.
+
+    `history` are the prompt's tokens, which the penalties look at.
+    """
+
+    def __init__(
+        self, model: Model, params: GenerationParams, n_ctx: int, history: TokenArray
+    ) -> None:
+        chain_params = C.llama_sampler_chain_default_params()
+        chain_params.no_perf = True
+        self._chain = C.llama_sampler_chain_init(chain_params)
+        for name, args in plan(params, n_ctx):
+            sampler = _make_sampler(model, name, args)
+            C.llama_sampler_chain_add(self._chain, sampler)
+        size = window(params, n_ctx)
+        if size:
+            for token in history[-size:].tolist():
+                C.llama_sampler_accept(self._chain, token)
+
+    def sample(self, context: Context, index: int) -> int:
+        """Choose a token from the logits of batch position `index`, which must have been an
+        output of the last decode, and remember it for the penalties."""
+        return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+
+    def close(self) -> None:
+        if self._chain:
+            C.llama_sampler_free(self._chain)
+            self._chain = None
+
+
+def _make_sampler(model: Model, name: str, args: tuple[Any, ...]) -> Any:
+    match name:
+        case "penalties":
+            return C.llama_sampler_init_penalties(model.n_vocab, *args)
+        case "dry":
+            *shape, breakers = args
+            texts = [text.encode() for text in breakers]
+            array = (ctypes.c_char_p * len(texts))(*texts)
+            return C.llama_sampler_init_dry(model._vocab, *shape, array, len(texts))
+        case "logit_bias":
+            (biases,) = args
+            array = (C.llama_logit_bias * len(biases))(*biases)
+            return C.llama_sampler_init_logit_bias(model.n_vocab, len(biases), array)
+        case "mirostat":
+            return C.llama_sampler_init_mirostat(model.n_vocab, *args)
+        case _:
+            return getattr(C, f"llama_sampler_init_{name}")(*args)

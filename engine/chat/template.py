@@ -1,0 +1,184 @@
+"""Renders chat templates: Jinja2 in a sandbox, with the helpers that published ones rely on.
+
+The dialect is that of the Hugging Face `apply_chat_template` function, for which nearly all
+templates are written: `trim_blocks` and `lstrip_blocks`, loop controls, `raise_exception`,
+`strftime_now`, a `tojson` that leaves HTML alone, and `{% generation %}` blocks, which mark the
+assistant's text for training and mean nothing here. A template comes with a downloaded model,
+so it runs sandboxed and can neither reach Python's internals nor change its input.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.errors import invalid_request, server_error
+
+CHATML = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""What a model without a template of its own gets."""
+
+BUILTIN_NAMES = frozenset(
+    {
+        "bailing",
+        "bailing-think",
+        "bailing2",
+        "chatglm3",
+        "chatglm4",
+        "chatml",
+        "command-r",
+        "deepseek",
+        "deepseek2",
+        "deepseek3",
+        "exaone-moe",
+        "exaone3",
+        "exaone4",
+        "falcon3",
+        "gemma",
+        "gigachat",
+        "glmedge",
+        "gpt-oss",
+        "granite",
+        "grok-2",
+        "hunyuan-dense",
+        "hunyuan-moe",
+        "kimi-k2",
+        "llama2",
+        "llama2-sys",
+        "llama2-sys-bos",
+        "llama2-sys-strip",
+        "llama3",
+        "llama4",
+        "megrez",
+        "minicpm",
+        "mistral-v1",
+        "mistral-v3",
+        "mistral-v3-tekken",
+        "mistral-v7",
+        "mistral-v7-tekken",
+        "monarch",
+        "openchat",
+        "orion",
+        "pangu-embedded",
+        "phi3",
+        "phi4",
+        "rwkv-world",
+        "seed_oss",
+        "smolvlm",
+        "solar-open",
+        "vicuna",
+        "vicuna-orca",
+        "yandex",
+        "zephyr",
+    }
+)
+"""The templates that llama.cpp knows by name and renders itself."""
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A compiled template with the special tokens of its model.
+
+    Raises EngineError (server_error) if `source` is not a valid template.
+    """
+
+    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            self._template = _environment.from_string(source)
+        except TemplateSyntaxError as e:
+            raise server_error(
+                f"The chat template is not valid: {e.message} (line {e.lineno})"
+            ) from e
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt for `messages`; `variables` are further names that the template may use.
+
+        Raises EngineError (invalid_request_error) with the template's own words if it refuses
+        the messages, or fails in any other way: what it fails on is what it was given.
+        """
+        now = datetime.now()
+        context = {
+            "enable_thinking": True,
+            "datetime": now.strftime("%b %d %Y"),
+            "date_string": now.strftime("%d %b %Y"),
+            **self._tokens,
+            **(variables or {}),
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if tools:
+            context["tools"] = tools
+        try:
+            return self._template.render(context)
+        except TemplateError as e:
+            raise invalid_request(f"The chat template refuses this request: {e}") from e
+        except Exception as e:  # a template is foreign code: any exception in it is its failure
+            raise invalid_request(
+                f"The chat template fails on this request: {type(e).__name__}: {e}"
+            ) from e
+
+
+class _GenerationBlocks(Extension):
+    """`{% generation %}...{% endgeneration %}` stands for what it contains."""
+
+    tags = {"generation"}  # noqa: RUF012  # as the base class declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _make_environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+_environment = _make_environment()

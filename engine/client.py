@@ -1,0 +1,186 @@
+"""The server's side of one engine process: submit, stream, cancel."""
+
+import asyncio
+from collections import deque
+from typing import TypeVar
+
+from engine.errors import EngineError, ErrorInfo
+from engine.params import GenerationParams
+from engine.protocol import (
+    Cancel,
+    Delta,
+    Detokenize,
+    Event,
+    Failed,
+    Finished,
+    FormatChat,
+    GetSlots,
+    ModelInfo,
+    Reply,
+    Slots,
+    SlotState,
+    Step,
+    Submit,
+    Text,
+    ToEngine,
+    Tokenize,
+    Tokens,
+    frame,
+)
+
+Question = Tokenize | Detokenize | FormatChat | GetSlots
+R = TypeVar("R", Tokens, Text, Slots)
+
+
+class Generation:
+    """The events of one submitted request: `Delta`s (if it streams), then one `Finished`.
+
+    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`.
+    """
+
+    def __init__(self, id: int, client: "EngineClient") -> None:
+        self._id = id
+        self._client = client
+        self._events: deque[Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._over = False
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Delta | Finished:
+        if self._over:
+            raise StopAsyncIteration
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        event = self._events.popleft()
+        if isinstance(event, Delta):
+            return event
+        self._over = True
+        if isinstance(event, Failed):
+            raise EngineError(event.error)
+        return event
+
+    async def result(self) -> Finished:
+        """The end of a request that doesn't stream."""
+        async for event in self:
+            if isinstance(event, Finished):
+                return event
+        raise RuntimeError("this generation has been read to its end before")
+
+    def cancel(self) -> None:
+        """Stop, if it is still running. Safe to call at any time, any number of times."""
+        self._over = True
+        self._client._forget(self._id)
+
+    def _put(self, event: Event) -> None:
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineClient:
+    """Requests to one ready engine process; the supervisor feeds it the messages back."""
+
+    def __init__(self, writer: asyncio.StreamWriter, info: ModelInfo) -> None:
+        self.info = info
+        self._writer = writer
+        self._next_id = 0
+        self._generations: dict[int, Generation] = {}
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._dead: ErrorInfo | None = None
+
+    @property
+    def n_running(self) -> int:
+        """Generations that are waiting or running."""
+        return len(self._generations)
+
+    def generate(
+        self, prompt: list[int | str], params: GenerationParams, *, echo_prompt: bool = False
+    ) -> Generation:
+        """Start a generation; `engine.protocol.Submit` says what the arguments mean."""
+        id = self._new_id()
+        generation = self._generations[id] = Generation(id, self)
+        self._send(Submit(id, prompt, params, echo_prompt))
+        return generation
+
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
+    ) -> Tokens:
+        message = Tokenize(self._new_id(), text, add_special, parse_special, with_pieces)
+        return await self._ask(message, Tokens)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """Raises `EngineError` if a token is not in the vocabulary."""
+        return (await self._ask(Detokenize(self._new_id(), tokens), Text)).text
+
+    async def format_chat(
+        self, template: str, messages: list[tuple[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Raises `EngineError` if llama.cpp has no format for `template`."""
+        message = FormatChat(self._new_id(), template, messages, add_generation_prompt)
+        return (await self._ask(message, Text)).text
+
+    async def slots(self) -> list[SlotState]:
+        return (await self._ask(GetSlots(self._new_id()), Slots)).slots
+
+    # ---- below -----------------------------------------------------------------------------
+
+    def dispatch(self, message: Step | Failed | Reply) -> None:
+        """Hand a message of the engine to whom it is for; late ones for nobody are dropped."""
+        if isinstance(message, Step):
+            for event in message.events:
+                self._put(event)
+        elif isinstance(message, Failed):
+            if future := self._replies.pop(message.id, None):
+                if not future.done():
+                    future.set_exception(EngineError(message.error))
+            else:
+                self._put(message)
+        elif (future := self._replies.pop(message.id, None)) and not future.done():
+            future.set_result(message)
+
+    def close(self, error: ErrorInfo) -> None:
+        """The process is gone: every open request ends with `error`."""
+        self._dead = error
+        for id in list(self._generations):
+            self._put(Failed(id, error))
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(EngineError(error))
+        self._replies.clear()
+
+    def _put(self, event: Event) -> None:
+        if generation := self._generations.get(event.id):
+            if not isinstance(event, Delta):
+                del self._generations[event.id]
+            generation._put(event)
+
+    def _forget(self, id: int) -> None:
+        if self._generations.pop(id, None) is not None and self._dead is None:
+            self._send(Cancel(id))
+
+    async def _ask(self, message: Question, kind: type[R]) -> R:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._replies[message.id] = future
+        try:
+            self._send(message)
+            reply = await future
+        finally:
+            self._replies.pop(message.id, None)
+        if not isinstance(reply, kind):
+            raise RuntimeError(f"the engine answered {type(message)} with {type(reply)}")
+        return reply
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _send(self, message: ToEngine) -> None:
+        if self._dead is not None:
+            raise EngineError(self._dead)
+        self._writer.write(frame(message))

@@ -1,0 +1,405 @@
+"""The engine proper: from prepared requests to events, one step at a time.
+
+`prepare` may run in any thread (it tokenizes and builds the sampler chain); everything else
+belongs to the thread that calls `step`.
+"""
+
+import time
+
+import numpy as np
+
+from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
+from engine.detokenizer import TextStream
+from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.options import Options
+from engine.params import GenerationParams
+from engine.protocol import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    ModelInfo,
+    SlotState,
+    StopType,
+    Submit,
+    Timings,
+)
+from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.tokens import TokenArray, TokenBuffer
+
+
+class Request:
+    """One generation: its sequence for the scheduler, its sampler, its text so far."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        tokens: TokenArray,
+        params: GenerationParams,
+        sampler: Sampler,
+        prompt: str,
+    ) -> None:
+        self.id = submit.id
+        self.params = params
+        self.prompt = prompt
+        self.sequence = Sequence(
+            id=submit.id,
+            tokens=TokenBuffer(tokens),
+            n_prompt=len(tokens),
+            id_slot=params.id_slot,
+            cache_prompt=params.cache_prompt,
+        )
+        self.sampler = sampler
+        self.stream = TextStream(params.stop)
+        self.pending_text: list[str] = []  # decoded, not sent yet
+        self.n_sent = 0  # generated tokens that events have carried
+        self.n_decoded = 0
+        self.has_new_line = False
+        self.stop_type: StopType = "none"
+        self.truncated = False
+        self.slot = -1  # also after the end
+        self.started = 0.0  # s; admission to a slot
+        self.first_token = 0.0
+        self.last_token = 0.0
+
+    @property
+    def n_remain(self) -> int:
+        """Tokens that may still come; -1 for no limit."""
+        limit = self.params.n_predict
+        return limit if limit < 0 else max(0, limit - self.n_decoded)
+
+    @property
+    def timings(self) -> Timings:
+        sequence = self.sequence
+        end_of_prompt = self.first_token or time.perf_counter()
+        return Timings(
+            cache_n=sequence.n_cached,
+            prompt_n=sequence.n_prompt - sequence.n_cached,
+            prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
+            predicted_n=self.n_decoded,
+            predicted_ms=1e3 * (self.last_token - self.first_token),
+        )
+
+    def unsent_tokens(self) -> list[int]:
+        start = self.sequence.n_prompt + self.n_sent
+        tokens: list[int] = self.sequence.tokens.view(start).tolist()
+        self.n_sent += len(tokens)
+        return tokens
+
+    def take_text(self) -> str:
+        text = "".join(self.pending_text)
+        self.pending_text.clear()
+        return text
+
+    def close(self) -> None:
+        self.sampler.close()
+
+
+class Engine:
+    """One model, its KV cache, and the requests being served."""
+
+    def __init__(self, model: Model, options: Options) -> None:
+        n_slots, unified = options.n_slots(), options.unified_kv_cache()
+        self.model = model
+        self.context = Context(model, options, n_slots, unified)
+        self.special = False  # whether control tokens show in generated text
+        self._scheduler = Scheduler(
+            self.context,
+            n_slots=n_slots,
+            n_ctx=self.context.n_ctx_seq,
+            n_cells=self.context.n_ctx if unified else None,
+            n_batch=self.context.n_batch,
+            similarity=options.slot_prompt_similarity,
+            continuous=options.cont_batching,
+        )
+        self._requests: dict[int, Request] = {}
+        self._last_in_slot: dict[int, Request] = {}
+        if options.warmup:
+            self.context.warm_up()
+
+    @property
+    def info(self) -> ModelInfo:
+        model = self.model
+        return ModelInfo(
+            vocab_type=model.vocab_type,
+            n_vocab=model.n_vocab,
+            n_ctx_train=model.n_ctx_train,
+            n_embd=model.n_embd,
+            n_params=model.n_params,
+            size=model.size,
+            description=model.description,
+            bos_token=model.token_text(model.bos),
+            eos_token=model.token_text(model.eos),
+            add_bos=model.add_bos,
+            add_eos=model.add_eos,
+            chat_template=model.chat_template,
+            n_slots=self._scheduler.n_slots,
+            n_ctx=self._scheduler.n_ctx,
+        )
+
+    # ---- requests ------------------------------------------------------------------------
+
+    def prepare(self, submit: Submit) -> Request:
+        """Tokenize, check and build what the steps need. Raises `EngineError`."""
+        tokens = self._tokenize_prompt(submit.prompt)
+        n_ctx = self._scheduler.n_ctx
+        if len(tokens) >= n_ctx:
+            raise EngineError(
+                ErrorInfo(
+                    type="exceed_context_size_error",
+                    message=f"the request has {len(tokens)} tokens, the context only {n_ctx}",
+                    n_prompt_tokens=len(tokens),
+                    n_ctx=n_ctx,
+                )
+            )
+        params = submit.params
+        if params.id_slot >= self._scheduler.n_slots:
+            raise invalid_request(
+                f"id_slot {params.id_slot} does not exist: "
+                f"the slots are 0 to {self._scheduler.n_slots - 1}"
+            )
+        params.logit_bias = self._resolve_biases(params)
+        prompt = self._text(tokens) if submit.echo_prompt else ""
+        sampler = Sampler(self.model, params, n_ctx, tokens)
+        return Request(submit, tokens, params, sampler, prompt)
+
+    def _text(self, tokens: TokenArray) -> str:
+        return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
+
+    def _tokenize_prompt(self, prompt: list[int | str]) -> TokenArray:
+        parts: list[TokenArray] = []
+        ids: list[int] = []
+        for i, element in enumerate(prompt):
+            if isinstance(element, str):
+                if ids:
+                    parts.append(self.check_tokens(ids))
+                    ids = []
+                text = element.encode()
+                parts.append(self.model.tokenize(text, add_special=i == 0, parse_special=True))
+            else:
+                ids.append(element)
+        if ids:
+            parts.append(self.check_tokens(ids))
+        if not parts:
+            return np.empty(0, np.int32)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def check_tokens(self, ids: list[int]) -> TokenArray:
+        """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
+        wide = np.array(ids, np.int64)
+        wrong = np.flatnonzero((wide < 0) | (wide >= self.model.n_vocab))
+        if len(wrong):
+            raise invalid_request(
+                f"token {wide[wrong[0]]} is not in the vocabulary of {self.model.n_vocab} tokens"
+            )
+        return wide.astype(np.int32)
+
+    def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
+        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
+        resolved: list[tuple[int | str, float]] = []
+        for token, bias in params.logit_bias:
+            if isinstance(token, int):
+                if 0 <= token < self.model.n_vocab:
+                    resolved.append((token, bias))
+            else:
+                ids = self.model.tokenize(token.encode(), add_special=False, parse_special=False)
+                resolved.extend((id, bias) for id in ids.tolist())
+        if params.ignore_eos:
+            resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
+        return resolved
+
+    def submit(self, request: Request) -> Event | None:
+        """Queue a prepared request. An empty prompt is answered at once."""
+        self._requests[request.id] = request
+        if not request.sequence.n_prompt:
+            return self._finish(request)
+        self._scheduler.submit(request.sequence)
+        return None
+
+    def cancel(self, id: int) -> None:
+        if request := self._requests.pop(id, None):
+            self._remember_slot(request)
+            self._scheduler.cancel(id)
+            request.close()
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    # ---- the step ------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """Plan, evaluate once, sample; the events of all requests that have something new."""
+        chunks = self._scheduler.plan()
+        if not chunks:
+            return []
+        now = time.perf_counter()
+        for chunk in chunks:
+            request = self._requests[chunk.sequence.id]
+            request.slot = chunk.sequence.slot
+            if not request.started:
+                request.started = now
+        ends = self._fill_batch(chunks)
+        try:
+            self.context.decode(ends[-1] + 1)
+        except OutOfCellsError:
+            if self._scheduler.relieve():
+                return []
+            return self._fail(chunks, "the KV cache is full")
+        except BackendError as error:
+            return self._fail(chunks, str(error))
+        self._scheduler.advance(chunks)
+        events: list[Event] = []
+        for chunk, end in zip(chunks, ends, strict=True):
+            if chunk.is_last:
+                event = self._sample(self._requests[chunk.sequence.id], end)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
+        """Write the chunks into the batch; the position of each chunk's last token in it."""
+        context, at, ends = self.context, 0, []
+        for chunk in chunks:
+            n = chunk.stop - chunk.start
+            if n == 1:
+                context.tokens[at] = chunk.sequence.tokens.view(chunk.start, chunk.stop)[0]
+                context.positions[at] = chunk.start
+                context.sequences[at] = chunk.sequence.slot
+            else:
+                context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+                context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
+                context.sequences[at : at + n] = chunk.sequence.slot
+                context.outputs[at : at + n] = 0
+            at += n
+            context.outputs[at - 1] = chunk.is_last
+            ends.append(at - 1)
+        return ends
+
+    def _fail(self, chunks: list[Chunk], message: str) -> list[Event]:
+        events: list[Event] = []
+        for chunk in chunks:
+            request = self._requests.pop(chunk.sequence.id)
+            self._remember_slot(request)
+            self._scheduler.discard(chunk.sequence)
+            request.close()
+            events.append(Failed(request.id, ErrorInfo("server_error", message)))
+        return events
+
+    def _sample(self, request: Request, index: int) -> Event | None:
+        """Take the next token of `request` from the logits at batch position `index`."""
+        if request.params.n_predict == 0:
+            request.stop_type = "limit"
+            request.first_token = request.last_token = time.perf_counter()
+            return self._finish(request)
+        token = request.sampler.sample(self.context, index)
+        request.last_token = time.perf_counter()
+        if not request.n_decoded:
+            request.first_token = request.last_token
+        request.n_decoded += 1
+        sequence = request.sequence
+        sequence.generating = True
+        sequence.tokens.append(token)
+
+        text = request.stream.feed(self.model.piece(token, special=self.special))
+        if "\n" in text:
+            request.has_new_line = True
+        if text:
+            request.pending_text.append(text)
+        if request.stream.stopping_word:
+            request.stop_type = "word"
+        elif token in self.model.eog:
+            request.stop_type = "eos"
+        elif len(sequence.tokens) >= self._scheduler.n_ctx:
+            request.stop_type, request.truncated = "limit", True
+        elif request.n_decoded == request.params.n_predict:
+            request.stop_type = "limit"
+        else:
+            return self._delta(request) if text and request.params.stream else None
+        return self._finish(request)
+
+    def _delta(self, request: Request) -> Delta:
+        text, tokens = request.take_text(), request.unsent_tokens()
+        return Delta(request.id, text, tokens, request.slot, request.timings)
+
+    def _finish(self, request: Request) -> Finished:
+        del self._requests[request.id]
+        if request.stop_type != "word":
+            request.pending_text.append(request.stream.finish())
+            if request.stream.stopping_word:
+                request.stop_type = "word"
+        sequence = request.sequence
+        finished = Finished(
+            id=request.id,
+            text=request.take_text(),
+            tokens=request.unsent_tokens(),
+            stop_type=request.stop_type,
+            stopping_word=request.stream.stopping_word,
+            truncated=request.truncated,
+            has_new_line=request.has_new_line,
+            id_slot=sequence.slot,
+            prompt=request.prompt,
+            n_prompt=sequence.n_prompt,
+            n_decoded=request.n_decoded,
+            timings=request.timings,
+            params=request.params,
+        )
+        if sequence.slot >= 0:
+            self._remember_slot(request)
+            self._scheduler.finish(sequence)
+        request.close()
+        return finished
+
+    # ---- looking inside ------------------------------------------------------------------
+
+    def _remember_slot(self, request: Request) -> None:
+        if request.slot >= 0:
+            self._last_in_slot[request.slot] = request
+
+    def slots(self) -> list[SlotState]:
+        return [self._slot_state(slot) for slot in range(self._scheduler.n_slots)]
+
+    def _slot_state(self, slot: int) -> SlotState:
+        sequence = self._scheduler.in_slot(slot)
+        active = self._requests.get(sequence.id) if sequence else None
+        request = active or self._last_in_slot.get(slot)
+        if request is None:
+            return SlotState(
+                id=slot,
+                id_task=-1,
+                n_ctx=self._scheduler.n_ctx,
+                is_processing=False,
+                params=None,
+                prompt="",
+                has_next_token=False,
+                has_new_line=False,
+                n_remain=-1,
+                n_decoded=0,
+                stopping_word="",
+                n_prompt_tokens=0,
+                n_prompt_tokens_processed=0,
+                n_prompt_tokens_cache=0,
+            )
+        seq = request.sequence
+        return SlotState(
+            id=slot,
+            id_task=request.id,
+            n_ctx=self._scheduler.n_ctx,
+            is_processing=active is not None,
+            params=request.params,
+            prompt=self._text(seq.tokens.view(0, seq.n_prompt)),
+            has_next_token=active is not None,
+            has_new_line=request.has_new_line,
+            n_remain=request.n_remain,
+            n_decoded=request.n_decoded,
+            stopping_word=request.stream.stopping_word,
+            n_prompt_tokens=seq.n_prompt,
+            n_prompt_tokens_processed=max(0, min(seq.n_past, seq.n_prompt) - seq.n_cached),
+            n_prompt_tokens_cache=seq.n_cached,
+        )
+
+    def close(self) -> None:
+        for request in self._requests.values():
+            request.close()
+        self._requests.clear()
+        self.context.close()

@@ -1,0 +1,65 @@
+"""From token pieces to text that can be shown: whole characters, nothing of a stop string."""
+
+import codecs
+from bisect import bisect_left
+from collections.abc import Sequence
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class TextStream:
+    """Decodes pieces as they come, and holds back what may become a stop string.
+
+    The concatenation of all that `feed` and `finish` return is the decoded text (invalid
+    bytes become U+FFFD), cut before the first stop string that it contains: the one that is
+    complete first and, of several that are complete with the same character, the longest.
+    """
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self.stopping_word = ""
+        self._decode = _utf8_decoder("replace").decode
+        self._held = ""
+        self._stops = frozenset(stops)
+        self._sorted = sorted(self._stops)
+        self._lengths = sorted({len(stop) for stop in stops}, reverse=True)
+        self._first = frozenset(stop[0] for stop in stops)
+
+    def feed(self, piece: bytes) -> str:
+        """The text that can be shown now that `piece` has come."""
+        text = self._decode(piece)
+        return self._scan(text) if self._stops and text else text
+
+    def finish(self) -> str:
+        """The rest, when no more will come and no stop string was found."""
+        text = self._decode(b"", True)
+        if not self._stops:
+            return text
+        text = self._scan(text)
+        if self.stopping_word:
+            return text
+        held, self._held = self._held, ""
+        return text + held
+
+    def _scan(self, new: str) -> str:
+        n_old = len(self._held)
+        text = self._held + new
+        for end in range(n_old + 1, len(text) + 1):
+            for length in self._lengths:
+                if length <= end and text[end - length : end] in self._stops:
+                    self.stopping_word = text[end - length : end]
+                    self._held = ""
+                    return text[: end - length]
+        start = self._hold_from(text)
+        self._held = text[start:]
+        return text[:start]
+
+    def _hold_from(self, text: str) -> int:
+        """Where the longest end of `text` begins that begins a stop string."""
+        longest = self._lengths[0]
+        for start in range(max(0, len(text) - longest + 1), len(text)):
+            if text[start] in self._first:
+                end = text[start:]
+                i = bisect_left(self._sorted, end)
+                if i < len(self._sorted) and self._sorted[i].startswith(end):
+                    return start
+        return len(text)

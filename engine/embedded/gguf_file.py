@@ -1,0 +1,74 @@
+"""Writes a recipe's model as a GGUF file."""
+
+import os
+from pathlib import Path
+
+from gguf import GGMLQuantizationType as WeightType
+from gguf import GGUFWriter, LlamaFileType
+from gguf.quants import quantize
+
+from engine.embedded.recipes import Decoder, Recipe
+from engine.embedded.tokenizer import Vocabulary
+from engine.embedded.weights import tensors
+
+FILE_TYPES = {
+    WeightType.F32: LlamaFileType.ALL_F32,
+    WeightType.F16: LlamaFileType.MOSTLY_F16,
+    WeightType.Q8_0: LlamaFileType.MOSTLY_Q8_0,
+}
+NORM_EPSILON = 1e-5
+ROPE_BASE = 10_000.0
+
+
+def write_model(recipe: Recipe, path: Path) -> None:
+    """Write `path` in one go: it is complete, or not there. The directory must exist."""
+    vocabulary = recipe.vocabulary()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    writer = GGUFWriter(part, "llama")
+    writer.add_name(recipe.file_name)
+    writer.add_description(recipe.description)
+    writer.add_license("MIT")
+    _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
+    _add_vocabulary(writer, vocabulary)
+    if recipe.chat_template is not None:
+        writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
+    for name, values, weight_type in tensors(recipe.decoder, vocabulary, recipe.seed):
+        writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
+    writer.add_file_type(FILE_TYPES[decoder.weight_type])
+    writer.add_vocab_size(n_vocab)
+    writer.add_context_length(decoder.n_ctx_train)
+    writer.add_embedding_length(decoder.n_embd)
+    writer.add_block_count(decoder.n_layer)
+    writer.add_feed_forward_length(decoder.n_ff)
+    writer.add_head_count(decoder.n_head)
+    writer.add_head_count_kv(decoder.n_head_kv)
+    writer.add_layer_norm_rms_eps(NORM_EPSILON)
+    writer.add_rope_dimension_count(decoder.n_embd // decoder.n_head)
+    writer.add_rope_freq_base(ROPE_BASE)
+
+
+def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model(vocabulary.model)
+    if vocabulary.pre is not None:
+        writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.merges is not None:
+        writer.add_token_merges([f"{left} {right}" for left, right in vocabulary.merges])
+    if vocabulary.scores is not None:
+        writer.add_token_scores(vocabulary.scores)
+    for role, token_id in vocabulary.special_ids.items():
+        writer.add_uint32(f"tokenizer.ggml.{role}_token_id", token_id)
+    writer.add_add_bos_token(vocabulary.add_bos)
+    writer.add_add_eos_token(False)

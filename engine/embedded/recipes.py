@@ -1,0 +1,102 @@
+"""What each model that we can build looks like. All weights are random, from a fixed seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import GGMLQuantizationType as WeightType
+
+from engine.embedded import MODEL_NAME
+from engine.embedded.sentencepiece import small_vocabulary
+from engine.embedded.tokenizer import Vocabulary, extended_vocabulary, shipped_vocabulary
+
+CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """The shape of a llama-architecture decoder.
+
+    `tied` shares one matrix between the embedding and the output. `context_gain` is how much
+    each layer writes into the residual stream, relative to a token's own embedding: the higher,
+    the more the next token depends on what came before the last one. `logit_std` is the
+    standard deviation of the logits of ordinary tokens; `end_bias` is added to the logits of
+    the tokens that end a generation (an untied model only).
+    """
+
+    n_embd: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    n_ctx_train: int
+    weight_type: WeightType
+    tied: bool = False
+    context_gain: float = 1.0
+    logit_std: float = 2.0
+    end_bias: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One model. `file_name` has no suffix; `description` goes into the file too."""
+
+    file_name: str
+    description: str
+    vocabulary: Callable[[], Vocabulary]
+    decoder: Decoder
+    chat_template: Path | None = CHAT_TEMPLATE
+    seed: int = 0
+
+
+# Measured: with a head size below 64 llama.cpp's flash attention is half as fast, and of the
+# weight types Q8_0 is the fastest and the only one that gives a token bit-equal logits whether
+# it is decoded alone or beside other sequences.
+TINY = Decoder(
+    n_embd=128,
+    n_layer=2,
+    n_head=2,
+    n_head_kv=1,
+    n_ff=384,
+    n_ctx_train=8192,
+    weight_type=WeightType.Q8_0,
+    end_bias=0.4,
+)
+
+RECIPES: dict[str, Recipe] = {
+    "embedded": Recipe(
+        file_name=MODEL_NAME,
+        description="The model that ships with specllama. Its weights are random.",
+        vocabulary=shipped_vocabulary,
+        decoder=TINY,
+    ),
+    "bench-100m": Recipe(
+        file_name="bench-100m",
+        description="Random weights in a realistic size, to measure speed with.",
+        vocabulary=lambda: extended_vocabulary(152_000, seed=1),
+        decoder=Decoder(
+            n_embd=512,
+            n_layer=8,
+            n_head=8,
+            n_head_kv=2,
+            n_ff=1536,
+            n_ctx_train=32_768,
+            weight_type=WeightType.Q8_0,
+            tied=True,
+        ),
+    ),
+    "tiny-spm": Recipe(
+        file_name="tiny-spm",
+        description="A SentencePiece vocabulary with a beginning-of-sequence token, for tests.",
+        vocabulary=small_vocabulary,
+        decoder=TINY,
+        chat_template=None,
+    ),
+    "tiny-nochat": Recipe(
+        file_name="tiny-nochat",
+        description="A model without a chat template, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=TINY,
+        chat_template=None,
+    ),
+}

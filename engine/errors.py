@@ -1,0 +1,53 @@
+"""Errors that a request can end with, as plain data that crosses the process boundary."""
+
+from typing import Literal
+
+import msgspec
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "exceed_context_size_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "server_error",
+    "not_supported_error",
+    "unavailable_error",
+]
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong with one request. The two counts belong to exceed_context_size_error."""
+
+    type: ErrorType
+    message: str
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+
+
+class EngineError(Exception):
+    """Ends a request with `info`; the handlers turn it into the HTTP error envelope."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
+
+    @classmethod
+    def of(cls, type: ErrorType, message: str) -> "EngineError":
+        return cls(ErrorInfo(type=type, message=message))
+
+
+def invalid_request(message: str) -> EngineError:
+    return EngineError.of("invalid_request_error", message)
+
+
+def not_supported(message: str) -> EngineError:
+    return EngineError.of("not_supported_error", message)
+
+
+def unavailable(message: str) -> EngineError:
+    return EngineError.of("unavailable_error", message)
+
+
+def server_error(message: str) -> EngineError:
+    return EngineError.of("server_error", message)

@@ -1,0 +1,43 @@
+"""What one option alone can't tell: files, and options that exclude or need each other."""
+
+from collections.abc import Callable
+
+from engine.options import files
+from engine.options.table import Options
+from engine.options.values import OptionError
+
+_FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
+
+
+def check(options: Options) -> None:
+    """Raises `OptionError` for options that would fail later, when a model is loaded."""
+    if options.model:
+        _named("--model", lambda: files.check_gguf(options.model))
+    if options.api_key_file:
+        _named("--api-key-file", lambda: files.api_keys(options.api_key_file))
+    if options.chat_template_file:
+        _named("--chat-template-file", lambda: files.read_text(options.chat_template_file))
+    if options.log_file and not options.log_disable:
+        _named("--log-file", lambda: files.check_writable(options.log_file))
+    _check_tls(options)
+    if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
+        raise OptionError(
+            f"--cache-type-v {options.cache_type_v} needs Flash Attention, "
+            "which --flash-attn off forbids"
+        )
+
+
+def _check_tls(options: Options) -> None:
+    certificate, key = options.ssl_cert_file, options.ssl_key_file
+    if certificate and key:
+        _named("--ssl-cert-file, --ssl-key-file", lambda: files.check_tls(certificate, key))
+    elif certificate or key:
+        given, missing = ("cert", "key") if certificate else ("key", "cert")
+        raise OptionError(f"--ssl-{given}-file needs --ssl-{missing}-file as well")
+
+
+def _named(name: str, action: Callable[[], object]) -> None:
+    try:
+        action()
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None

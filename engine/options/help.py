@@ -1,0 +1,107 @@
+"""What users read about the options: `--help`, and the reference page in Markdown."""
+
+import itertools
+import textwrap
+from collections.abc import Iterator
+
+from engine.options import unavailable
+from engine.options.declaration import Field, fields
+from engine.options.table import Options
+
+_INDENT = 6
+
+_INTRODUCTION = """\
+# Options
+
+This page is generated from `engine/options/` by `python -m engine.options > docs/options.md`.
+
+Every option can be written `--option value` or `--option=value`. Most can also be given by an
+environment variable; the command line wins over it. A flag's variable takes `1`, `true`, `on`,
+`enabled` or `0`, `false`, `off`, `disabled`; for a flag that can be negated, the mere presence
+of its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) switches it off. Any other
+variable that is set but empty counts as not set. A value that can't be used ends the program
+with one line and exit code 1 before a model is loaded.
+
+A request's own fields win over the sampling defaults given here.
+"""
+
+_UNAVAILABLE = """\
+## Not available yet
+
+These options of llama-server are known, but refused for now:
+"""
+
+
+def _groups() -> Iterator[tuple[str, list[Field]]]:
+    grouped = itertools.groupby(fields(Options).values(), key=lambda field: field.opt.group)
+    for group, members in grouped:
+        yield group, list(members)
+
+
+def default(field: Field) -> str:
+    """What holds if the option is not given, for people."""
+    return field.opt.default or field.show(field.default)
+
+
+def _choices(field: Field) -> str:
+    choices = ", ".join(choice for choice in field.choices if choice)
+    return f" One of {choices}." if choices and not field.opt.bare else ""
+
+
+def _forms(field: Field) -> str:
+    metavar = f" {field.opt.metavar}" if field.opt.metavar else ""
+    return ", ".join([*field.names, *field.negative_names]) + metavar
+
+
+def help_text(width: int = 100, bold: bool = False) -> str:
+    """The overview that `--help` prints, at most `width` columns wide."""
+    start, end = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
+    lines = ["Usage: specllama [-m FILE] [OPTION]...", ""]
+    lines.append("Serves a GGUF model over HTTP with the API of llama-server.")
+    for group, members in _groups():
+        lines += ["", f"{start}{group}{end}"]
+        for field in members:
+            lines += [f"  {start}{line}{end}" for line in textwrap.wrap(_forms(field), width - 2)]
+            lines += textwrap.wrap(
+                _explanation(field),
+                width,
+                initial_indent=" " * _INDENT,
+                subsequent_indent=" " * _INDENT,
+                break_on_hyphens=False,
+            )
+    lines += ["", "A variable in brackets gives the option too; the command line wins over it."]
+    return "\n".join(lines) + "\n"
+
+
+def _explanation(field: Field) -> str:
+    text = field.opt.help + _choices(field)
+    if not (field.is_flag and field.default is False):
+        text += f" Default: {default(field)}."
+    return f"{text} [{field.opt.env}]" if field.opt.env else text
+
+
+def reference() -> str:
+    """docs/options.md."""
+    parts = [_INTRODUCTION]
+    for group, members in _groups():
+        parts.append(f"## {group}\n")
+        parts.append("| Option | Meaning | Default | Variable |")
+        parts.append("|---|---|---|---|")
+        parts += [_row(field) for field in members]
+        parts.append("")
+    parts.append(_UNAVAILABLE)
+    parts += ["- " + ", ".join(f"`{name}`" for name in names) for names in unavailable.OPTIONS]
+    return "\n".join(parts) + "\n"
+
+
+def _row(field: Field) -> str:
+    forms = [f"`{name}`" for name in (*field.names, *field.negative_names)]
+    if field.opt.metavar:
+        forms[-1] = f"{forms[-1][:-1]} {field.opt.metavar}`"
+    variable = f"`{field.opt.env}`" if field.opt.env else ""
+    cells = [", ".join(forms), field.opt.help + _choices(field), default(field), variable]
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("\n", " ")

@@ -1,0 +1,76 @@
+"""`Options`: every option of the server as one struct."""
+
+from engine.options import files, values
+from engine.options.tables.model import AUTO_SLOTS
+from engine.options.tables.serving import ServingOptions
+from engine.params import RANDOM_SEED, GenerationParams
+
+
+class Options(ServingOptions, kw_only=True, frozen=True):
+    """What the server was started with. Comes from `parse`, which also checks the values.
+
+    Names, short forms, variables and defaults of the options are llama-server's; their
+    fields are declared in `engine.options.tables`. To add an option, add a field there.
+    """
+
+    def n_slots(self) -> int:
+        """How many slots to make."""
+        return AUTO_SLOTS if self.parallel < 0 else self.parallel
+
+    def unified_kv_cache(self) -> bool:
+        """Whether all slots share one KV cache."""
+        return self.parallel < 0 if self.kv_unified is None else self.kv_unified
+
+    def aliases(self) -> list[str]:
+        """The names of `--alias`, without repetition, in alphabetical order: the first is
+        the model's id."""
+        return sorted({name.strip() for name in self.alias.split(",") if name.strip()})
+
+    def hosts(self) -> list[str]:
+        """The addresses and socket paths to listen on; never empty."""
+        return list(dict.fromkeys(values.comma_separated(self.host)))
+
+    def api_keys(self) -> list[str]:
+        """The keys of `--api-key` and `--api-key-file`; empty if everybody may come in.
+
+        Raises `OptionError` if the file can't be read or holds no key.
+        """
+        keys = list(self.api_key)
+        if self.api_key_file:
+            keys += files.api_keys(self.api_key_file)
+        return list(dict.fromkeys(keys))
+
+    def generation_defaults(self) -> GenerationParams:
+        """The parameters of a request that sets none itself."""
+        letters = values.SAMPLER_LETTERS
+        return GenerationParams(
+            n_predict=self.n_predict,
+            n_keep=self.keep,
+            ignore_eos=self.ignore_eos,
+            cache_prompt=self.cache_prompt,
+            seed=RANDOM_SEED if self.seed < 0 else self.seed,
+            samplers=[letters[c] for c in self.sampler_seq] or list(self.samplers),
+            temperature=max(self.temp, 0.0),
+            dynatemp_range=self.dynatemp_range,
+            dynatemp_exponent=self.dynatemp_exp,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=self.typical,
+            top_n_sigma=self.top_nsigma,
+            xtc_probability=self.xtc_probability,
+            xtc_threshold=self.xtc_threshold,
+            repeat_last_n=self.repeat_last_n,
+            repeat_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            dry_multiplier=self.dry_multiplier,
+            dry_base=self.dry_base,
+            dry_allowed_length=self.dry_allowed_length,
+            dry_penalty_last_n=self.dry_penalty_last_n,
+            dry_sequence_breakers=list(self.dry_sequence_breaker),
+            mirostat=self.mirostat,
+            mirostat_tau=self.mirostat_ent,
+            mirostat_eta=self.mirostat_lr,
+            logit_bias=[(token, bias) for token, bias in self.logit_bias],
+        )

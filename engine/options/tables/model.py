@@ -1,0 +1,199 @@
+"""Options of the model and of its context."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
+
+from engine.options import values
+from engine.options.declaration import INT32_MAX, Opt
+
+AUTO_SLOTS = 4
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+
+_model = partial(Opt, group="Model")
+_context = partial(Opt, group="Context and slots")
+
+
+class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What to load, and how much room to give it."""
+
+    # ---- model --------------------------------------------------------------------------
+
+    model: Annotated[
+        str,
+        _model(
+            names="-m --model",
+            env="LLAMA_ARG_MODEL",
+            metavar="FILE",
+            help="GGUF file to load.",
+            default="the small model that ships with the package",
+        ),
+    ] = ""
+    alias: Annotated[
+        str,
+        _model(
+            names="-a --alias",
+            env="LLAMA_ARG_ALIAS",
+            metavar="NAME,...",
+            help="Names under which the API shows the model.",
+            default="its path",
+        ),
+    ] = ""
+    mmap: Annotated[
+        bool,
+        _model(
+            names="--mmap",
+            negative="--no-mmap",
+            env="LLAMA_ARG_MMAP",
+            help="Map the model file into memory. Without, loading is slower, but pages of the "
+            "model are not dropped and read again.",
+        ),
+    ] = True
+    mlock: Annotated[
+        bool,
+        _model(
+            names="--mlock",
+            env="LLAMA_ARG_MLOCK",
+            help="Keep the model in RAM: the system may neither swap nor compress it.",
+        ),
+    ] = False
+    check_tensors: Annotated[
+        bool,
+        _model(names="--check-tensors", help="Look for invalid numbers in the model's tensors."),
+    ] = False
+    override_kv: Annotated[
+        tuple[str, ...],
+        _model(
+            names="--override-kv",
+            metavar="KEY=TYPE:VALUE,...",
+            help="Replace metadata of the model file, for example "
+            "tokenizer.ggml.add_bos_token=bool:false; TYPE is int, float, bool or str.",
+            default="none",
+            repeats=True,
+            read=values.override_kv,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
+    warmup: Annotated[
+        bool,
+        _model(
+            names="--warmup",
+            negative="--no-warmup",
+            help="Run the model once after loading, so that the first request is not slow.",
+        ),
+    ] = True
+
+    # ---- context and slots --------------------------------------------------------------
+
+    ctx_size: Annotated[
+        int,
+        _context(
+            names="-c --ctx-size",
+            env="LLAMA_ARG_CTX_SIZE",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="Size of the context, shared by all slots.",
+            default="0 (what the model was trained with)",
+        ),
+    ] = 0
+    parallel: Annotated[
+        int,
+        _context(
+            names="-np --parallel",
+            env="LLAMA_ARG_N_PARALLEL",
+            metavar="N",
+            help="Number of slots: how many requests are worked on at the same time, up to 256.",
+            read=values.slots,
+            default=f"-1 ({AUTO_SLOTS}, with a unified KV cache)",
+        ),
+    ] = -1
+    batch_size: Annotated[
+        int,
+        _context(
+            names="-b --batch-size",
+            env="LLAMA_ARG_BATCH",
+            metavar="TOKENS",
+            min=1,
+            max=INT32_MAX,
+            help="Most tokens given to the model in one step.",
+        ),
+    ] = 2048
+    ubatch_size: Annotated[
+        int,
+        _context(
+            names="-ub --ubatch-size",
+            env="LLAMA_ARG_UBATCH",
+            metavar="TOKENS",
+            min=1,
+            max=INT32_MAX,
+            help="Most tokens that a device computes at once; never more than --batch-size.",
+        ),
+    ] = 512
+    cont_batching: Annotated[
+        bool,
+        _context(
+            names="-cb --cont-batching",
+            negative="-nocb --no-cont-batching",
+            env="LLAMA_ARG_CONT_BATCHING",
+            help="Begin new requests while others are generating (continuous batching).",
+        ),
+    ] = True
+    kv_unified: Annotated[
+        bool | None,
+        _context(
+            names="-kvu --kv-unified",
+            negative="-no-kvu --no-kv-unified",
+            env="LLAMA_ARG_KV_UNIFIED",
+            help="One KV cache that all slots share, rather than an equal part for each.",
+            default="on if the number of slots is automatic",
+        ),
+    ] = None
+    cache_type_k: Annotated[
+        CacheType,
+        _context(
+            names="-ctk --cache-type-k",
+            env="LLAMA_ARG_CACHE_TYPE_K",
+            metavar="TYPE",
+            help="Data type of the keys in the KV cache.",
+        ),
+    ] = "f16"
+    cache_type_v: Annotated[
+        CacheType,
+        _context(
+            names="-ctv --cache-type-v",
+            env="LLAMA_ARG_CACHE_TYPE_V",
+            metavar="TYPE",
+            help="Data type of the values in the KV cache; a quantized one needs --flash-attn.",
+        ),
+    ] = "f16"
+    swa_full: Annotated[
+        bool,
+        _context(
+            names="--swa-full",
+            env="LLAMA_ARG_SWA_FULL",
+            help="Give sliding-window layers a cache of the full size.",
+        ),
+    ] = False
+    cache_prompt: Annotated[
+        bool,
+        _context(
+            names="--cache-prompt",
+            negative="--no-cache-prompt",
+            env="LLAMA_ARG_CACHE_PROMPT",
+            help="Keep the KV cache of a finished request for one that begins alike.",
+        ),
+    ] = True
+    slot_prompt_similarity: Annotated[
+        float,
+        _context(
+            names="-sps --slot-prompt-similarity",
+            metavar="SHARE",
+            min=0,
+            max=1,
+            help="Share of a prompt that a slot must hold already to be preferred for it "
+            "(0: never preferred).",
+        ),
+    ] = 0.1

@@ -1,0 +1,284 @@
+"""Options that set the defaults of generation requests."""
+
+from functools import partial
+from typing import Annotated
+
+from engine.options import values
+from engine.options.declaration import INT32_MAX, Opt
+from engine.options.tables.compute import ComputeOptions
+from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, SamplerName
+
+_sampling = partial(Opt, group="Sampling defaults")
+
+
+class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
+    """How to generate where a request does not say so itself."""
+
+    # ---- sampling defaults --------------------------------------------------------------
+
+    n_predict: Annotated[
+        int,
+        _sampling(
+            names="-n --predict --n-predict",
+            env="LLAMA_ARG_N_PREDICT",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="Most tokens to generate.",
+            default="-1 (no limit)",
+        ),
+    ] = -1
+    keep: Annotated[
+        int,
+        _sampling(
+            names="--keep",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="Prompt tokens that stay when the context is full (-1: all).",
+        ),
+    ] = 0
+    seed: Annotated[
+        int,
+        _sampling(
+            names="-s --seed",
+            metavar="N",
+            min=-1,
+            max=RANDOM_SEED,
+            help="Seed of the random numbers.",
+            default="-1 (another one for every request)",
+        ),
+    ] = -1
+    samplers: Annotated[
+        tuple[SamplerName, ...],
+        _sampling(
+            names="--samplers",
+            metavar="NAME;...",
+            help="The samplers to apply, in order.",
+            replaces=("sampler_seq",),
+            read=values.samplers,
+            show=values.show_samplers,
+        ),
+    ] = DEFAULT_SAMPLERS
+    sampler_seq: Annotated[
+        str,
+        _sampling(
+            names="--sampler-seq --sampling-seq",
+            metavar="LETTERS",
+            help="The same as one letter each: "
+            + ", ".join(f"{k} {v}" for k, v in values.SAMPLER_LETTERS.items())
+            + ".",
+            default="".join(values.SAMPLER_LETTERS),
+            replaces=("samplers",),
+            read=values.sampler_sequence,
+        ),
+    ] = ""
+    ignore_eos: Annotated[
+        bool, _sampling(names="--ignore-eos", help="Never end with the model's end-of-text token.")
+    ] = False
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...],
+        _sampling(
+            names="-l --logit-bias",
+            metavar="TOKEN_ID(+/-)BIAS",
+            help="Make a token likelier (15043+1), unlikelier (15043-1) or impossible (15043-inf).",
+            default="none",
+            repeats=True,
+            read=values.logit_bias,
+            show=values.show_logit_bias,
+        ),
+    ] = ()
+    temp: Annotated[
+        float,
+        _sampling(
+            names="--temp --temperature",
+            metavar="T",
+            help="Temperature; 0 and less always take the likeliest token.",
+        ),
+    ] = 0.8
+    dynatemp_range: Annotated[
+        float,
+        _sampling(
+            names="--dynatemp-range",
+            metavar="R",
+            min=0,
+            help="Dynamic temperature: how far around the temperature (0: off).",
+        ),
+    ] = 0.0
+    dynatemp_exp: Annotated[
+        float,
+        _sampling(
+            names="--dynatemp-exp", metavar="X", min=0, help="Dynamic temperature: the exponent."
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        _sampling(
+            names="--top-k",
+            env="LLAMA_ARG_TOP_K",
+            metavar="N",
+            min=-1,
+            max=INT32_MAX,
+            help="Only the N likeliest tokens (0 or -1: off).",
+        ),
+    ] = 40
+    top_p: Annotated[
+        float,
+        _sampling(
+            names="--top-p",
+            metavar="P",
+            min=0,
+            max=1,
+            help="Only the likeliest tokens that together reach this probability (1: off).",
+        ),
+    ] = 0.95
+    min_p: Annotated[
+        float,
+        _sampling(
+            names="--min-p",
+            metavar="P",
+            min=0,
+            max=1,
+            help="Only tokens with this share of the likeliest one's probability (0: off).",
+        ),
+    ] = 0.05
+    typical: Annotated[
+        float,
+        _sampling(
+            names="--typical --typical-p",
+            metavar="P",
+            min=0,
+            max=1,
+            help="Locally typical sampling (1: off).",
+        ),
+    ] = 1.0
+    top_nsigma: Annotated[
+        float,
+        _sampling(
+            names="--top-nsigma --top-n-sigma",
+            metavar="N",
+            help="Only tokens within N standard deviations of the best logit (-1: off).",
+        ),
+    ] = -1.0
+    xtc_probability: Annotated[
+        float,
+        _sampling(
+            names="--xtc-probability",
+            metavar="P",
+            min=0,
+            max=1,
+            help="How often the XTC sampler takes the top choices away (0: off).",
+        ),
+    ] = 0.0
+    xtc_threshold: Annotated[
+        float,
+        _sampling(
+            names="--xtc-threshold",
+            metavar="P",
+            min=0,
+            max=1,
+            help="Probability from which on a token is a top choice for XTC (above 0.5: off).",
+        ),
+    ] = 0.1
+    repeat_last_n: Annotated[
+        int,
+        _sampling(
+            names="--repeat-last-n",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="How far back the penalties look (0: off, -1: the whole context).",
+        ),
+    ] = 64
+    repeat_penalty: Annotated[
+        float,
+        _sampling(
+            names="--repeat-penalty",
+            metavar="X",
+            help="Divides the logits of repeated tokens (1: off; must be above 0).",
+            read=values.positive,
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        _sampling(
+            names="--presence-penalty",
+            metavar="X",
+            help="Subtracted once from the logit of a token that occurred (0: off).",
+        ),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        _sampling(
+            names="--frequency-penalty",
+            metavar="X",
+            help="Subtracted for each time that a token occurred (0: off).",
+        ),
+    ] = 0.0
+    dry_multiplier: Annotated[
+        float,
+        _sampling(
+            names="--dry-multiplier",
+            metavar="X",
+            min=0,
+            help="DRY, which penalizes repeated sequences: strength (0: off).",
+        ),
+    ] = 0.0
+    dry_base: Annotated[
+        float,
+        _sampling(
+            names="--dry-base",
+            metavar="X",
+            min=1,
+            help="DRY: base of the growth with the length of a repetition.",
+        ),
+    ] = 1.75
+    dry_allowed_length: Annotated[
+        int,
+        _sampling(
+            names="--dry-allowed-length",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="DRY: length of a repetition that is free of charge.",
+        ),
+    ] = 2
+    dry_penalty_last_n: Annotated[
+        int,
+        _sampling(
+            names="--dry-penalty-last-n",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="DRY: how far back to look (0: off, -1: the whole context).",
+        ),
+    ] = -1
+    dry_sequence_breaker: Annotated[
+        tuple[str, ...],
+        _sampling(
+            names="--dry-sequence-breaker",
+            metavar="TEXT",
+            help="DRY: a text that no repetition goes across, in place of the default ones; "
+            "may be given several times; none leaves no breaker.",
+            repeats=True,
+            read=values.sequence_breaker,
+            show=values.show_sequence_breakers,
+        ),
+    ] = ("\n", ":", '"', "*")
+    mirostat: Annotated[
+        int,
+        _sampling(
+            names="--mirostat",
+            metavar="N",
+            min=0,
+            max=2,
+            help="Mirostat version 1 or 2, which replaces all other samplers (0: off).",
+        ),
+    ] = 0
+    mirostat_lr: Annotated[
+        float, _sampling(names="--mirostat-lr", metavar="X", help="Mirostat's learning rate, eta.")
+    ] = 0.1
+    mirostat_ent: Annotated[
+        float,
+        _sampling(names="--mirostat-ent", metavar="X", help="Mirostat's target entropy, tau."),
+    ] = 5.0

@@ -1,0 +1,338 @@
+"""From the text of a command line or an environment variable to a checked value, and back.
+
+Every function raises `OptionError` with a sentence that quotes the text and says what is
+expected; the parser puts the option's name before it.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from engine.params import SamplerName
+
+# Numbers reach llama.cpp as C floats: whatever is not a normal one becomes 0 or infinity there.
+FLOAT_MAX = 3.4028234663852886e38
+FLOAT_MIN = 1.1754943508222875e-38
+
+_ON = ("on", "enabled", "true", "1")
+_OFF = ("off", "disabled", "false", "0")
+_AUTO = ("auto", "-1")
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_BIAS = re.compile(r"([0-9]{1,10})([+-])(.+)")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+_API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+MAX_DEVICES = 16  # llama_max_devices()
+
+
+class OptionError(Exception):
+    """An option can't be used as given; the message is one line for the user."""
+
+
+def quote(text: str) -> str:
+    """`text` in quotes on one line, shortened if it is long."""
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return '"' + short.encode("unicode_escape").decode("ascii") + '"'
+
+
+def check_text(text: str) -> None:
+    if "\0" in text:
+        raise OptionError(f"{quote(text)} contains a null character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{quote(text)} is not valid UTF-8") from None
+
+
+# ---- scalars -----------------------------------------------------------------------------
+
+
+def flag(text: str) -> bool:
+    if text in _ON:
+        return True
+    if text in _OFF:
+        return False
+    expected = ", ".join(_ON + _OFF)
+    raise OptionError(f"{quote(text)} is neither on nor off (one of {expected})")
+
+
+def choice(text: str, choices: Sequence[str]) -> str:
+    if text in choices:
+        return text
+    raise OptionError(f"{quote(text)} is not one of {', '.join(c for c in choices if c)}")
+
+
+def switch(text: str) -> str:
+    """'on', 'off' or 'auto', in any of their spellings."""
+    for name, spellings in (("on", _ON), ("off", _OFF), ("auto", _AUTO)):
+        if text in spellings:
+            return name
+    raise OptionError(f"{quote(text)} is not one of on, off, auto")
+
+
+def integer(text: str, low: float | None = None, high: float | None = None) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise OptionError(f"{quote(text)} is not a whole number{_range(low, high)}")
+    value = int(text)
+    _check_range(text, value, low, high)
+    return value
+
+
+def real(text: str, low: float | None = None, high: float | None = None) -> float:
+    """A finite number that a C float can hold."""
+    if not _REAL.fullmatch(text):
+        raise OptionError(f"{quote(text)} is not a number{_range(low, high)}")
+    value = float(text)
+    if abs(value) > FLOAT_MAX:
+        raise OptionError(f"{quote(text)} is too large")
+    if value and abs(value) < FLOAT_MIN:
+        raise OptionError(f"{quote(text)} is too close to 0")
+    _check_range(text, value, low, high)
+    return value
+
+
+def positive(text: str) -> float:
+    value = real(text)
+    if value <= 0:
+        raise OptionError(f"{quote(text)} is out of range (more than 0)")
+    return value
+
+
+def _check_range(text: str, value: float, low: float | None, high: float | None) -> None:
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise OptionError(f"{quote(text)} is out of range{_range(low, high)}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" ({low:.12g} to {high:.12g})"
+    if low is not None:
+        return f" ({low:.12g} or more)"
+    return "" if high is None else f" ({high:.12g} or less)"
+
+
+# ---- lists -------------------------------------------------------------------------------
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """The non-empty elements; an element in double quotes may contain commas."""
+    try:
+        rows = list(csv.reader([text]))
+    except csv.Error as error:
+        raise OptionError(f"{quote(text)} is not a comma-separated list: {error}") from None
+    elements = tuple(element.strip() for row in rows for element in row)
+    elements = tuple(element for element in elements if element)
+    if not elements:
+        raise OptionError(f"{quote(text)} holds nothing")
+    return elements
+
+
+def show_comma_separated(elements: Sequence[str]) -> str:
+    return ",".join(
+        '"' + e.replace('"', '""') + '"' if "," in e or e.startswith('"') else e for e in elements
+    )
+
+
+def tensor_split(text: str) -> tuple[float, ...]:
+    """Non-negative proportions, separated by commas or slashes, one for each device."""
+    shares = tuple(real(share, 0) for share in re.split(r"[,/]", text))
+    if len(shares) >= MAX_DEVICES:
+        raise OptionError(f"{len(shares)} proportions are too many (at most {MAX_DEVICES - 1})")
+    return shares
+
+
+def show_tensor_split(shares: Sequence[float]) -> str:
+    return ",".join(str(share) for share in shares)
+
+
+def devices(text: str) -> tuple[str, ...]:
+    names = comma_separated(text)
+    if "none" in names and len(names) > 1:
+        raise OptionError(f'{quote(text)}: "none" excludes other devices')
+    return names
+
+
+def override_kv(text: str) -> tuple[str, ...]:
+    """KEY=TYPE:VALUE elements, each of which llama.cpp can take as it is."""
+    elements = comma_separated(text)
+    for element in elements:
+        key, equals, typed = element.partition("=")
+        kind, colon, value = typed.partition(":")
+        if not (key and equals and colon):
+            raise OptionError(f"{quote(element)} does not look like KEY=TYPE:VALUE")
+        if len(key.encode()) > 127:
+            raise OptionError(f"{quote(element)}: the key is longer than 127 bytes")
+        _check_override(element, kind, value)
+    return elements
+
+
+def _check_override(element: str, kind: str, value: str) -> None:
+    try:
+        match kind:
+            case "int":
+                integer(value)
+            case "float":
+                real(value)
+            case "bool":
+                choice(value, ("true", "false"))
+            case "str":
+                if len(value.encode()) > 127:
+                    raise OptionError("the text is longer than 127 bytes")
+            case _:
+                raise OptionError(f"{quote(kind)} is not one of int, float, bool, str")
+    except OptionError as error:
+        raise OptionError(f"{quote(element)}: {error}") from None
+
+
+# ---- sampling ----------------------------------------------------------------------------
+
+SAMPLER_LETTERS: dict[str, SamplerName] = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+}
+_SAMPLER_ALIASES: dict[str, SamplerName] = {
+    "nucleus": "top_p",
+    "temp": "temperature",
+    "typ": "typ_p",
+    "typical_p": "typ_p",
+    **{name.replace("_", ""): name for name in get_args(SamplerName)},
+}
+
+
+def samplers(text: str) -> tuple[SamplerName, ...]:
+    """Names in order, separated by semicolons; 'top-k' and 'topk' mean 'top_k'."""
+    chain = []
+    for name in text.split(";"):
+        folded = name.strip().lower().replace("-", "_")
+        known = _SAMPLER_ALIASES.get(folded) or _SAMPLER_ALIASES.get(folded.replace("_", ""))
+        if known is None:
+            expected = ", ".join(get_args(SamplerName))
+            raise OptionError(f"unknown sampler {quote(name)} (known: {expected})")
+        chain.append(known)
+    return tuple(chain)
+
+
+def show_samplers(chain: Sequence[str]) -> str:
+    return ";".join(chain)
+
+
+def sampler_sequence(text: str) -> str:
+    for letter in text:
+        if letter not in SAMPLER_LETTERS:
+            known = "".join(SAMPLER_LETTERS)
+            raise OptionError(f"unknown sampler {quote(letter)} in {quote(text)} (known: {known})")
+    return text
+
+
+def logit_bias(text: str) -> tuple[tuple[int, float], ...]:
+    """A token id, a sign and an amount, for example 15043-1.5 or 15043-inf."""
+    match = _BIAS.fullmatch(text)
+    if not match or int(match[1]) > 2**31 - 1:
+        raise OptionError(f"{quote(text)} does not look like TOKEN_ID+BIAS or TOKEN_ID-BIAS")
+    amount = math.inf if match[3] == "inf" else real(match[3], 0)
+    return ((int(match[1]), -amount if match[2] == "-" else amount),)
+
+
+def show_logit_bias(bias: Sequence[tuple[int, float]]) -> str:
+    return ",".join(f"{token}{amount:+}" for token, amount in bias)
+
+
+def sequence_breaker(text: str) -> tuple[str, ...]:
+    r"""One breaker with \n, \t, \\ and the like resolved; 'none' stands for no breaker."""
+    if not text:
+        raise OptionError('a sequence breaker can\'t be empty ("none" switches them off)')
+    if text == "none":
+        return ()
+    breaker = _ESCAPE.sub(_unescape, text)
+    check_text(breaker)
+    return (breaker,)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    if code[0] == "x" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ESCAPES.get(code, "\\" + code)
+
+
+def show_sequence_breakers(breakers: Sequence[str]) -> str:
+    return " ".join(escape(breaker) for breaker in breakers) or "none"
+
+
+def escape(breaker: str) -> str:
+    """The text that `sequence_breaker` turns into `breaker`."""
+    if breaker == "none":
+        return r"\x6eone"
+    shown = breaker.replace("\\", "\\\\")
+    for letter in "nrt":
+        shown = shown.replace(_ESCAPES[letter], "\\" + letter)
+    return shown
+
+
+# ---- others ------------------------------------------------------------------------------
+
+
+def slots(text: str) -> int:
+    """-1 (automatic), or as many as llama.cpp has sequences (LLAMA_MAX_SEQ) at the most."""
+    value = integer(text, -1, 256)
+    if value == 0:
+        raise OptionError(f"{quote(text)} slots can't serve anybody (1 to 256, or -1)")
+    return value
+
+
+def gpu_layers(text: str) -> int | str:
+    """A count, 'auto' or 'all'; -1 and -2 are llama.cpp's own numbers for these two."""
+    named = {"auto": "auto", "-1": "auto", "all": "all", "-2": "all"}.get(text)
+    if named:
+        return named
+    try:
+        return integer(text, 0, 2**31 - 1)
+    except OptionError:
+        message = f"{quote(text)} is neither a number of layers (0 or more) nor auto nor all"
+        raise OptionError(message) from None
+
+
+def hosts(text: str) -> str:
+    comma_separated(text)
+    return text
+
+
+def api_prefix(text: str) -> str:
+    """A path such as /api, without the trailing slash."""
+    path = text.removesuffix("/")
+    if not _API_PREFIX.fullmatch(path):
+        raise OptionError(
+            f"{quote(text)} is not a path such as /llm/v2 (a leading slash, then letters, "
+            "digits, and . _ ~ -)"
+        )
+    return path
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object that can also travel to the engine process."""
+    try:
+        value = msgspec.json.decode(text)
+        msgspec.msgpack.encode(value)
+    except (msgspec.MsgspecError, RecursionError, OverflowError, UnicodeError) as error:
+        raise OptionError(f"{quote(text)} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"{quote(text)} is not a JSON object")
+    return value
+
+
+def show_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

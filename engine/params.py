@@ -1,0 +1,82 @@
+"""The parameters of one generation, with the defaults of the native API.
+
+Field names are the JSON names of `POST /completion`. The command line's sampling options
+replace these defaults for a whole server (see `engine.options.Options.generation_defaults`);
+a request's own fields replace them once more. Bounds live in the OpenAPI schemas; a test
+holds the defaults there and here together.
+"""
+
+from typing import Literal
+
+import msgspec
+
+RANDOM_SEED = 0xFFFFFFFF
+"""llama.cpp's LLAMA_DEFAULT_SEED: draw a new seed for every request. Requests may say -1."""
+
+SamplerName = Literal[
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+]
+DEFAULT_SAMPLERS: tuple[SamplerName, ...] = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+
+
+class GenerationParams(msgspec.Struct, kw_only=True):
+    """How to generate. `logit_bias` pairs a token id, or a text of which every token is
+    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty."""
+
+    n_predict: int = -1
+    n_keep: int = 0
+    n_discard: int = 0
+    stream: bool = False
+    stop: list[str] = []
+    ignore_eos: bool = False
+    cache_prompt: bool = True
+    id_slot: int = -1
+    return_tokens: bool = False
+    timings_per_token: bool = False
+
+    seed: int = RANDOM_SEED
+    samplers: list[SamplerName] = msgspec.field(default_factory=lambda: list(DEFAULT_SAMPLERS))
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    min_keep: int = 0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: list[str] = msgspec.field(
+        default_factory=lambda: ["\n", ":", '"', "*"]
+    )
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: list[tuple[int | str, float]] = []

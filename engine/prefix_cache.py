@@ -1,0 +1,43 @@
+"""Which tokens the KV cache holds, by sequence."""
+
+import numpy as np
+
+from engine.tokens import TokenArray, common_prefix
+
+_EMPTY: TokenArray = np.empty(0, np.int32)
+
+
+class PrefixCache:
+    """The tokens of finished texts, still in the KV cache under their sequence id.
+
+    An entry never claims more than the KV cache holds: whoever changes the one tells the
+    other. Entries are ordered by their last use.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, TokenArray] = {}
+
+    def put(self, sequence: int, tokens: TokenArray) -> None:
+        """`sequence` is done and holds `tokens`; it is the most recently used entry."""
+        self._entries.pop(sequence, None)
+        if len(tokens):
+            self._entries[sequence] = tokens.copy()
+
+    def take(self, sequence: int) -> TokenArray:
+        """The tokens of `sequence`, which leaves the cache: somebody goes on with it."""
+        return self._entries.pop(sequence, _EMPTY)
+
+    def tokens(self, sequence: int) -> TokenArray:
+        return self._entries.get(sequence, _EMPTY)
+
+    def common_prefix(self, sequence: int, tokens: TokenArray) -> int:
+        """How many of the first tokens of `tokens` are held by `sequence`."""
+        return common_prefix(self.tokens(sequence), tokens)
+
+    def least_recently_used(self) -> int | None:
+        return next(iter(self._entries), None)
+
+    @property
+    def n_tokens(self) -> int:
+        """How many cells all entries occupy."""
+        return sum(map(len, self._entries.values()))

@@ -1,0 +1,236 @@
+"""The messages between the server process and an engine process.
+
+Frames are a four-byte little-endian length and a msgpack body, over the child's stdin
+(server to engine, `ToEngine`) and stdout (engine to server, `ToServer`). Ids are chosen by
+the server and unique within one engine process. All times are milliseconds. Messages are
+encoded as arrays, which is shorter and faster: both ends are always the same version.
+"""
+
+import struct
+from typing import Literal
+
+import msgspec
+
+from engine.errors import ErrorInfo
+from engine.options import Options
+from engine.params import GenerationParams
+
+StopType = Literal["none", "eos", "limit", "word"]
+
+# ---- server -> engine --------------------------------------------------------------------
+
+
+class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
+    """The first message: which model to load, and how."""
+
+    options: Options
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
+    """Generate from `prompt`, a sequence of token ids and texts to be tokenized.
+
+    The model's special start and end tokens are added when the first element is text (and
+    the vocabulary asks for them); special-token syntax inside texts is parsed. With
+    `echo_prompt` the answer carries the prompt as text, special tokens included.
+    """
+
+    id: int
+    prompt: list[int | str]
+    params: GenerationParams
+    echo_prompt: bool = False
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
+    """Forget a submitted request. No further event comes for it."""
+
+    id: int
+
+
+class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
+    id: int
+    text: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class Detokenize(msgspec.Struct, tag="detokenize", frozen=True, array_like=True):
+    id: int
+    tokens: list[int]
+
+
+class FormatChat(msgspec.Struct, tag="format_chat", frozen=True, array_like=True):
+    """Render (role, content) pairs with llama.cpp's own template engine (`--no-jinja`, or a
+    built-in template's name)."""
+
+    id: int
+    template: str
+    messages: list[tuple[str, str]]
+    add_generation_prompt: bool = True
+
+
+class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
+    id: int
+
+
+ToEngine = Load | Submit | Cancel | Tokenize | Detokenize | FormatChat | GetSlots
+
+# ---- engine -> server --------------------------------------------------------------------
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine knows of the loaded model and of the context made for it."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int  # bytes
+    description: str
+    bos_token: str
+    eos_token: str
+    add_bos: bool
+    add_eos: bool
+    chat_template: str  # "" if the model has none
+    n_slots: int
+    n_ctx: int  # of one slot, in tokens
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
+    """How far the loading of the model is, from 0 to 1."""
+
+    fraction: float
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True, array_like=True):
+    info: ModelInfo
+
+
+class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True, array_like=True):
+    """The model can't be served; the process ends. Loading it again would fail again."""
+
+    message: str
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
+    """Sent every second, by a thread of its own, from the first moment on."""
+
+
+class Timings(msgspec.Struct, frozen=True, array_like=True):
+    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+
+
+class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
+    """New text of a streamed request: whole characters, nothing of a stop string."""
+
+    id: int
+    text: str
+    tokens: list[int]
+    id_slot: int
+    timings: Timings
+
+
+class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
+    """The end of a request.
+
+    `text` and `tokens` are everything for a plain request, and what no `Delta` has carried
+    yet for a streamed one. `n_prompt` counts the whole prompt, cached tokens included.
+    `params` are the parameters as they were applied (biased texts turned into token ids).
+    """
+
+    id: int
+    text: str
+    tokens: list[int]
+    stop_type: StopType
+    stopping_word: str
+    truncated: bool
+    has_new_line: bool
+    id_slot: int
+    prompt: str
+    n_prompt: int
+    n_decoded: int
+    timings: Timings
+    params: GenerationParams
+
+
+class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
+    """The request `id`, of whatever kind, ends with an error."""
+
+    id: int
+    error: ErrorInfo
+
+
+Event = Delta | Finished | Failed
+
+
+class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
+    """The events of all sequences in one step of the engine."""
+
+    events: list[Event]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A token and its text; a list of bytes where those are not valid UTF-8 by themselves."""
+
+    id: int
+    piece: str | list[int]
+
+
+class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
+    id: int
+    tokens: list[int]
+    pieces: list[Piece] | None = None
+
+
+class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):
+    id: int
+    text: str
+
+
+class SlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one slot. `params` is None for a slot that was never used."""
+
+    id: int
+    id_task: int  # -1: never used
+    n_ctx: int
+    is_processing: bool
+    params: GenerationParams | None
+    prompt: str
+    has_next_token: bool
+    has_new_line: bool
+    n_remain: int
+    n_decoded: int
+    stopping_word: str
+    n_prompt_tokens: int
+    n_prompt_tokens_processed: int
+    n_prompt_tokens_cache: int
+
+
+class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
+    id: int
+    slots: list[SlotState]
+
+
+Reply = Tokens | Text | Slots
+ToServer = Progress | Ready | LoadFailed | Heartbeat | Step | Failed | Reply
+
+# ---- framing -----------------------------------------------------------------------------
+
+HEADER = struct.Struct("<I")
+MAX_FRAME = 1 << 30  # bytes; a longer one means a corrupted stream
+to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
+to_server_decoder = msgspec.msgpack.Decoder(ToServer)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: ToEngine | ToServer) -> bytes:
+    """One message, ready to be written."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body

@@ -1,0 +1,42 @@
+"""A growing array of token ids."""
+
+import numpy as np
+import numpy.typing as npt
+
+TokenArray = npt.NDArray[np.int32]
+
+
+class TokenBuffer:
+    """Tokens of one text: a prompt, then what is generated, appended one by one.
+
+    A numpy array underneath, so that prefixes are compared and batches are filled without a
+    Python loop over tokens.
+    """
+
+    __slots__ = ("_array", "_length")
+
+    def __init__(self, tokens: TokenArray) -> None:
+        self._array = tokens
+        self._length = len(tokens)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, token: int) -> None:
+        if self._length == len(self._array):
+            grown = np.empty(max(64, 2 * self._length), np.int32)
+            grown[: self._length] = self._array
+            self._array = grown
+        self._array[self._length] = token
+        self._length += 1
+
+    def view(self, start: int = 0, stop: int | None = None) -> TokenArray:
+        """Tokens from `start` up to `stop`, without a copy; don't keep it over an append."""
+        return self._array[start : self._length if stop is None else stop]
+
+
+def common_prefix(a: TokenArray, b: TokenArray) -> int:
+    """How many tokens `a` and `b` begin with together."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

@@ -1,0 +1,283 @@
+"""The engine process: receive, step, emit.
+
+    python -m engine.worker        (started by engine.supervisor, which talks to its pipes)
+
+Three kinds of threads: the main one loads the model and steps; the reader takes frames from
+stdin; a few workers tokenize and prepare requests, so that a long prompt's tokenization
+holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the process.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import BinaryIO, TypeVar
+
+from engine.backend import BackendError, Model, initialize
+from engine.core import Engine, Request
+from engine.embedded import model_path
+from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.options import Options
+from engine.protocol import (
+    HEADER,
+    Cancel,
+    Detokenize,
+    Event,
+    Failed,
+    FormatChat,
+    GetSlots,
+    Heartbeat,
+    Load,
+    LoadFailed,
+    Piece,
+    Progress,
+    Ready,
+    Reply,
+    Slots,
+    Step,
+    Submit,
+    Text,
+    ToEngine,
+    Tokenize,
+    Tokens,
+    ToServer,
+    frame,
+    to_engine_decoder,
+)
+
+M = TypeVar("M", bound=ToEngine)
+
+log = logging.getLogger("engine.worker")
+
+HEARTBEAT_SECONDS = 1.0
+PREPARING_THREADS = 2
+SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
+LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
+
+
+class Link:
+    """Frames in and out; sending is safe from any thread."""
+
+    def __init__(self, source: BinaryIO, sink: int) -> None:
+        self._source = source
+        self._sink = sink
+        self._lock = threading.Lock()
+
+    def receive(self) -> ToEngine | None:
+        """The next message; None at the end of the stream."""
+        header = self._source.read(HEADER.size)
+        if len(header) < HEADER.size:
+            return None
+        (length,) = HEADER.unpack(header)
+        body = self._source.read(length)
+        return to_engine_decoder.decode(body) if len(body) == length else None
+
+    def send(self, message: ToServer) -> None:
+        data = memoryview(frame(message))
+        with self._lock:
+            while data:
+                data = data[os.write(self._sink, data) :]
+
+
+class Worker:
+    """Serves one loaded engine until the server closes the pipe."""
+
+    def __init__(self, engine: Engine, link: Link) -> None:
+        self._engine = engine
+        self._link = link
+        self._inbox: SimpleQueue[Request | Cancel | GetSlots | None] = SimpleQueue()
+        self._preparing: set[int] = set()
+        self._cancelled: set[int] = set()  # while they are being prepared
+        self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
+
+    def run(self) -> None:
+        threading.Thread(target=self._read, daemon=True, name="reader").start()
+        while self._take_messages():
+            if self._engine.has_work:
+                self._step()
+
+    # ---- the main thread -----------------------------------------------------------------
+
+    def _take_messages(self) -> bool:
+        """Handle what has come; wait for something if there is nothing to do."""
+        block = not self._engine.has_work
+        while True:
+            try:
+                message = self._inbox.get(block)
+            except Empty:
+                return True
+            if message is None:
+                return False
+            self._handle(message)
+            block = block and not self._engine.has_work
+
+    def _handle(self, message: Request | Cancel | GetSlots) -> None:
+        match message:
+            case Request(id=id):
+                self._preparing.discard(id)
+                if id in self._cancelled:
+                    self._cancelled.discard(id)
+                    message.close()
+                elif (event := self._engine.submit(message)) is not None:
+                    self._link.send(Step([event]))
+            case Cancel(id=id):
+                if id in self._preparing:
+                    self._cancelled.add(id)
+                else:
+                    self._engine.cancel(id)
+            case GetSlots(id=id):
+                self._link.send(Slots(id, self._engine.slots()))
+
+    def _step(self) -> None:
+        events: list[Event] = self._engine.step()
+        if events:
+            self._link.send(Step(events))
+
+    # ---- the reader and its workers ------------------------------------------------------
+
+    def _read(self) -> None:
+        while (message := self._link.receive()) is not None:
+            match message:
+                case Submit(id=id):
+                    self._preparing.add(id)
+                    self._start(id, self._prepare, message)
+                case Tokenize(id=id):
+                    self._start(id, self._tokenize, message)
+                case Detokenize(id=id):
+                    self._start(id, self._detokenize, message)
+                case FormatChat(id=id):
+                    self._start(id, self._format_chat, message)
+                case Cancel() | GetSlots():
+                    self._inbox.put(message)
+                case Load():
+                    log.error("a second load message was ignored: a process serves one model")
+        self._inbox.put(None)
+        threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
+
+    def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
+        def run() -> None:
+            try:
+                reply = work(message)
+            except EngineError as error:
+                self._fail(id, error.info)
+            except Exception as error:
+                log.exception("request %d failed", id)
+                self._fail(id, ErrorInfo("server_error", f"{type(error).__name__}: {error}"))
+            else:
+                if reply is not None:
+                    self._link.send(reply)
+
+        self._pool.submit(run)
+
+    def _fail(self, id: int, error: ErrorInfo) -> None:
+        self._preparing.discard(id)
+        self._cancelled.discard(id)
+        self._link.send(Failed(id, error))
+
+    def _prepare(self, message: Submit) -> None:
+        self._inbox.put(self._engine.prepare(message))
+
+    def _tokenize(self, message: Tokenize) -> Tokens:
+        model = self._engine.model
+        ids = model.tokenize(
+            message.text.encode(),
+            add_special=message.add_special,
+            parse_special=message.parse_special,
+        ).tolist()
+        if not message.with_pieces:
+            return Tokens(message.id, ids)
+        return Tokens(message.id, ids, [Piece(id, _piece_text(model, id)) for id in ids])
+
+    def _detokenize(self, message: Detokenize) -> Text:
+        tokens = self._engine.check_tokens(message.tokens).tolist()
+        return Text(message.id, self._engine.model.detokenize(tokens).decode("utf-8", "replace"))
+
+    def _format_chat(self, message: FormatChat) -> Text:
+        try:
+            text = self._engine.model.format_chat(
+                message.template, message.messages, message.add_generation_prompt
+            )
+        except BackendError as error:
+            raise invalid_request(str(error)) from error
+        return Text(message.id, text)
+
+
+def _piece_text(model: Model, token: int) -> str | list[int]:
+    piece = model.piece(token, special=True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _beat(link: Link) -> None:
+    stop = threading.Event()
+    while not stop.wait(HEARTBEAT_SECONDS):
+        try:
+            link.send(Heartbeat())
+        except OSError:
+            return  # the server is gone; the reader ends the process
+
+
+def _load(link: Link, options: Options) -> Engine | None:
+    path = options.model or str(model_path())
+    sent = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal sent
+        if fraction - sent >= 0.01:
+            sent = fraction
+            link.send(Progress(fraction))
+
+    try:
+        initialize(options.numa)
+        model = Model(path, options, progress)
+        if not model.has_decoder:
+            raise BackendError(f"the model {path!r} has no decoder: it can't generate")
+        return Engine(model, options)
+    except BackendError as error:
+        link.send(LoadFailed(str(error)))
+        return None
+
+
+def _log_level(options: Options) -> int:
+    """llama.cpp tells a lot at its info level: that is for those who ask for details."""
+    if options.log_disable:
+        return logging.CRITICAL + 1
+    if options.verbose or options.verbosity >= 4:
+        return logging.DEBUG
+    return logging.WARNING if options.verbosity >= 2 else logging.ERROR
+
+
+def main() -> int:
+    # Frames go to the real stdout; what anything prints goes to stderr.
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    link = Link(sys.stdin.buffer, sink)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    first = link.receive()
+    if not isinstance(first, Load):
+        return 2
+    logging.basicConfig(level=_log_level(first.options), format="%(name)s: %(message)s")
+    threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
+    engine = _load(link, first.options)
+    if engine is None:
+        return 1
+    link.send(Ready(engine.info))
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with suppress(BrokenPipeError):  # the server is gone
+        Worker(engine, link).run()
+    engine.close()
+    engine.model.close()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # a worker thread inside a long tokenization must not delay the end

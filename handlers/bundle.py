@@ -1,0 +1,102 @@
+"""Makes one document of a description that is spread over many files.
+
+What is referred to in another file moves to the root's `components`, under the last part of
+its pointer as the name, and the reference follows it; path items, which have no place there,
+are put where they are referred to. References inside the root file stay as they are.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Node = dict[str, Any]
+
+# Where a reference stands tells what it refers to: the container's key and the section of it.
+_SECTIONS = {
+    "parameters": "parameters",
+    "responses": "responses",
+    "headers": "headers",
+    "examples": "examples",
+    "links": "links",
+    "callbacks": "callbacks",
+    "schemas": "schemas",
+}
+
+
+def bundle(root: Path) -> Node:
+    """The description at `root` as a document without references to other files.
+
+    Raises OSError for a file and KeyError for a pointer that doesn't exist, and ValueError if
+    two things of one kind want the same name.
+    """
+    return _Bundler(root.resolve()).run()
+
+
+class _Bundler:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[Path, Any] = {}
+        self._components: dict[str, Node] = {}
+        self._origins: dict[tuple[str, str], tuple[Path, str]] = {}
+
+    def run(self) -> Node:
+        document: Node = self._walk(self._load(self._root), self._root, "document", "")
+        components = document.setdefault("components", {})
+        for section, members in self._components.items():
+            components.setdefault(section, {}).update(sorted(members.items()))
+        return document
+
+    def _load(self, path: Path) -> Any:
+        if path not in self._files:
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            self._files[path] = yaml.load(path.read_bytes(), loader)
+        return self._files[path]
+
+    def _walk(self, node: Any, file: Path, kind: str, key: str) -> Any:
+        """A copy of `node` with its references adapted. `kind` is the section that a reference
+        in this place belongs to, `key` the name under which `node` stands."""
+        if isinstance(node, list):
+            return [self._walk(child, file, kind, key) for child in node]
+        if not isinstance(node, dict):
+            return node
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            return self._refer(reference, file, kind)
+        return {
+            str(name): self._walk(child, file, _kind(kind, key, str(name)), str(name))
+            for name, child in node.items()
+        }
+
+    def _refer(self, reference: str, file: Path, kind: str) -> Any:
+        target, _, pointer = reference.partition("#")
+        path = (file.parent / target).resolve() if target else file
+        if path == self._root:
+            return {"$ref": f"#{pointer}"}
+        if kind == "document":
+            return self._walk(self._find(path, pointer), path, kind, "")
+        name = pointer.rsplit("/", 1)[-1] or path.stem
+        origin = (path, pointer)
+        known = self._origins.setdefault((kind, name), origin)
+        if known != origin:
+            raise ValueError(f"{kind}: {name} is both in {known[0].name} and in {path.name}")
+        members = self._components.setdefault(kind, {})
+        if name not in members:
+            members[name] = {}  # for references to itself while it is being copied
+            members[name] = self._walk(self._find(path, pointer), path, kind, name)
+        return {"$ref": f"#/components/{kind}/{name}"}
+
+    def _find(self, path: Path, pointer: str) -> Any:
+        node = self._load(path)
+        for part in pointer.split("/")[1:]:
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+        return node
+
+
+def _kind(kind: str, parent: str, key: str) -> str:
+    """The kind of what stands under `key` in a node of `kind` that stands under `parent`."""
+    if kind == "schemas" or key == "schema" or key.startswith("x-"):
+        return "schemas"
+    if key == "requestBody":
+        return "requestBodies"
+    return _SECTIONS.get(key, kind if parent in _SECTIONS else "document")

@@ -1,0 +1,112 @@
+"""The description itself: as one JSON or YAML document, and as an interactive page."""
+
+import asyncio
+import functools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from connexion import context
+from starlette.responses import Response
+from swagger_ui_bundle import swagger_ui_path
+
+from engine.errors import EngineError
+from handlers.bundle import bundle
+
+_ASSETS = {
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "favicon-16x16.png": "image/png",
+    "favicon-32x32.png": "image/png",
+}
+_CACHED = {"cache-control": "public, max-age=86400"}
+
+# Every address in it is relative, so that it works below any prefix.
+_PAGE = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>specllama</title>
+<link rel="icon" type="image/png" href="docs/favicon-32x32.png" sizes="32x32">
+<link rel="icon" type="image/png" href="docs/favicon-16x16.png" sizes="16x16">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  tryItOutEnabled: true,
+  validatorUrl: null,
+})
+</script>
+</body>
+</html>
+"""
+
+
+def description_path() -> Path:
+    """The root file: beside the packages, both in the repository and when installed."""
+    return Path(__file__).parent.parent / "openapi" / "server.yaml"
+
+
+@functools.lru_cache(maxsize=8)
+def _document(base_path: str) -> dict[str, Any]:
+    document = bundle(description_path())
+    document["servers"] = [{"url": base_path or "/", "description": "This server"}]
+    return document
+
+
+@functools.lru_cache(maxsize=8)
+def _as_json(base_path: str) -> bytes:
+    return msgspec.json.encode(_document(base_path))
+
+
+@functools.lru_cache(maxsize=8)
+def _as_yaml(base_path: str) -> bytes:
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(
+        _document(base_path), Dumper=dumper, sort_keys=False, allow_unicode=True, width=100
+    )
+    return text.encode()
+
+
+def _base_path() -> str:
+    """What stands before the description's paths in the addresses of the current request."""
+    scope = context.scope
+    base: str = scope["extensions"]["connexion_routing"]["api_base_path"]
+    return str(scope.get("root_path", "")) + base
+
+
+async def get_openapi_json() -> Response:
+    """The bundled description; rendered once, not on the event loop."""
+    content = await asyncio.to_thread(_as_json, _base_path())
+    return Response(content, media_type="application/json")
+
+
+async def get_openapi_yaml() -> Response:
+    content = await asyncio.to_thread(_as_yaml, _base_path())
+    return Response(content, media_type="application/yaml")
+
+
+async def get_docs() -> Response:
+    """The interactive page."""
+    return Response(_PAGE, media_type="text/html")
+
+
+async def get_docs_asset(asset: str) -> Response:
+    """A file of the interactive page. Raises EngineError (not_found_error)."""
+    media_type = _ASSETS.get(asset)
+    if media_type is None:
+        raise EngineError.of("not_found_error", f"There is no asset {asset}")
+    return Response(_asset(asset), media_type=media_type, headers=_CACHED)
+
+
+@functools.cache
+def _asset(name: str) -> bytes:
+    return Path(swagger_ui_path, name).read_bytes()

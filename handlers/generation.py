@@ -1,0 +1,273 @@
+"""What all generating operations share: from a request body to prompts and parameters, and
+from results to the JSON that every format has in it.
+
+All functions here are pure. Bodies have passed validation against the description, so types
+are known; what remains to be said is what a schema can't say.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import c_float
+from typing import Any, get_type_hints
+
+import msgspec
+
+from engine.errors import invalid_request, not_supported
+from engine.options.values import SAMPLER_LETTERS
+from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams, SamplerName
+from engine.protocol import Timings
+
+Prompt = list[int | str]
+
+MAX_TOKEN_ID = 0x7FFFFFFF  # llama_token is a signed 32-bit integer; the vocabulary is smaller
+
+_N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
+
+# ---- samplers ----------------------------------------------------------------------------
+
+
+def _sampler_spellings() -> dict[str, SamplerName]:
+    spellings: dict[str, SamplerName] = {"nucleus": "top_p", "temp": "temperature"}
+    names = {name: name for name in DEFAULT_SAMPLERS}
+    aliases: dict[str, SamplerName] = {"typ": "typ_p", "typical": "typ_p", "typical_p": "typ_p"}
+    for written, name in (names | aliases).items():
+        for separator in ("_", "-", ""):
+            spellings[written.replace("_", separator)] = name
+    return spellings
+
+
+_SAMPLER_SPELLINGS = _sampler_spellings()
+
+
+def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
+    """The sampler chain from a list of names, or from a string with a letter for each.
+
+    Raises EngineError (invalid_request_error) for an unknown sampler.
+    """
+    known = SAMPLER_LETTERS if isinstance(value, str) else _SAMPLER_SPELLINGS
+    result: list[SamplerName] = []
+    for written in value:
+        name = known.get(written if isinstance(value, str) else written.lower())
+        if name is None:
+            raise invalid_request(f"samplers: there is no sampler {written!r}")
+        result.append(name)
+    return result
+
+
+# ---- logit bias --------------------------------------------------------------------------
+
+_NUMERAL = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
+    """(token id or text, bias in logits) of every entry; `false` is minus infinity.
+
+    The forms: `[[id | text, number | false], ...]`, `[{"token": ..., "bias": ...}, ...]`
+    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id.
+
+    Raises EngineError (invalid_request_error).
+    """
+    if isinstance(value, Mapping):
+        return [
+            (_token(int(key) if _NUMERAL.fullmatch(key) else key), _bias(bias))
+            for key, bias in value.items()
+        ]
+    result = []
+    for entry in value:
+        match entry:
+            case {"token": token, "bias": bias} | [token, bias]:
+                result.append((_token(token), _bias(bias)))
+            case _:
+                raise invalid_request(
+                    "logit_bias: an entry is [token, bias] or an object with both"
+                )
+    return result
+
+
+def _token(token: Any) -> int | str:
+    if isinstance(token, str):
+        return token
+    return _token_id(token, "logit_bias")
+
+
+def _bias(bias: Any) -> float:
+    if bias is False:
+        return float("-inf")
+    if isinstance(bias, bool) or not isinstance(bias, int | float):
+        raise invalid_request("logit_bias: a bias is a number or false")
+    return _float(bias)
+
+
+def _token_id(value: Any, where: str) -> int:
+    # JSON has one kind of number: 12.0 is the integer 12.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise invalid_request(f"{where}: {value!r} is not a token")
+    if not 0 <= value <= MAX_TOKEN_ID:
+        raise invalid_request(f"{where}: there is no token {int(value)}")
+    return int(value)
+
+
+# ---- parameters --------------------------------------------------------------------------
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _seed(value: float) -> int:
+    return int(value) & RANDOM_SEED  # -1 stands for a random one
+
+
+def _strings(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _converters() -> dict[str, Callable[[Any], Any]]:
+    simple: dict[Any, Callable[[Any], Any]] = {int: int, float: _float, bool: bool}
+    hints = get_type_hints(GenerationParams)
+    found = {name: simple[hint] for name, hint in hints.items() if hint in simple}
+    return found | {
+        "seed": _seed,
+        "stop": _strings,
+        "samplers": parse_samplers,
+        "logit_bias": parse_logit_bias,
+        "dry_sequence_breakers": _strings,
+    }
+
+
+_CONVERTERS = _converters()
+
+
+def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
+    """The parameters that `body` asks for; what it doesn't name, or gives as null, is as in
+    `defaults`. Fields that are no parameter are left alone.
+
+    Raises EngineError (invalid_request_error) for a value that no schema can rule out.
+    """
+    changes: dict[str, Any] = {}
+    for name in _CONVERTERS.keys() & body.keys():
+        if (value := body[name]) is not None:
+            changes[name] = _CONVERTERS[name](value)
+    for name in _N_PREDICT_NAMES:
+        if (value := body.get(name)) is not None:
+            changes["n_predict"] = int(value)
+            break
+    if "stop" in changes:
+        # None at all after the empty ones are gone: the server's own.
+        changes["stop"] = [word for word in changes["stop"] if word] or defaults.stop
+    if changes.get("dry_sequence_breakers") == []:
+        raise invalid_request("dry_sequence_breakers: at least one string is needed")
+    if changes.get("dry_base", 1.0) < 1.0:
+        changes["dry_base"] = defaults.dry_base
+    return msgspec.structs.replace(defaults, **changes)
+
+
+# ---- prompts -----------------------------------------------------------------------------
+
+
+def parse_prompts(prompt: Any) -> list[Prompt]:
+    """The prompts of a request, each a list of token ids and texts.
+
+    A list with a number in it is one prompt; any other list holds a prompt per element, which
+    may be text, a list of ids and texts, or an object with `prompt_string`.
+
+    Raises EngineError: invalid_request_error for other shapes and for empty lists,
+    not_supported_error for multimodal data.
+    """
+    if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
+        return [_parse_prompt(prompt, "prompt")]
+    if not prompt:
+        raise invalid_request("prompt: the list is empty")
+    return [_parse_prompt(element, f"prompt[{i}]") for i, element in enumerate(prompt)]
+
+
+def _parse_prompt(prompt: Any, where: str) -> Prompt:
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, Mapping) and "prompt_string" in prompt:
+        if prompt.get("multimodal_data"):
+            raise not_supported("multimodal_data is not supported yet by this server")
+        return _parse_prompt(prompt["prompt_string"], f"{where}.prompt_string")
+    if not isinstance(prompt, list):
+        raise invalid_request(f"{where}: neither text nor a list of tokens and texts")
+    if not prompt:
+        raise invalid_request(f"{where}: the list is empty")
+    if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID:
+        return list(prompt)  # a long list of ids costs no Python loop
+    return [e if isinstance(e, str) else _token_id(e, where) for e in prompt]
+
+
+# ---- results -----------------------------------------------------------------------------
+
+
+def float32(value: float) -> float:
+    """`value` as the model's samplers see it: rounded to single precision."""
+    return c_float(value).value
+
+
+def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str, Any]:
+    """The `generation_settings` of a result: every parameter as it was applied, the size of
+    the slot's context in tokens, and the model's name.
+
+    Numbers are in single precision. A bias of minus infinity becomes null in JSON, which has
+    no infinity.
+    """
+    settings = {
+        name: float32(value) if isinstance(value, float) else value
+        for name, value in msgspec.structs.asdict(params).items()
+    }
+    settings["max_tokens"] = params.n_predict
+    settings["logit_bias"] = [
+        {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
+    ]
+    return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
+
+
+# Settings that clients look for, of features that this server is without.
+_FIXED_SETTINGS: dict[str, Any] = {
+    "adaptive_target": -1.0,
+    "adaptive_decay": float32(0.9),
+    "n_probs": 0,
+    "post_sampling_probs": False,
+    "grammar": "",
+    "grammar_lazy": False,
+    "grammar_triggers": [],
+    "preserved_tokens": [],
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "thinking_forced_open": False,
+    "generation_prompt": "",
+    "speculative.types": "none",
+    "speculative.n_max": 0,
+    "speculative.n_min": 0,
+    "speculative.p_min": 0.0,
+    "backend_sampling": False,
+    "lora": [],
+}
+
+
+def timings_json(timings: Timings) -> dict[str, Any]:
+    """The `timings` object: counts, milliseconds, and tokens per second.
+
+    The first predicted token comes with the prompt, so n tokens took n - 1 steps.
+    """
+    steps = max(timings.predicted_n - 1, 0)
+    return {
+        "cache_n": timings.cache_n,
+        "prompt_n": timings.prompt_n,
+        "prompt_ms": timings.prompt_ms,
+        "prompt_per_token_ms": _ratio(timings.prompt_ms, timings.prompt_n),
+        "prompt_per_second": _ratio(1000 * timings.prompt_n, timings.prompt_ms),
+        "predicted_n": timings.predicted_n,
+        "predicted_ms": timings.predicted_ms,
+        "predicted_per_token_ms": _ratio(timings.predicted_ms, steps),
+        "predicted_per_second": _ratio(1000 * steps, timings.predicted_ms),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

@@ -1,0 +1,1 @@
+"""The HTTP layer that all operations share: binding, validation, errors, streams."""

@@ -1,0 +1,132 @@
+"""The error envelope: every way in which a request can fail, as one kind of answer.
+
+    {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
+"""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from connexion.exceptions import ProblemException
+from connexion.lifecycle import ConnexionRequest, ConnexionResponse
+from connexion.spec import Specification
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
+from starlette.types import Scope
+
+from engine.errors import EngineError, ErrorInfo, ErrorType
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[ErrorType, int] = {
+    "invalid_request_error": 400,
+    "exceed_context_size_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "server_error": 500,
+    "not_supported_error": 501,
+    "unavailable_error": 503,
+}
+_TYPE: dict[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+_METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error on its way to the client."""
+
+    status: int
+    info: ErrorInfo
+    headers: dict[str, str] = {}
+
+    def envelope(self) -> dict[str, Any]:
+        """The JSON body, also the data of an error event in a stream."""
+        error = {"code": self.status, "message": self.info.message, "type": self.info.type}
+        return {"error": error | msgspec.to_builtins(self.info)}
+
+
+class RequestError(Exception):
+    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...)."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.failure = _failure(status, message, headers)
+
+
+def _failure(status: int, message: str, headers: dict[str, str] | None = None) -> Failure:
+    """The failure with an HTTP status; its type follows from that."""
+    other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
+    return Failure(status, ErrorInfo(_TYPE.get(status, other), message), headers or {})
+
+
+def describe(error: Exception, scope: Scope | None = None) -> Failure:
+    """How to tell the client of `scope` about an exception that ended its request.
+
+    An exception that nobody has foreseen goes to the log, and no word of it to the client.
+    """
+    match error:
+        case EngineError(info=info):
+            return Failure(STATUS[info.type], info)
+        case RequestError(failure=failure):
+            return failure
+        case ClientDisconnect():
+            return _failure(400, "The client went away before the answer was ready.")
+        case HTTPException(status_code=401):  # of whichever kind: what was wrong stays secret
+            return _failure(401, "Invalid API Key", {"WWW-Authenticate": "Bearer"})
+        case ProblemException(status=status, detail=detail) if status < 500 and detail:
+            return _failure(status, detail)
+        case HTTPException(status_code=404):
+            return _failure(404, "There is no such path." if scope is None else _unknown(scope))
+        case HTTPException(status_code=405) if scope is not None:
+            allowed = ", ".join(_allowed_methods(scope))
+            message = f"{scope['method']} is not allowed here, only {allowed}."
+            return _failure(405, message, {"Allow": allowed})
+        case HTTPException(status_code=status, headers=headers) if status < 500:
+            return _failure(status, HTTPStatus(status).phrase, dict(headers or {}))
+    log.error("a request failed unexpectedly", exc_info=error)
+    return _failure(500, "The server failed to answer this request.")
+
+
+def _unknown(scope: Scope) -> str:
+    path = scope["path"]
+    return f"There is no path {path if len(path) <= 100 else path[:100] + '...'}"
+
+
+def _allowed_methods(scope: Scope) -> list[str]:
+    """The methods that the description has for the path of a request.
+
+    Starlette's own `Allow` names those of one operation only.
+    """
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    methods: set[str] = set()
+    for api in scope["app"].apis:
+        specification: Specification = api.specification
+        base = specification.base_path if api.base_path is None else api.base_path
+        for template, item in specification["paths"].items():
+            regex, _, _ = compile_path(base + template)
+            if regex.fullmatch(path):
+                methods.update(key.upper() for key in item if key in _METHODS)
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
+    """Connexion's error handler for every class of exception."""
+    failure = describe(error, request.scope)
+    return ConnexionResponse(
+        status_code=failure.status,
+        mimetype="application/json",
+        body=msgspec.json.encode(failure.envelope()),
+        headers=dict(failure.headers),
+    )
+
+
+HANDLED = (HTTPException, ProblemException, Exception)
+"""What `answer` has to be registered for: Connexion brings handlers of its own for these."""

@@ -1,0 +1,241 @@
+"""From a JSON Schema error to one sentence that a client's author can act on.
+
+    messages[0].content[0].type: "nope" is not one of "text", "image_url"
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
+
+from handlers.http.shrink import Shrunk
+
+Kind = ValidationErrorKind
+Path = Sequence[str | int]
+
+MAX_VALUE = 60  # characters of a value that are echoed
+MAX_NAMES = 12  # alternatives that are listed
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NOUNS = {
+    "array": "an array",
+    "boolean": "a boolean",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+
+def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> str:
+    """What is wrong with an invalid instance, which is consumed, and where: of all errors the
+    deepest one, which is the most exact.
+
+    `name` is what the whole instance is called (a parameter); a body has no name.
+    """
+    shrunk = Shrunk(instance, validator.is_valid)
+    if shrunk.crowded is not None:
+        path, count = shrunk.crowded
+        text = f"{count} items are too many"
+    else:
+        explained = [_explain(error) for error in validator.iter_errors(shrunk.instance)]
+        path, text = max(explained, key=lambda found: len(found[0]))
+    where = _dotted(path, name, shrunk.offsets)
+    return f"{where}: {text}" if where else text
+
+
+def _dotted(path: Path, name: str, offsets: Mapping[Path, int]) -> str:
+    parts = [name]
+    for depth, step in enumerate(path):
+        if isinstance(step, int):
+            parts.append(f"[{step + offsets.get(tuple(path[:depth]), 0)}]")
+        elif _PLAIN.fullmatch(step):
+            parts.append(f".{step}" if parts != [""] else step)
+        else:
+            parts.append(f"[{shorten(step)}]")
+    return "".join(parts)
+
+
+def _explain(error: ValidationError) -> tuple[Path, str]:
+    match error.kind:
+        case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
+            return _of_union(error, branches)
+    return error.instance_path, _text(error)
+
+
+def _of_union(error: ValidationError, branches: Sequence[Sequence[ValidationError]]) -> tuple[Path, str]:
+    """The most telling error of a union: that of the branch which was probably meant."""
+    depth = len(error.instance_path)
+    meant = [branch for branch in branches if not _is_other_type(branch, depth)]
+    if not meant:
+        types = _unique(name for branch in branches for name in _types(branch, depth))
+        return error.instance_path, _expected(error.instance, types)
+    # An enum one level down is how branches say which kind of object they are.
+    tagged = [branch for branch in meant if not _is_other_tag(branch, depth + 1)]
+    if not tagged:
+        return _of_tags(meant, depth + 1)
+    explained = [_explain(e) for branch in tagged for e in branch]
+    path, text = max(explained, key=lambda found: len(found[0]))
+    if len(path) == depth and all(_is_enum(branch) for branch in tagged):
+        return path, _not_one_of(error.instance, _options(tagged, depth))
+    return path, text
+
+
+def _of_tags(branches: Sequence[Sequence[ValidationError]], depth: int) -> tuple[Path, str]:
+    options = _options(branches, depth)
+    for branch in branches:
+        for error in branch:
+            if len(error.instance_path) == depth and _is_choice(error):
+                return error.instance_path, _not_one_of(error.instance, options)
+    raise AssertionError("each of the branches has such an error")
+
+
+def _options(branches: Sequence[Sequence[ValidationError]], depth: int) -> list[Any]:
+    return _unique(
+        option
+        for branch in branches
+        for error in branch
+        if len(error.instance_path) == depth
+        for option in _choices(error)
+    )
+
+
+def _choices(error: ValidationError) -> list[Any]:
+    match error.kind:
+        case Kind.Enum(options=options):
+            return list(options)
+        case Kind.Constant(expected_value=value):
+            return [value]
+    return []
+
+
+def _is_choice(error: ValidationError) -> bool:
+    return isinstance(error.kind, Kind.Enum | Kind.Constant)
+
+
+def _is_enum(branch: Sequence[ValidationError]) -> bool:
+    return any(_is_choice(error) for error in branch)
+
+
+def _is_other_type(branch: Sequence[ValidationError], depth: int) -> bool:
+    return bool(_types(branch, depth))
+
+
+def _types(branch: Sequence[ValidationError], depth: int) -> list[str]:
+    """The types that a branch takes, if the instance at `depth` is of none of them."""
+    return [
+        name
+        for error in branch
+        if len(error.instance_path) == depth
+        for name in _type_names(error)
+    ]
+
+
+def _type_names(error: ValidationError) -> list[str]:
+    match error.kind:
+        case Kind.Type(types=types):
+            return list(types)
+        case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
+            depth = len(error.instance_path)
+            if all(_is_other_type(branch, depth) for branch in branches):
+                return [name for branch in branches for name in _types(branch, depth)]
+    return []
+
+
+def _is_other_tag(branch: Sequence[ValidationError], depth: int) -> bool:
+    return any(len(error.instance_path) == depth and _is_choice(error) for error in branch)
+
+
+def _unique(items: Iterable[Any]) -> list[Any]:
+    result: list[Any] = []
+    for item in items:
+        if item not in result:
+            result.append(item)
+    return result
+
+
+def _text(error: ValidationError) -> str:
+    value = shorten(error.instance)
+    match error.kind:
+        case Kind.Type(types=types):
+            return _expected(error.instance, list(types))
+        case Kind.Enum() | Kind.Constant():
+            return _not_one_of(error.instance, _choices(error))
+        case Kind.Required(property=name):
+            return f"{shorten(name)} is a required property"
+        case Kind.Minimum(limit=limit):
+            return f"{value} is less than the minimum of {limit}"
+        case Kind.Maximum(limit=limit):
+            return f"{value} is greater than the maximum of {limit}"
+        case Kind.ExclusiveMinimum(limit=limit):
+            return f"{value} is not greater than {limit}"
+        case Kind.ExclusiveMaximum(limit=limit):
+            return f"{value} is not less than {limit}"
+        case Kind.MinLength(limit=limit):
+            return f"{value} is shorter than {_count(limit, 'character')}"
+        case Kind.MaxLength(limit=limit):
+            return f"{value} is longer than {_count(limit, 'character')}"
+        case Kind.MinItems(limit=limit):
+            return f"it has {_count(_size(error), 'item')}, but needs at least {limit}"
+        case Kind.MaxItems(limit=limit):
+            return f"it has {_count(_size(error), 'item')}, but may have at most {limit}"
+        case Kind.MinProperties(limit=limit):
+            return f"it has too few properties, at least {limit} are needed"
+        case Kind.MaxProperties(limit=limit):
+            return f"it has too many properties, at most {limit} are allowed"
+        case Kind.MultipleOf(multiple_of=unit):
+            return f"{value} is not a multiple of {unit}"
+        case Kind.Pattern(pattern=pattern):
+            return f"{value} does not match {pattern}"
+        case Kind.UniqueItems():
+            return "the items are not all different"
+        case Kind.AdditionalProperties(unexpected=names):
+            return f"{_listed(names)} not allowed here"
+    # Some other keyword: the library's own words, which may quote the whole instance.
+    return _cut(error.message, 4 * MAX_VALUE)
+
+
+def _expected(instance: Any, types: Sequence[str]) -> str:
+    # Every integer is a number.
+    kept = [name for name in types if not (name == "integer" and "number" in types)]
+    nouns = [_NOUNS[name] for name in sorted(kept, key=lambda name: name == "null")]
+    return f"{shorten(instance)} is not {' or '.join(nouns)}"
+
+
+def _not_one_of(instance: Any, options: Sequence[Any]) -> str:
+    if len(options) == 1:
+        return f"{shorten(instance)} is not {shorten(options[0])}"
+    return f"{shorten(instance)} is not one of {_listed(options)}"
+
+
+def _listed(options: Sequence[Any]) -> str:
+    shown = ", ".join(shorten(option) for option in options[:MAX_NAMES])
+    return shown if len(options) <= MAX_NAMES else f"{shown}, ..."
+
+
+def _size(error: ValidationError) -> int:
+    assert isinstance(error.instance, list | dict), "these keywords are about nothing else"
+    return len(error.instance)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def shorten(value: Any) -> str:
+    """A value as JSON, cut to a length that fits a message."""
+    if isinstance(value, str):
+        return msgspec.json.encode(_cut(value, MAX_VALUE)).decode()
+    if isinstance(value, list) and len(value) > MAX_VALUE:
+        value = value[:MAX_VALUE]  # no need to write a million numbers to show some
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (OverflowError, RecursionError):
+        return "a value that is too large" if isinstance(value, int) else "a deeply nested value"
+    return _cut(text, MAX_VALUE)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "..."

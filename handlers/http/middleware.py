@@ -1,0 +1,114 @@
+"""What happens to every request before it is routed, and to every response after that.
+
+Limits and timeouts are those of the running server, from the lifespan's state.
+"""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.options import Options
+from handlers.http.errors import RequestError
+
+
+class Cors:
+    """Lets the pages of any origin use the server, as llama-server does.
+
+    Answers preflight requests itself; stands outside the error handlers, since a page has to
+    be able to read the errors as well.
+    """
+
+    _PREFLIGHT = (
+        (b"access-control-allow-credentials", b"true"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", b"*"),
+        (b"access-control-max-age", b"86400"),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        fields = dict(scope["headers"])
+        origin = fields.get(b"origin")
+        if origin is None:
+            return await self.app(scope, receive, send)
+        allow = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+
+        if scope["method"] == "OPTIONS" and b"access-control-request-method" in fields:
+            headers = [*allow, *self._PREFLIGHT, (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            return await send({"type": "http.response.body", "body": b""})
+
+        async def send_allowed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                credentials = self._PREFLIGHT[0]
+                message["headers"] = [*message["headers"], *allow, credentials]
+            await send(message)
+
+        return await self.app(scope, receive, send_allowed)
+
+
+class Bodies:
+    """Bounds the size of request bodies and the wait for them, and settles what they are.
+
+    A body without a content type, or with the one that `curl -d` announces, is taken for JSON.
+    """
+
+    _TAKEN_FOR_JSON = (b"", b"application/x-www-form-urlencoded")
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            return await self.app(scope, receive, send)
+        options: Options = scope["state"]["runtime"].options
+        limit = options.max_body_size << 20
+        length = 0
+        kind = b""
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = int(value) if value.isdigit() else 0
+            elif name == b"content-type":
+                kind = value
+        if length > limit:
+            raise _too_large(limit)
+        if kind.split(b";", 1)[0].strip().lower() in self._TAKEN_FOR_JSON:
+            kept = [field for field in scope["headers"] if field[0] != b"content-type"]
+            scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+        return await self.app(scope, _bounded(receive, limit, options.timeout), send)
+
+
+def _too_large(limit: int) -> RequestError:
+    # The connection stays open: the server drops the rest of the body. Closing it now would
+    # reset it, and a client that is still sending would never see the answer.
+    return RequestError(413, f"The body is larger than {limit} bytes.")
+
+
+def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
+    """`receive` that raises RequestError for a body over `limit` bytes, or when the client
+    sends nothing of it for `timeout` seconds."""
+    size = 0
+    complete = False
+
+    async def receive_() -> Message:
+        nonlocal size, complete
+        if complete:  # from now on the only message is that the client is gone
+            return await receive()
+        try:
+            async with asyncio.timeout(timeout):
+                message = await receive()
+        except TimeoutError:
+            late = f"The rest of the body did not come within {timeout} seconds."
+            raise RequestError(408, late, {"Connection": "close"}) from None
+        if message["type"] == "http.request":
+            size += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if size > limit:
+                raise _too_large(limit)
+        return message
+
+    return receive_

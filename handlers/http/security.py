@@ -1,0 +1,60 @@
+"""API keys: who may use the operations that are not public.
+
+The keys are those of the running server (`Runtime.api_keys`); without any, all is open. The
+description names the two check functions (`x-bearerInfoFunc`, `x-apikeyInfoFunc`).
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+from connexion.lifecycle import ConnexionRequest
+from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
+
+from handlers.runtime import Runtime
+
+Verify = Callable[[ConnexionRequest], Any]
+
+
+def _runtime(request: ConnexionRequest) -> Runtime:
+    runtime: Runtime = request.scope["state"]["runtime"]
+    return runtime
+
+
+def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
+    """What is known of the bearer of `token`: nothing more than that it is valid, or None."""
+    return {} if _is_api_key(token, _runtime(request).api_keys) else None
+
+
+def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
+    """The same for the header `x-api-key`."""
+    return {} if _is_api_key(api_key, _runtime(request).api_keys) else None
+
+
+def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
+    """Compares with every key, so that the time tells nothing about any of them."""
+    given = candidate.encode()
+    found = False
+    for key in keys:
+        found |= hmac.compare_digest(given, key)
+    return found
+
+
+class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types
+    # Connexion never asks a check function about a request that has no credentials, so a
+    # server without keys has to be let through here.
+    def _get_verify_func(self, token_info_func: Callable[..., Any]) -> Verify:
+        verify: Verify = super()._get_verify_func(token_info_func)
+        return lambda request: verify(request) if _runtime(request).api_keys else {}
+
+
+class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]
+    def _get_verify_func(
+        self, api_key_info_func: Callable[..., Any], loc: str, name: str, required_scopes: list[str]
+    ) -> Verify:
+        verify: Verify = super()._get_verify_func(api_key_info_func, loc, name, required_scopes)
+        return lambda request: verify(request) if _runtime(request).api_keys else {}
+
+
+SECURITY_MAP = {"bearer": _Bearer, "apiKey": _ApiKey}
+"""Connexion's `security_map`."""

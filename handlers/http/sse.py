@@ -1,0 +1,112 @@
+"""Server-sent events: from an iterator of frames to a response.
+
+This is the hot path of the server process: one frame per stream and engine step. A task of
+its own pulls the frames, so that those which are ready together leave in one write.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from handlers.http.disconnect import CancelOnDisconnect
+from handlers.http.errors import describe
+
+DONE = b"data: [DONE]\n\n"
+"""What ends an OpenAI stream."""
+
+BACKLOG = 256  # frames pulled ahead of a client that reads slowly
+
+_encoder = msgspec.json.Encoder()
+
+
+def frame(data: Any, event: str | None = None) -> bytes:
+    """One event with `data` as JSON, of the type `event` if that is given."""
+    head = b"data: " if event is None else b"event: %b\ndata: " % event.encode()
+    return b"".join((head, _encoder.encode(data), b"\n\n"))
+
+
+def event_stream(frames: AsyncIterator[bytes]) -> Response:
+    """The response that sends `frames` as they come, each one or more whole events.
+
+    An exception before the first frame becomes an ordinary error response; a later one
+    becomes a last event `{"error": {...}}`. When the client goes away, `frames` sees
+    `CancelledError` where it waits.
+    """
+    return _EventStream(frames)
+
+
+class _EventStream(Response):
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncIterator[bytes]) -> None:
+        self._frames = frames
+        self.status_code = 200
+        self.background = None
+        # Proxies must neither keep the events for later nor collect them.
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(BACKLOG)
+        pump = asyncio.create_task(_pump(self._frames, queue))
+        try:
+            with suppress(ClientDisconnect):  # nobody is left to be told
+                async with CancelOnDisconnect(receive):
+                    await self._send_all(queue, send)
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def _send_all(
+        self, queue: asyncio.Queue[bytes | Exception | None], send: Send
+    ) -> None:
+        started = False
+        more = True
+        while more:
+            item = await queue.get()
+            burst: list[bytes] = []
+            while isinstance(item, bytes):
+                burst.append(item)
+                if queue.empty():
+                    break
+                item = queue.get_nowait()
+            else:
+                more = False
+                if item is not None:
+                    if not (started or burst):
+                        raise item
+                    burst.append(frame(describe(item).envelope()))
+            if not started:
+                started = True
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+            await send(
+                {"type": "http.response.body", "body": b"".join(burst), "more_body": more}
+            )
+
+
+async def _pump(
+    frames: AsyncIterator[bytes], queue: asyncio.Queue[bytes | Exception | None]
+) -> None:
+    """Puts every frame into `queue`, then how it ended: an exception, or None."""
+    end: Exception | None = None
+    try:
+        async for item in frames:
+            await queue.put(item)
+    except Exception as error:
+        end = error
+    finally:
+        # A generator left in the middle frees what it holds now, not when it is collected.
+        if (close := getattr(frames, "aclose", None)) is not None:
+            await close()
+    await queue.put(end)

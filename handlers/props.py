@@ -1,0 +1,43 @@
+"""GET /props: what is served, and how."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from engine.embedded import model_path
+from engine.protocol import ModelInfo
+from handlers.answers import JSONAnswer, build_info
+from handlers.runtime import Runtime, runtime
+from handlers.slots import slot_json, unused_slot
+from handlers.templates import template_caps, template_source
+
+
+async def get_props() -> Response:
+    """The properties. Raises EngineError (unavailable_error) until the model has been loaded
+    once; after that, a restarting engine is not waited for."""
+    current = runtime()
+    info = current.supervisor.info or (await current.supervisor.engine()).info
+    return JSONAnswer(props_json(current, info))
+
+
+def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+    options = current.options
+    source = template_source(options, info)
+    return {
+        "default_generation_settings": slot_json(
+            unused_slot(info.n_ctx), options.generation_defaults(), current.model_id
+        ),
+        "total_slots": info.n_slots,
+        "model_alias": current.model_id,
+        "model_path": options.model or str(model_path()),
+        "modalities": {"vision": False, "audio": False, "video": False},
+        "endpoint_slots": options.slots,
+        "endpoint_props": options.props,
+        "endpoint_metrics": False,
+        "chat_template": source,
+        "chat_template_caps": template_caps(current, info, source),
+        "bos_token": info.bos_token,
+        "eos_token": info.eos_token,
+        "build_info": build_info(),
+        "is_sleeping": False,
+    }

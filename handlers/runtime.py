@@ -1,0 +1,81 @@
+"""What the handlers share while the server runs: its options and its engine.
+
+A `Runtime` lives in the state of the ASGI lifespan, which the server copies into the scope of
+every request; so several applications can live in one process.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from connexion import context
+
+from engine.chat.template import ChatTemplate
+from engine.embedded import MODEL_NAME
+from engine.options import Options
+from engine.supervisor import Supervisor
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One running server. `api_keys` is empty for a server that is open to everybody;
+    `templates` holds compiled chat templates by their source."""
+
+    options: Options
+    supervisor: Supervisor
+    started: int  # seconds since 1970
+    model_id: str
+    aliases: list[str]
+    api_keys: tuple[bytes, ...] = ()
+    templates: dict[str, ChatTemplate] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Options) -> "Runtime":
+        """For a server that starts now; its engine is not started yet.
+
+        Raises OptionError if the file of API keys can't be read.
+        """
+        aliases = options.aliases()
+        return cls(
+            options=options,
+            supervisor=Supervisor(options),
+            started=int(time.time()),
+            model_id=aliases[0] if aliases else options.model or MODEL_NAME,
+            aliases=aliases,
+            api_keys=tuple(key.encode() for key in options.api_keys()),
+        )
+
+
+def runtime() -> Runtime:
+    """The server that the current request came to."""
+    current: Runtime = context.scope["state"]["runtime"]
+    return current
+
+
+@asynccontextmanager
+async def lifespan(
+    options: Options, on_fatal: Callable[[str], None] | None = None
+) -> AsyncIterator[Runtime]:
+    """Starts the engine and, at the end, stops it.
+
+    `on_fatal` is called with the reason if the model can't be loaded: what to do then (end,
+    most likely) is the launcher's business. Until then, requests are answered with 503.
+    """
+    current = Runtime.of(options)
+    await current.supervisor.start()
+    watcher = asyncio.create_task(_watch_loading(current.supervisor, on_fatal))
+    try:
+        yield current
+    finally:
+        watcher.cancel()
+        await current.supervisor.stop()
+
+
+async def _watch_loading(
+    supervisor: Supervisor, on_fatal: Callable[[str], None] | None
+) -> None:
+    await supervisor.loaded()
+    if supervisor.state == "failed" and on_fatal is not None:
+        on_fatal(supervisor.failure)

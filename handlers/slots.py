@@ -1,0 +1,69 @@
+"""GET /slots: what each slot is doing."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from engine.errors import not_supported, unavailable
+from engine.params import GenerationParams
+from engine.protocol import SlotState
+from handlers.answers import JSONAnswer
+from handlers.generation import settings_json
+from handlers.runtime import runtime
+
+
+async def list_slots(fail_on_no_slot: int = 0) -> Response:
+    """All slots. Raises EngineError: not_supported_error with `--no-slots`, and
+    unavailable_error if `fail_on_no_slot` is set and all are busy."""
+    current = runtime()
+    if not current.options.slots:
+        raise not_supported("GET /slots is switched off; start the server with --slots")
+    engine = await current.supervisor.engine()
+    slots = await engine.slots()
+    if fail_on_no_slot and all(slot.is_processing for slot in slots):
+        raise unavailable("no slot available")
+    defaults = current.options.generation_defaults()
+    return JSONAnswer([slot_json(slot, defaults, current.model_id) for slot in slots])
+
+
+def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
+    """One slot; `defaults` are the settings of one that was never used."""
+    return {
+        "id": slot.id,
+        "id_task": slot.id_task,
+        "n_ctx": slot.n_ctx,
+        "speculative": False,
+        "is_processing": slot.is_processing,
+        "params": settings_json(slot.params or defaults, slot.n_ctx, model),
+        "prompt": slot.prompt,
+        "next_token": {
+            "has_next_token": slot.has_next_token,
+            "has_new_line": slot.has_new_line,
+            "n_remain": slot.n_remain,
+            "n_decoded": slot.n_decoded,
+            "stopping_word": slot.stopping_word,
+        },
+        "n_prompt_tokens": slot.n_prompt_tokens,
+        "n_prompt_tokens_processed": slot.n_prompt_tokens_processed,
+        "n_prompt_tokens_cache": slot.n_prompt_tokens_cache,
+    }
+
+
+def unused_slot(n_ctx: int) -> SlotState:
+    """The state of a slot before its first request; `n_ctx` in tokens."""
+    return SlotState(
+        id=0,
+        id_task=-1,
+        n_ctx=n_ctx,
+        is_processing=False,
+        params=None,
+        prompt="",
+        has_next_token=False,
+        has_new_line=False,
+        n_remain=-1,
+        n_decoded=0,
+        stopping_word="",
+        n_prompt_tokens=0,
+        n_prompt_tokens_processed=0,
+        n_prompt_tokens_cache=0,
+    )

@@ -1,0 +1,29 @@
+"""POST /tokenize and /detokenize."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from handlers.answers import JSONAnswer
+from handlers.runtime import runtime
+
+
+async def tokenize(body: dict[str, Any]) -> Response:
+    """The token ids of a text, or, `with_pieces`, ids and texts."""
+    engine = await runtime().supervisor.engine()
+    tokens = await engine.tokenize(
+        body["content"],
+        add_special=bool(body.get("add_special")),
+        parse_special=body.get("parse_special") is not False,
+        with_pieces=bool(body.get("with_pieces")),
+    )
+    return JSONAnswer({"tokens": tokens.tokens if tokens.pieces is None else tokens.pieces})
+
+
+async def detokenize(body: dict[str, Any]) -> Response:
+    """The text of tokens. Raises EngineError (invalid_request_error) for a token that the
+    vocabulary doesn't have."""
+    engine = await runtime().supervisor.engine()
+    # JSON has one kind of number: 12.0 is a valid token id.
+    tokens = list(map(int, body["tokens"]))
+    return JSONAnswer({"content": await engine.detokenize(tokens)})

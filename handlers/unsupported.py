@@ -1,0 +1,70 @@
+"""Documented request fields that this server does not act on yet.
+
+Ignoring such a field would give an answer to another question, so a request that sets one is
+refused. The values that still pass mean "off"; they are the `x-supported-values` of the
+description, and a test holds the two together. A feature that arrives takes its line out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import not_supported
+
+Supported = Mapping[str, list[Any]]
+"""Field (a dot leads into an object) -> the values that it may have, beside null."""
+
+COMPLETION: Supported = {
+    "n_probs": [0],
+    "post_sampling_probs": [False],
+    "grammar": [""],
+    "json_schema": [],
+    "lora": [[]],
+    "n": [1],
+    "n_cmpl": [1],
+    "response_fields": [[]],
+    "t_max_predict_ms": [0, -1],
+    "n_indent": [0],
+    "return_progress": [False],
+    "n_cache_reuse": [0],
+    "sse_ping_interval": [-1],
+    "verbose": [False],
+    "image_data": [[]],
+    "adaptive_target": [-1],
+}
+TEXT_COMPLETION: Supported = {
+    **COMPLETION,
+    "logprobs": [0],
+    "echo": [False],
+    "suffix": [""],
+    "best_of": [1],
+}
+TEMPLATE: Supported = {
+    "tools": [[]],
+    "tool_choice": ["none", "auto"],
+    "reasoning_format": ["none", "auto"],
+    "thinking_forced_open": [False],
+    "response_format.type": ["text"],
+}
+CHAT: Supported = {
+    **COMPLETION,
+    **TEMPLATE,
+    "logprobs": [False],
+    "top_logprobs": [0],
+    "reasoning_budget_tokens": [-1],
+    "thinking_budget_tokens": [-1],
+    "functions": [[]],
+    "modalities": [[], ["text"]],
+    "web_search_options": [],
+}
+
+
+def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
+    """Raises EngineError (not_supported_error) naming the first of `fields` that `body` gives
+    a value which this server can't serve."""
+    for name, supported in fields.items():
+        head, _, tail = name.partition(".")
+        value = body.get(head)
+        if tail and value is not None:
+            value = value.get(tail)
+        if value is not None and value not in supported:
+            raise not_supported(f"{name}: this server can't do that yet")

@@ -1,0 +1,37 @@
+"""The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
+that llama.cpp is built once and not once per session."""
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "typecheck", "tests", "contract"]
+nox.options.stop_on_first_error = True
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    session.run("mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit and property tests."""
+    session.run("pytest", "tests", *session.posargs)
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """The live server against its description; `-- --base-url URL` tests another one."""
+    session.run("pytest", "contract_tests", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The figures of the README, measured side by side (minutes)."""
+    session.run("python", "-m", "benchmarks.serving", *session.posargs)

@@ -1,0 +1,203 @@
+"""The sockets to listen on, bound before anything else starts.
+
+A port in use is found out at once, and port 0 has become a real port when it is printed.
+"""
+
+import errno
+import os
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+_BACKLOG = 2048
+_FREE_PORT_ATTEMPTS = 8
+_UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+_Address = tuple[int, str, tuple[object, ...]]  # family, host as given, address to bind
+
+
+class ListenError(Exception):
+    """An address can't be listened on; the message is one line for the user."""
+
+
+class Listeners:
+    """Listening sockets for all of `hosts`; a context manager that closes them.
+
+    A host that ends with .sock is the path of a UNIX socket; its file is removed at the end.
+    With port 0 all TCP sockets get the same free port. Raises `ListenError`.
+    """
+
+    def __init__(self, hosts: Sequence[str], port: int) -> None:
+        self.tcp: list[socket.socket] = []
+        self.unix: list[socket.socket] = []
+        self._files: list[tuple[str, os.stat_result]] = []
+        tcp_hosts = [host for host in hosts if not host.endswith(".sock")]
+        try:
+            for host in hosts:
+                if host.endswith(".sock"):
+                    self._add_unix(host)
+            if tcp_hosts:
+                self.tcp = _tcp_sockets(tcp_hosts, port)
+        except BaseException:
+            self.close()
+            raise
+
+    def urls(self, scheme: str, prefix: str) -> list[str]:
+        """Where clients reach the server; UNIX sockets as `unix:PATH`."""
+        urls = []
+        for sock in self.tcp:
+            host, port = sock.getsockname()[:2]
+            address = f"[{host}]" if ":" in host else host
+            urls.append(f"{scheme}://{address}:{port}{prefix}")
+        return urls + [f"unix:{path}" for path, _ in self._files]
+
+    def close(self) -> None:
+        for sock in (*self.tcp, *self.unix):
+            sock.close()
+        for path, bound in self._files:
+            try:
+                if os.path.samestat(os.lstat(path), bound):  # not another server's by now
+                    os.unlink(path)
+            except OSError:
+                pass  # somebody else removed it, which is as good
+        self._files.clear()
+
+    def __enter__(self) -> "Listeners":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _add_unix(self, path: str) -> None:
+        if sys.platform == "win32":
+            raise ListenError(f"cannot listen on {path}: Windows has no UNIX sockets for Python")
+        _remove_stale(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.unix.append(sock)
+        try:
+            sock.bind(path)
+            sock.listen(_BACKLOG)
+            self._files.append((path, os.lstat(path)))
+        except OSError as error:
+            raise ListenError(f"cannot listen on {path}: {_reason(error)}") from None
+
+
+def _remove_stale(path: str) -> None:
+    """Removes a socket file that nobody listens on, and nothing else."""
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ListenError(f"cannot listen on {path}: {_reason(error)}") from None
+    if not is_socket:
+        raise ListenError(f"cannot listen on {path}: it exists and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.settimeout(1)
+            probe.connect(path)
+        except ConnectionRefusedError:
+            pass
+        except OSError as error:
+            raise ListenError(f"cannot listen on {path}: {_reason(error)}") from None
+        else:
+            raise ListenError(f"cannot listen on {path}: another server does so")
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise ListenError(f"cannot replace {path}: {_reason(error)}") from None
+
+
+def _tcp_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Listening sockets of every address that the hosts stand for."""
+    # Two names may stand for one address, which can be bound only once.
+    resolved = {(a[0], a[2]): a for host in hosts for a in _resolve(host)}
+    addresses = list(resolved.values())
+    attempts = _FREE_PORT_ATTEMPTS if port == 0 and len(addresses) > 1 else 1
+    while True:
+        attempts -= 1
+        try:
+            return _bind_all(addresses, port, separate_families=len(hosts) > 1)
+        except _PortTakenError as error:
+            if not attempts:
+                raise ListenError(str(error)) from None
+
+
+class _PortTakenError(ListenError):
+    """Another program listens there."""
+
+
+def _resolve(host: str) -> list[_Address]:
+    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(f"cannot listen on {host}: {_reason(error)}") from None
+    return [(family, host, address) for family, _, _, _, address in found]
+
+
+def _bind_all(
+    addresses: Sequence[_Address], port: int, *, separate_families: bool
+) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    unusable: ListenError | None = None
+    try:
+        for family, host, address in addresses:
+            try:
+                sock = _bind(family, host, address, port, separate_families)
+            except _UnusableError as error:
+                unusable = error  # a name may stand for addresses that this machine lacks
+                continue
+            bound.append(sock)
+            port = sock.getsockname()[1]
+    except BaseException:
+        for sock in bound:
+            sock.close()
+        raise
+    if not bound and unusable is not None:
+        raise ListenError(str(unusable))
+    return bound
+
+
+class _UnusableError(ListenError):
+    """This machine does not have the address."""
+
+
+def _bind(
+    family: int, host: str, address: tuple[object, ...], port: int, separate_families: bool
+) -> socket.socket:
+    where = f"{host} port {port}"
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _UnusableError(f"cannot listen on {where}: {_reason(error)}") from None
+    try:
+        if os.name == "posix":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Alone, :: takes IPv4 clients as well; beside 0.0.0.0 that would collide.
+            only_ipv6 = separate_families or address[0] != "::"
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
+        sock.bind((address[0], port, *address[2:]))
+        # From here on a second server can't bind, and clients may already connect.
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        message = f"cannot listen on {where}: {_reason(error)}"
+        if error.errno == errno.EADDRINUSE:
+            raise _PortTakenError(message) from None
+        if error.errno in _UNUSABLE:
+            raise _UnusableError(message) from None
+        raise ListenError(message) from None
+    return sock
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

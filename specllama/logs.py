@@ -1,0 +1,82 @@
+"""Python's logging, set up as the options say."""
+
+import asyncio
+import logging
+import os
+import sys
+from typing import TextIO
+
+from engine.options import Options
+
+_LEVELS = {0: logging.CRITICAL, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
+_COLORS = {
+    logging.DEBUG: "\x1b[2m",
+    logging.WARNING: "\x1b[33m",
+    logging.ERROR: "\x1b[31m",
+    logging.CRITICAL: "\x1b[1;31m",
+}
+
+
+def configure(options: Options) -> None:
+    """Sends the log to stderr, and to `--log-file` as well. Raises OSError for that file."""
+    logging.captureWarnings(True)
+    root = logging.getLogger()
+    level = log_level(options)
+    if options.log_disable:
+        logging.disable(logging.CRITICAL)
+        root.handlers = [logging.NullHandler()]
+        return
+    console = logging.StreamHandler(sys.stderr)
+    console.setFormatter(_formatter(options, colored=_use_colors(options, sys.stderr)))
+    root.handlers = [console]
+    if options.log_file:
+        file = logging.FileHandler(options.log_file, encoding="utf-8", errors="backslashreplace")
+        file.setFormatter(_formatter(options, colored=False))
+        root.addHandler(file)
+    root.setLevel(level)
+    # uvicorn tells about each of its own steps, and writes a line for every request.
+    talkative = logging.NOTSET if level <= logging.DEBUG else logging.WARNING
+    for name in ("uvicorn", "uvicorn.access", "uvicorn.error", "asyncio", "connexion", "httpx"):
+        logging.getLogger(name).setLevel(talkative)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that the start failed, which the program itself says with the reason; and not the
+    traceback of each request that the end of draining cut off: uvicorn says how many."""
+    kind = record.exc_info[0] if record.exc_info else None
+    cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
+    return not cut_off and record.msg != "Application startup failed. Exiting."
+
+
+def log_level(options: Options) -> int:
+    """The threshold of `--verbosity` and `--verbose`, as a level of Python's logging."""
+    if options.verbose:
+        return logging.DEBUG
+    return _LEVELS.get(options.verbosity, logging.DEBUG)
+
+
+def _use_colors(options: Options, stream: TextIO) -> bool:
+    if options.log_colors == "auto":
+        return stream.isatty() and not os.environ.get("NO_COLOR")
+    return options.log_colors == "on"
+
+
+def _formatter(options: Options, *, colored: bool) -> logging.Formatter:
+    pattern = "%(message)s"
+    if options.log_prefix:
+        pattern = "%(levelname)s %(name)s: " + pattern
+    if options.log_timestamps:
+        pattern = "%(asctime)s.%(msecs)03d " + pattern
+    return _Formatter(pattern, "%Y-%m-%d %H:%M:%S", colored=colored)
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, pattern: str, time_pattern: str, *, colored: bool) -> None:
+        super().__init__(pattern, time_pattern)
+        self._colored = colored
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        color = _COLORS.get(record.levelno, "") if self._colored else ""
+        return f"{color}{line}\x1b[0m" if color else line

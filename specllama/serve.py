@@ -1,0 +1,152 @@
+"""Runs the application under uvicorn until a signal, or the engine, ends it."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.options import Options
+from specllama.app import create_app
+from specllama.listen import Listeners
+
+log = logging.getLogger("specllama")
+
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if sys.platform == "win32":
+    _SIGNALS.append(signal.SIGBREAK)
+_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+
+
+class ServeError(Exception):
+    """The server could not start, or its engine can't work; one line for the user."""
+
+
+def serve(
+    options: Options, listeners: Listeners, on_started: Callable[[], None] | None = None
+) -> None:
+    """Serves on `listeners` until SIGINT or SIGTERM; `on_started` is called when it does.
+
+    A signal lets running requests go on for `--drain-timeout` seconds. A second Ctrl-C ends
+    the process at once. Raises `ServeError`.
+    """
+    failures: list[str] = []
+    server: _Server
+
+    def on_fatal(message: str) -> None:
+        failures.append(message)
+        server.should_exit = True
+
+    app = _with_short_failures(create_app(options, on_fatal), failures)
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        server_header=False,
+        access_log=logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO),
+        backlog=2048,
+        timeout_keep_alive=options.timeout,
+        timeout_graceful_shutdown=options.drain_timeout,
+        ssl_keyfile=options.ssl_key_file or None,
+        ssl_certfile=options.ssl_cert_file or None,
+    )
+    server = _Server(config, listeners, on_started)
+    try:
+        server.run(sockets=listeners.tcp)
+    except SystemExit:
+        if not failures:  # else uvicorn only says in its way what we know already
+            failures.append("the server could not start")
+    if failures:
+        raise ServeError(failures[0])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, with UNIX sockets beside the TCP ones and signals that end it with
+    success: uvicorn's own would raise the signal again after the shutdown."""
+
+    def __init__(
+        self, config: uvicorn.Config, listeners: Listeners, on_started: Callable[[], None] | None
+    ) -> None:
+        super().__init__(config)
+        self._listeners = listeners
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        protocol_class: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        protocol = functools.partial(
+            protocol_class,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for sock in self._listeners.unix:
+            self.servers.append(
+                await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
+            )
+        if self._on_started is not None and not self.should_exit:
+            self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        previous = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and sig == signal.SIGINT:
+            self._listeners.close()
+            os._exit(_INTERRUPTED)  # the engine process ends by itself when its pipe closes
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
+        await super().shutdown(sockets)
+
+
+def _with_short_failures(app: ASGIApp, failures: list[str]) -> ASGIApp:
+    """`app`, except that a failure of its start goes to `failures` as one line instead of to
+    the log as a traceback (which `--verbose` still shows)."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        outcome = ""
+
+        async def watched_send(message: Message) -> None:
+            nonlocal outcome
+            outcome = outcome or message["type"]
+            if message["type"] == "lifespan.startup.failed":
+                message = {"type": message["type"]}
+            await send(message)
+
+        try:
+            await app(scope, receive, watched_send)
+        except Exception as error:
+            if outcome == "lifespan.startup.complete":
+                raise
+            log.debug("the application could not start", exc_info=True)
+            failures.append(_one_line(error))
+            if not outcome:
+                await send({"type": "lifespan.startup.failed"})
+
+    return wrapped
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

@@ -1,0 +1,142 @@
+"""OpenAI's answers and chunks: the same content whether encoded whole or from constant parts."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.params import GenerationParams
+from engine.protocol import Delta, Finished, StopType, Timings
+from handlers.openai_format import (
+    ChatChunks,
+    TextChunks,
+    chat_completion,
+    finish_reason,
+    head,
+    text_completion,
+    usage,
+)
+
+TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.0, predicted_n=2, predicted_ms=5.0)
+names = st.text(min_size=1)
+
+
+def finished(text: str = "", stop_type: StopType = "eos") -> Finished:
+    return Finished(
+        id=1,
+        text=text,
+        tokens=[],
+        stop_type=stop_type,
+        stopping_word="",
+        truncated=False,
+        has_new_line=False,
+        id_slot=0,
+        prompt="",
+        n_prompt=7,
+        n_decoded=2,
+        timings=TIMINGS,
+        params=GenerationParams(),
+    )
+
+
+def delta(text: str) -> Delta:
+    return Delta(1, text, [5], 0, TIMINGS)
+
+
+def events(data: bytes) -> list[Any]:
+    """The JSON documents of some whole events, each of which is one line of data."""
+    found = data.decode().split("\n\n")
+    assert found.pop() == ""
+    assert all(event.startswith("data: ") and "\n" not in event for event in found)
+    return [json.loads(event.removeprefix("data: ")) for event in found]
+
+
+def test_finish_reasons() -> None:
+    assert [finish_reason(s) for s in ("eos", "word", "limit", "none")] == [
+        "stop",
+        "stop",
+        "length",
+        "length",
+    ]
+
+
+def test_ids_differ_between_requests() -> None:
+    ids = {head("x", "m")["id"] for _ in range(100)}
+    assert len(ids) == 100
+    assert all(id.startswith("chatcmpl-") for id in ids)
+
+
+def test_usage_adds_up() -> None:
+    assert usage([finished(), finished()]) == {
+        "prompt_tokens": 14,
+        "completion_tokens": 4,
+        "total_tokens": 18,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+
+
+@given(names, st.lists(st.text(), min_size=1))
+def test_whole_answers(model: str, texts: list[str]) -> None:
+    top = head("text_completion", model)
+    answer = text_completion(top, [finished(text) for text in texts])
+    assert answer.items() >= top.items()
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
+
+    answer = chat_completion(head("chat.completion", model), finished(texts[0], "limit"))
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": texts[0]},
+            "finish_reason": "length",
+        }
+    ]
+    assert answer["timings"]["cache_n"] == 4
+
+
+@given(names, st.integers(0, 4095), st.text(), st.booleans())
+def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
+    top = head("text_completion", model)
+    chunks = TextChunks(top, timings_per_token=timings)
+    [chunk] = events(chunks.delta(index, delta(text)))
+    choice = {"text": text, "index": index, "logprobs": None, "finish_reason": None}
+    assert ("timings" in chunk) == timings
+    chunk.pop("timings", None)
+    assert chunk == {**top, "choices": [choice]}
+
+    [last] = events(chunks.finish(index, finished(text, "word")))
+    assert last["choices"] == [choice | {"finish_reason": "stop"}]
+    assert last["usage"]["total_tokens"] == 9
+    [other] = events(chunks.finish(index + 1, finished()))
+    assert other["usage"]["total_tokens"] == 18
+
+
+@given(names, st.lists(st.text(min_size=1)), st.text(), st.booleans(), st.booleans())
+def test_chat_chunks(
+    model: str, texts: list[str], rest: str, timings: bool, include_usage: bool
+) -> None:
+    top = head("chat.completion.chunk", model)
+    chunks = ChatChunks(top, timings_per_token=timings, include_usage=include_usage)
+    stream = [chunks.begin(), *(chunks.delta(delta(text)) for text in texts)]
+    stream.append(chunks.finish(finished(rest, "limit")))
+    found = events(b"".join(stream))
+    assert all(chunk.items() >= top.items() for chunk in found)
+
+    *found, last = found
+    assert last["timings"]["predicted_n"] == 2
+    if include_usage:
+        assert last["choices"] == []
+        assert last["usage"] == usage([finished()])
+        *found, last = found
+        assert "timings" not in last
+    else:
+        assert "usage" not in last
+    assert last["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
+
+    choices = [choice for chunk in found for choice in chunk["choices"]]
+    assert {choice["finish_reason"] for choice in choices} == {None}
+    deltas = [choice["delta"] for choice in choices]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert [d["content"] for d in deltas[1:]] == [*texts, *([rest] if rest else [])]
+    assert all(("timings" in chunk) == timings for chunk in found[1:])

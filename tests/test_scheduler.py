@@ -1,0 +1,280 @@
+"""The scheduler against a KV cache that checks as strictly as llama.cpp does."""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.tokens import TokenBuffer
+
+
+class FakeKV:
+    """Cells by sequence. `cuttable=False` behaves like a recurrent model's memory."""
+
+    def __init__(self, n_cells: int | None, n_ctx: int, cuttable: bool = True) -> None:
+        self.texts: dict[int, list[int]] = {}
+        self.n_cells, self.n_ctx, self.cuttable = n_cells, n_ctx, cuttable
+
+    def remove(self, sequence: int, start: int) -> bool:
+        text = self.texts.get(sequence, [])
+        if not self.cuttable and 0 < start < len(text):
+            return False
+        self.texts[sequence] = text[:start]
+        return True
+
+    def evaluate(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            text = self.texts.setdefault(chunk.sequence.slot, [])
+            assert len(text) == chunk.start, "positions must continue without a gap"
+            text.extend(chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist())
+            assert len(text) <= self.n_ctx
+        if self.n_cells is not None:
+            assert sum(map(len, self.texts.values())) <= self.n_cells, "no free cell"
+
+
+def sequence(id: int, tokens: list[int], **kwargs: object) -> Sequence:
+    array = np.array(tokens, np.int32)
+    return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)  # type: ignore[arg-type]
+
+
+def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: object) -> Scheduler:
+    arguments = {"n_batch": 8, "n_cells": kv.n_cells, **kwargs}
+    return Scheduler(kv, n_slots=n_slots, n_ctx=kv.n_ctx, **arguments)  # type: ignore[arg-type]
+
+
+def run_step(s: Scheduler, kv: FakeKV, next_token: int = 7) -> list[Chunk]:
+    chunks = s.plan()
+    kv.evaluate(chunks)
+    s.advance(chunks)
+    for chunk in chunks:
+        if chunk.is_last:
+            chunk.sequence.generating = True
+            chunk.sequence.tokens.append(next_token)
+    return chunks
+
+
+def test_a_prompt_is_cut_into_batches_and_then_generates() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    s.submit(sequence(1, list(range(20))))
+    sizes = [sum(c.stop - c.start for c in run_step(s, kv)) for _ in range(5)]
+    assert sizes == [8, 8, 4, 1, 1]
+
+
+def test_generation_goes_on_while_a_prompt_is_evaluated() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    s.submit(sequence(1, [1, 2]))
+    run_step(s, kv)
+    s.submit(sequence(2, list(range(20))))
+    chunks = run_step(s, kv)
+    assert [(c.sequence.id, c.stop - c.start) for c in chunks] == [(1, 1), (2, 7)]
+
+
+def test_without_continuous_batching_prompts_wait_for_generation() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, continuous=False)
+    first = sequence(1, [1, 2])
+    s.submit(first)
+    run_step(s, kv)
+    s.submit(sequence(2, [3]))
+    assert [c.sequence.id for c in run_step(s, kv)] == [1]
+    s.finish(first)
+    assert [c.sequence.id for c in run_step(s, kv)] == [2]
+
+
+def test_the_second_time_only_the_last_token_is_evaluated() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    first = sequence(1, [1, 2, 3])
+    s.submit(first)
+    run_step(s, kv)
+    s.finish(first)
+    again = sequence(2, [1, 2, 3])
+    s.submit(again)
+    (chunk,) = run_step(s, kv)
+    assert (again.n_cached, chunk.start, chunk.stop) == (2, 2, 3)
+
+
+def test_cache_prompt_false_evaluates_everything() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    first = sequence(1, [1, 2, 3])
+    s.submit(first)
+    run_step(s, kv)
+    s.finish(first)
+    again = sequence(2, [1, 2, 3], cache_prompt=False)
+    s.submit(again)
+    run_step(s, kv)
+    assert again.n_cached == 0
+
+
+def test_the_slot_with_the_longest_common_prefix_is_chosen() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, tokens in ((1, [9, 9, 9]), (2, [1, 2, 3, 4]), (3, [8, 5])):
+        one = sequence(id, tokens)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    probe = sequence(4, [1, 2, 3, 8])
+    s.submit(probe)
+    run_step(s, kv)
+    assert (probe.slot, probe.n_cached) == (1, 3)
+
+
+def test_id_slot_waits_for_its_slot_and_others_pass() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    first = sequence(1, [1], id_slot=0)
+    s.submit(first)
+    run_step(s, kv)
+    pinned, other = sequence(2, [2], id_slot=0), sequence(3, [3])
+    s.submit(pinned)
+    s.submit(other)
+    run_step(s, kv)
+    assert (pinned.slot, other.slot) == (-1, 1)
+    s.finish(first)
+    run_step(s, kv)
+    assert pinned.slot == 0
+
+
+def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
+    kv = FakeKV(64, 64, cuttable=False)
+    s = scheduler(kv, n_slots=1)
+    first = sequence(1, [1, 2, 3])
+    s.submit(first)
+    run_step(s, kv)
+    run_step(s, kv)
+    s.finish(first)
+    again = sequence(2, [1, 2, 5])
+    s.submit(again)
+    (chunk,) = run_step(s, kv)
+    assert (again.n_cached, chunk.start) == (0, 0)
+    assert kv.texts[0] == [1, 2, 5]
+
+
+def test_idle_texts_give_way_and_then_the_youngest() -> None:
+    kv = FakeKV(n_cells=16, n_ctx=16)
+    s = scheduler(kv, n_slots=3)
+    idle = sequence(1, [1, 2, 3, 4])
+    s.submit(idle)
+    run_step(s, kv)
+    s.finish(idle)
+    old, young = sequence(2, [5, 6, 7, 8]), sequence(3, [9, 10, 11, 12])
+    s.submit(old)
+    s.submit(young)
+    for _ in range(9):
+        run_step(s, kv)
+    assert (old.slot >= 0, young.slot, s.n_waiting) == (True, -1, 1)
+    s.finish(old)
+    run_step(s, kv)
+    assert young.slot >= 0, "the preempted one goes on"
+
+
+class Histories(RuleBasedStateMachine):
+    """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
+
+    @initialize(
+        n_slots=st.integers(1, 4),
+        unified=st.booleans(),
+        n_batch=st.integers(4, 16),
+        cuttable=st.booleans(),
+        similarity=st.sampled_from([0.0, 0.1, 0.9]),
+        continuous=st.booleans(),
+    )
+    def begin(
+        self,
+        n_slots: int,
+        unified: bool,
+        n_batch: int,
+        cuttable: bool,
+        similarity: float,
+        continuous: bool,
+    ) -> None:
+        self.kv = FakeKV(24 if unified else None, 24, cuttable)
+        self.s = scheduler(
+            self.kv, n_slots, n_batch=n_batch, similarity=similarity, continuous=continuous
+        )
+        self.n_batch, self.n_slots = n_batch, n_slots
+        self.limits: dict[int, int] = {}
+        self.alive: dict[int, Sequence] = {}
+        self.next_id = 0
+
+    @rule(
+        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=20),
+        n_predict=st.integers(1, 10),
+        pinned=st.booleans(),
+        cache=st.booleans(),
+    )
+    def submit(self, tokens: list[int], n_predict: int, pinned: bool, cache: bool) -> None:
+        self.next_id += 1
+        slot = self.next_id % self.n_slots if pinned else -1
+        new = sequence(self.next_id, tokens, id_slot=slot, cache_prompt=cache)
+        self.alive[new.id] = new
+        self.limits[new.id] = n_predict
+        self.s.submit(new)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        assert self.s.cancel(id) is self.alive.pop(id)
+        assert self.s.cancel(id) is None
+
+    @rule()
+    def step(self) -> None:
+        chunks = self.s.plan()
+        assert chunks or not self.alive, "work is waiting, but nothing is planned"
+        assert sum(c.stop - c.start for c in chunks) <= self.n_batch
+        assert len({c.sequence.id for c in chunks}) == len(chunks)
+        if any(not c.sequence.generating for c in chunks):
+            served = {c.sequence.id for c in chunks}
+            waiting = [q for q in self.s.active if q.generating and q.n_pending == 1]
+            assert all(q.id in served for q in waiting), "a prompt held generation up"
+        self.kv.evaluate(chunks)
+        self.s.advance(chunks)
+        for chunk in chunks:
+            if chunk.is_last:
+                self._sample(chunk.sequence)
+
+    @rule()
+    def no_room_after_all(self) -> None:
+        if self.s.plan():
+            self.s.relieve()
+
+    def _sample(self, done: Sequence) -> None:
+        done.generating = True
+        done.tokens.append(sum(done.tokens.view().tolist()) % 3)
+        n_decoded = len(done.tokens) - done.n_prompt
+        if n_decoded == self.limits[done.id] or len(done.tokens) >= 24:
+            self.s.finish(done)
+            del self.alive[done.id]
+
+    @invariant()
+    def the_cache_claims_what_is_held(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for slot in range(self.n_slots):
+            held = self.kv.texts.get(slot, [])
+            active = self.s.in_slot(slot)
+            if active is None:
+                assert self.s.cache.tokens(slot).tolist() == held
+            else:
+                assert active.slot == slot
+                assert active.tokens.view(0, active.n_past).tolist() == held
+
+    def teardown(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for _ in range(2000):
+            if not self.alive:
+                break
+            self.step()
+        assert not self.alive, "somebody starved"
+        assert not self.s.has_work
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
