@@ -426,9 +426,7 @@ class Context:
         batch.embd = None
         batch.pos = self.positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
         batch.n_seq_id = self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        batch.seq_id = addresses.ctypes.data_as(
-            ctypes.POINTER(ctypes.POINTER(C.llama_seq_id))
-        )
+        batch.seq_id = addresses.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
         batch.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch = batch
 

@@ -4,6 +4,7 @@
 belongs to the thread that calls `step`.
 """
 
+import random
 import time
 
 import numpy as np
@@ -12,7 +13,7 @@ from engine.backend import BackendError, Context, Model, OutOfCellsError, Sample
 from engine.detokenizer import TextStream
 from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import Options
-from engine.params import GenerationParams
+from engine.params import RANDOM_SEED, GenerationParams
 from engine.protocol import (
     Delta,
     Event,
@@ -153,6 +154,8 @@ class Engine:
                 )
             )
         params = submit.params
+        if params.seed == RANDOM_SEED:
+            params.seed = random.randrange(RANDOM_SEED)  # so that the answer can tell it
         if params.id_slot >= self._scheduler.n_slots:
             raise invalid_request(
                 f"id_slot {params.id_slot} does not exist: "

@@ -6,7 +6,7 @@ a request's own fields replace them once more. Bounds live in the OpenAPI schema
 holds the defaults there and here together.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -24,17 +24,31 @@ SamplerName = Literal[
     "xtc",
     "temperature",
 ]
-DEFAULT_SAMPLERS: tuple[SamplerName, ...] = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
+DEFAULT_SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+SAMPLER_LETTERS: dict[str, SamplerName] = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+}
+_SPELLINGS: dict[str, SamplerName] = {
+    "nucleus": "top_p",
+    "temp": "temperature",
+    "typ": "typ_p",
+    "typical": "typ_p",
+    "typicalp": "typ_p",
+    **{name.replace("_", ""): name for name in DEFAULT_SAMPLERS},
+}
+
+
+def sampler_name(text: str) -> SamplerName | None:
+    """The sampler that `text` names: 'top-k', 'topk' and 'Top_K' all mean 'top_k'."""
+    return _SPELLINGS.get(text.strip().lower().replace("-", "").replace("_", ""))
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):
@@ -73,9 +87,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
-    dry_sequence_breakers: list[str] = msgspec.field(
-        default_factory=lambda: ["\n", ":", '"', "*"]
-    )
+    dry_sequence_breakers: list[str] = msgspec.field(default_factory=lambda: ["\n", ":", '"', "*"])
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1

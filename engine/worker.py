@@ -259,7 +259,9 @@ def main() -> int:
     sink = os.dup(1)
     os.dup2(2, 1)
     link = Link(sys.stdin.buffer, sink)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    # Signals to the whole process group are for the server, which may want to drain.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     first = link.receive()
     if not isinstance(first, Load):
         return 2

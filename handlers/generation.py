@@ -13,8 +13,13 @@ from typing import Any, get_type_hints
 import msgspec
 
 from engine.errors import invalid_request, not_supported
-from engine.options.values import SAMPLER_LETTERS
-from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams, SamplerName
+from engine.params import (
+    RANDOM_SEED,
+    SAMPLER_LETTERS,
+    GenerationParams,
+    SamplerName,
+    sampler_name,
+)
 from engine.protocol import Timings
 
 Prompt = list[int | str]
@@ -26,28 +31,15 @@ _N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
 # ---- samplers ----------------------------------------------------------------------------
 
 
-def _sampler_spellings() -> dict[str, SamplerName]:
-    spellings: dict[str, SamplerName] = {"nucleus": "top_p", "temp": "temperature"}
-    names = {name: name for name in DEFAULT_SAMPLERS}
-    aliases: dict[str, SamplerName] = {"typ": "typ_p", "typical": "typ_p", "typical_p": "typ_p"}
-    for written, name in (names | aliases).items():
-        for separator in ("_", "-", ""):
-            spellings[written.replace("_", separator)] = name
-    return spellings
-
-
-_SAMPLER_SPELLINGS = _sampler_spellings()
-
-
 def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
     """The sampler chain from a list of names, or from a string with a letter for each.
 
     Raises EngineError (invalid_request_error) for an unknown sampler.
     """
-    known = SAMPLER_LETTERS if isinstance(value, str) else _SAMPLER_SPELLINGS
+    find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
     result: list[SamplerName] = []
     for written in value:
-        name = known.get(written if isinstance(value, str) else written.lower())
+        name = find(written)
         if name is None:
             raise invalid_request(f"samplers: there is no sampler {written!r}")
         result.append(name)

@@ -73,9 +73,7 @@ async def lifespan(
         await current.supervisor.stop()
 
 
-async def _watch_loading(
-    supervisor: Supervisor, on_fatal: Callable[[str], None] | None
-) -> None:
+async def _watch_loading(supervisor: Supervisor, on_fatal: Callable[[str], None] | None) -> None:
     await supervisor.loaded()
     if supervisor.state == "failed" and on_fatal is not None:
         on_fatal(supervisor.failure)

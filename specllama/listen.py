@@ -175,7 +175,9 @@ def _bind(
 ) -> socket.socket:
     where = f"{host} port {port}"
     try:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol is named because asyncio sets TCP_NODELAY only on such sockets: without
+        # it, small answers wait for the client's delayed acknowledgement.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise _UnusableError(f"cannot listen on {where}: {_reason(error)}") from None
     try:

@@ -129,7 +129,12 @@ def serving(app: Any, **config: Any) -> Iterator[tuple[str, int]]:
     server = uvicorn.Server(
         uvicorn.Config(app, lifespan="on", log_level="error", access_log=False, **config)
     )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+
+    def run() -> None:
+        with contextlib.suppress(SystemExit):  # how uvicorn gives up; seen from `started`
+            asyncio.run(server.serve([listener]))
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         while not server.started and thread.is_alive():

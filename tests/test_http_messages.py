@@ -15,12 +15,18 @@ PART = {
         {
             "type": "object",
             "required": ["type", "text"],
-            "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}},
+            "properties": {
+                "type": {"type": "string", "enum": ["text"]},
+                "text": {"type": "string"},
+            },
         },
         {
             "type": "object",
             "required": ["type", "url"],
-            "properties": {"type": {"type": "string", "enum": ["image"]}, "url": {"type": "string"}},
+            "properties": {
+                "type": {"type": "string", "enum": ["image"]},
+                "url": {"type": "string"},
+            },
         },
     ]
 }
@@ -90,7 +96,7 @@ VALIDATOR = compile_schema(SCHEMA)
         ({"prompt": [1] * 1000 + [-1]}, "prompt[1000]: -1 is less than"),
         ({"prompt": [None] * 100_000}, "prompt[0]: null is not a string or an integer"),
         ({"prompt": [1] * 100_000}, "prompt: 100000 items are too many"),
-        ({"prompt": [1] * 100_000, "n": "x"}, "prompt: 100000 items are too many"),
+        ({"prompt": [1] * 100_000, "n": "x"}, 'n: "x" is not an integer or null'),
         ({"prompt": [[1] * 100_000 + ["a"]]}, 'prompt[0][100000]: "a" is not an integer'),
         ({"prompt": "", "map": {f"k{i}": 1 for i in range(20_000)} | {"z": "x"}}, 'map.z: "x"'),
         ({"prompt": "", "n": "x" * 1_000_000}, 'n: "xxx'),
@@ -109,16 +115,21 @@ def test_a_parameter_has_a_name() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20),
-    lambda children: st.lists(children, max_size=40)
-    | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "type", "text"]), children),
+    lambda children: (
+        st.lists(children, max_size=40)
+        | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "type", "text"]), children)
+    ),
     max_leaves=60,
 )
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.fixed_dictionaries({}, optional={name: json_values for name in SCHEMA["properties"]}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(SCHEMA["properties"], json_values)))
 def test_every_invalid_instance_gets_a_short_sentence(instance: dict[str, Any]) -> None:
     valid = VALIDATOR.is_valid(instance)
     if not valid:
@@ -136,8 +147,13 @@ def test_conversion_keeps_constraints_and_drops_the_rest() -> None:
         "x-own": 1,
         "properties": {
             "description": {"type": "string", "nullable": True, "enum": ["a"], "default": "a"},
-            "n": {"type": "number", "minimum": 0, "exclusiveMinimum": False, "maximum": 2,
-                  "exclusiveMaximum": True},
+            "n": {
+                "type": "number",
+                "minimum": 0,
+                "exclusiveMinimum": False,
+                "maximum": 2,
+                "exclusiveMaximum": True,
+            },
         },
         "additionalProperties": {"type": "string", "example": "x"},
     }

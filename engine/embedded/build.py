@@ -6,7 +6,6 @@ Building is deterministic: the same library versions give the same bytes.
 import argparse
 import hashlib
 import os
-import sys
 from pathlib import Path
 
 from engine.embedded import MODEL_NAME, corpus, model_path, tokenizer
@@ -14,6 +13,8 @@ from engine.embedded.gguf_file import write_model
 from engine.embedded.recipes import RECIPES
 
 TRAIN_TOKENIZER = "train-tokenizer"
+SOURCES = {".py", ".txt", ".jinja"}
+"""Suffixes of the files here that a built model depends on."""
 
 
 def build(name: str, directory: Path) -> Path:
@@ -48,9 +49,6 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:12]
 
 
-SOURCES = {".py", ".txt", ".jinja"}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m engine.embedded.build", description=__doc__)
     parser.add_argument(
@@ -75,7 +73,7 @@ def main() -> None:
         shipped = RECIPES[name].file_name == MODEL_NAME
         default = model_path().parent if shipped else cache_directory()
         path = build(name, arguments.output or default)
-        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", file=sys.stdout)
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

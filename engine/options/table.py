@@ -3,7 +3,7 @@
 from engine.options import files, values
 from engine.options.tables.model import AUTO_SLOTS
 from engine.options.tables.serving import ServingOptions
-from engine.params import RANDOM_SEED, GenerationParams
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
 
 
 class Options(ServingOptions, kw_only=True, frozen=True):
@@ -42,14 +42,13 @@ class Options(ServingOptions, kw_only=True, frozen=True):
 
     def generation_defaults(self) -> GenerationParams:
         """The parameters of a request that sets none itself."""
-        letters = values.SAMPLER_LETTERS
         return GenerationParams(
             n_predict=self.n_predict,
             n_keep=self.keep,
             ignore_eos=self.ignore_eos,
             cache_prompt=self.cache_prompt,
             seed=RANDOM_SEED if self.seed < 0 else self.seed,
-            samplers=[letters[c] for c in self.sampler_seq] or list(self.samplers),
+            samplers=[SAMPLER_LETTERS[c] for c in self.sampler_seq] or list(self.samplers),
             temperature=max(self.temp, 0.0),
             dynatemp_range=self.dynatemp_range,
             dynatemp_exponent=self.dynatemp_exp,

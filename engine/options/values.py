@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from engine.params import SamplerName
+from engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
 
 # Numbers reach llama.cpp as C floats: whatever is not a normal one becomes 0 or infinity there.
 FLOAT_MAX = 3.4028234663852886e38
@@ -193,32 +193,12 @@ def _check_override(element: str, kind: str, value: str) -> None:
 
 # ---- sampling ----------------------------------------------------------------------------
 
-SAMPLER_LETTERS: dict[str, SamplerName] = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-}
-_SAMPLER_ALIASES: dict[str, SamplerName] = {
-    "nucleus": "top_p",
-    "temp": "temperature",
-    "typ": "typ_p",
-    "typical_p": "typ_p",
-    **{name.replace("_", ""): name for name in get_args(SamplerName)},
-}
-
 
 def samplers(text: str) -> tuple[SamplerName, ...]:
-    """Names in order, separated by semicolons; 'top-k' and 'topk' mean 'top_k'."""
+    """Names in order, separated by semicolons."""
     chain = []
     for name in text.split(";"):
-        folded = name.strip().lower().replace("-", "_")
-        known = _SAMPLER_ALIASES.get(folded) or _SAMPLER_ALIASES.get(folded.replace("_", ""))
+        known = sampler_name(name)
         if known is None:
             expected = ", ".join(get_args(SamplerName))
             raise OptionError(f"unknown sampler {quote(name)} (known: {expected})")

@@ -1,6 +1,6 @@
 """The error envelope: every way in which a request can fail, as one kind of answer.
 
-    {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
+{"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 """
 
 import logging

@@ -36,9 +36,7 @@ def install() -> None:
     if original.__module__ == __name__:
         return
 
-    async def call(
-        self: ServerErrorMiddleware, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def call(self: ServerErrorMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         launched: ConnexionMiddleware = scope["app"]
         if launched.lifespan is None and _serves_our_handlers(launched):
             launched.app = _replacement(launched)

@@ -1,6 +1,6 @@
 """From a JSON Schema error to one sentence that a client's author can act on.
 
-    messages[0].content[0].type: "nope" is not one of "text", "image_url"
+messages[0].content[0].type: "nope" is not one of "text", "image_url"
 """
 
 import re
@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
 
-from handlers.http.shrink import Shrunk
+from handlers.http.shrink import Path, Shrunk
 
 Kind = ValidationErrorKind
-Path = Sequence[str | int]
 
 MAX_VALUE = 60  # characters of a value that are echoed
 MAX_NAMES = 12  # alternatives that are listed
@@ -50,7 +49,7 @@ def _dotted(path: Path, name: str, offsets: Mapping[Path, int]) -> str:
     parts = [name]
     for depth, step in enumerate(path):
         if isinstance(step, int):
-            parts.append(f"[{step + offsets.get(tuple(path[:depth]), 0)}]")
+            parts.append(f"[{step + offsets.get(path[:depth], 0)}]")
         elif _PLAIN.fullmatch(step):
             parts.append(f".{step}" if parts != [""] else step)
         else:
@@ -62,16 +61,18 @@ def _explain(error: ValidationError) -> tuple[Path, str]:
     match error.kind:
         case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
             return _of_union(error, branches)
-    return error.instance_path, _text(error)
+    return tuple(error.instance_path), _text(error)
 
 
-def _of_union(error: ValidationError, branches: Sequence[Sequence[ValidationError]]) -> tuple[Path, str]:
+def _of_union(
+    error: ValidationError, branches: Sequence[Sequence[ValidationError]]
+) -> tuple[Path, str]:
     """The most telling error of a union: that of the branch which was probably meant."""
     depth = len(error.instance_path)
     meant = [branch for branch in branches if not _is_other_type(branch, depth)]
     if not meant:
         types = _unique(name for branch in branches for name in _types(branch, depth))
-        return error.instance_path, _expected(error.instance, types)
+        return tuple(error.instance_path), _expected(error.instance, types)
     # An enum one level down is how branches say which kind of object they are.
     tagged = [branch for branch in meant if not _is_other_tag(branch, depth + 1)]
     if not tagged:
@@ -88,7 +89,7 @@ def _of_tags(branches: Sequence[Sequence[ValidationError]], depth: int) -> tuple
     for branch in branches:
         for error in branch:
             if len(error.instance_path) == depth and _is_choice(error):
-                return error.instance_path, _not_one_of(error.instance, options)
+                return tuple(error.instance_path), _not_one_of(error.instance, options)
     raise AssertionError("each of the branches has such an error")
 
 
@@ -126,10 +127,7 @@ def _is_other_type(branch: Sequence[ValidationError], depth: int) -> bool:
 def _types(branch: Sequence[ValidationError], depth: int) -> list[str]:
     """The types that a branch takes, if the instance at `depth` is of none of them."""
     return [
-        name
-        for error in branch
-        if len(error.instance_path) == depth
-        for name in _type_names(error)
+        name for error in branch if len(error.instance_path) == depth for name in _type_names(error)
     ]
 
 

@@ -55,9 +55,11 @@ class Bodies:
     """Bounds the size of request bodies and the wait for them, and settles what they are.
 
     A body without a content type, or with the one that `curl -d` announces, is taken for JSON.
+    JSON gets one spelling, since Connexion's choice of a validator minds the case.
     """
 
-    _TAKEN_FOR_JSON = (b"", b"application/x-www-form-urlencoded")
+    _JSON = b"application/json"
+    _TAKEN_FOR_JSON = (_JSON, b"", b"application/x-www-form-urlencoded")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -76,10 +78,14 @@ class Bodies:
                 kind = value
         if length > limit:
             raise _too_large(limit)
-        if kind.split(b";", 1)[0].strip().lower() in self._TAKEN_FOR_JSON:
+        if kind != self._JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
-            scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+            scope = {**scope, "headers": [*kept, (b"content-type", self._JSON)]}
         return await self.app(scope, _bounded(receive, limit, options.timeout), send)
+
+    @staticmethod
+    def _essence(kind: bytes) -> bytes:
+        return kind.split(b";", 1)[0].strip().lower()
 
 
 def _too_large(limit: int) -> RequestError:

@@ -62,9 +62,7 @@ class _EventStream(Response):
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
 
-    async def _send_all(
-        self, queue: asyncio.Queue[bytes | Exception | None], send: Send
-    ) -> None:
+    async def _send_all(self, queue: asyncio.Queue[bytes | Exception | None], send: Send) -> None:
         started = False
         more = True
         while more:
@@ -90,9 +88,7 @@ class _EventStream(Response):
                         "headers": self.raw_headers,
                     }
                 )
-            await send(
-                {"type": "http.response.body", "body": b"".join(burst), "more_body": more}
-            )
+            await send({"type": "http.response.body", "body": b"".join(burst), "more_body": more})
 
 
 async def _pump(

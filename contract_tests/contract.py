@@ -1,0 +1,125 @@
+"""Is an answer one that the description allows?"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import httpx
+
+from contract_tests import lint
+from contract_tests.events import Event, check_events, read_events
+
+JSON = "application/json"
+
+
+@cache
+def document() -> lint.Document:
+    return lint.load()
+
+
+@cache
+def operations() -> dict[str, lint.Operation]:
+    """All operations by `operationId`."""
+    return {each.definition["operationId"]: each for each in lint.operations(document())}
+
+
+def find(method: str, path: str) -> lint.Operation:
+    """The operation at a path, as requests have it."""
+    path = path.partition("?")[0]
+    for operation in operations().values():
+        fixed, brace, _ = operation.path.partition("{")
+        if operation.method == method.lower() and (
+            path == operation.path or (brace and path.startswith(fixed))
+        ):
+            return operation
+    raise AssertionError(f"the description has no {method} {path}")
+
+
+def is_public(operation: lint.Operation) -> bool:
+    return operation.definition.get("security", document()["security"]) == []
+
+
+def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:
+    """What the description says of one status: media type objects by content type."""
+    responses = operation.definition["responses"]
+    assert str(status) in responses, f"{operation.name} has no documented status {status}"
+    content: Mapping[str, Any] = responses[str(status)]["content"]
+    return content
+
+
+def media_type(response: httpx.Response) -> str:
+    return str(response.headers.get("content-type", "")).partition(";")[0].strip()
+
+
+def check(response: httpx.Response, status: int = 200) -> Any:
+    """The document in `response` (for a stream, the list of its events' documents).
+
+    Fails unless the response has the status `status`, and status, headers, content type and
+    body are as the description says.
+    """
+    request = response.request
+    base = _prefix(request)
+    operation = find(request.method, request.url.path.removeprefix(base))
+    said = f"{operation.name}: {response.status_code} {response.text:.500}"
+    assert response.status_code == status, f"expected {status}, got {said}"
+    described = answers(operation, status)
+    kind = media_type(response)
+    assert kind in described, f"{kind!r} is not a documented content type of {said}"
+    _check_headers(operation, status, response)
+    if kind == lint.EVENT_STREAM:
+        return check_stream(operation, list(read_events([response.content])))
+    if kind != JSON:
+        return response.content
+    body = json.loads(response.content, parse_constant=_no_constant)
+    problems = list(lint.errors(described[kind]["schema"], body))
+    assert not problems, f"{problems} in {said}"
+    return body
+
+
+def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
+    """The documents of a successful response's events, validated."""
+    return check_events(answers(operation, 200)[lint.EVENT_STREAM], events)
+
+
+def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:
+    """The `error` of an answer to a request that the description doesn't know."""
+    assert response.status_code == status, f"{response.status_code}: {response.text:.500}"
+    assert media_type(response) == JSON, f"{media_type(response)}: {response.text:.500}"
+    error = response.json()["error"]
+    assert error["code"] == status, error
+    assert isinstance(error["message"], str), error
+    assert error["message"], error
+    assert isinstance(error["type"], str), error
+    assert type_ in (None, error["type"]), f"expected {type_}: {error}"
+    return error
+
+
+def _check_headers(operation: lint.Operation, status: int, response: httpx.Response) -> None:
+    described = operation.definition["responses"][str(status)].get("headers", {})
+    for name, header in described.items():
+        assert name in response.headers, f"{operation.name} {status} is without {name}"
+        problems = list(lint.errors(header["schema"], response.headers[name]))
+        assert not problems, f"{operation.name} {status}, {name}: {problems}"
+
+
+def _prefix(request: httpx.Request) -> str:
+    """The API prefix in front of a path that the description has."""
+    path = request.url.path
+    for each in sorted(document()["paths"], key=len, reverse=True):
+        fixed = each.partition("{")[0]
+        at = path.rfind(fixed) if fixed != each else len(path) - len(fixed)
+        if at >= 0 and path[at : at + len(fixed)] == fixed:
+            return path[:at]
+    return ""
+
+
+def _no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def streaming() -> Iterator[lint.Operation]:
+    """The operations that can stream."""
+    for operation in operations().values():
+        if lint.EVENT_STREAM in operation.definition["responses"]["200"].get("content", {}):
+            yield operation

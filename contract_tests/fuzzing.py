@@ -1,0 +1,105 @@
+"""Schemathesis, set up for this description: which checks, which answers are right.
+
+Everything that is switched off or allowed here has its reason beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.schemas import OpenApiSchema
+
+from contract_tests import lint
+
+MODES = ("positive", "negative")
+N_PREDICT = 2
+"""Generated requests generate at most so many tokens: it is their form that is tested."""
+
+GENERATING = (
+    "create_completion",
+    "create_completion_plural",
+    "create_openai_completion",
+    "create_chat_completion",
+    "create_chat_completion_unversioned",
+)
+
+
+@dataclass
+class Settings:
+    """Of this run, from pytest's command line."""
+
+    max_examples: int = 25
+    api_key: str | None = None
+
+
+settings = Settings()
+
+
+def config(mode: str, max_examples: int) -> SchemathesisConfig:
+    """For one mode of generation: `positive` (valid requests) or `negative` (invalid ones)."""
+    return SchemathesisConfig.from_dict(
+        {
+            "generation": {
+                "mode": mode,
+                "max-examples": max_examples,
+                "deterministic": True,
+                # We send a right key. That wrong ones are refused is for the check ignored_auth,
+                # which sends its own, and for test_statuses.py.
+                "with-security-parameters": False,
+            },
+            "max-stream-events": 10_000,
+            "request-timeout": 60,
+            "checks": {
+                # Compares with the methods of one operation; `Allow` names those of the path,
+                # HEAD included.
+                "allow_header_conformance": {"enabled": False},
+            },
+            "operations": [
+                {
+                    "include-operation-id": [*GENERATING, "apply_template"],
+                    "checks": _allowing(400, 501),
+                },
+                {"include-operation-id": "detokenize", "checks": _allowing(400)},
+                # An asset's name is any name; of most names there is no asset.
+                {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
+            ],
+        }
+    )
+
+
+def _allowing(*statuses: int) -> dict[str, Any]:
+    """Valid requests may get `statuses`, too, for reasons that a schema can't give: 400 for a
+    token that the vocabulary doesn't have, a prompt longer than the context, a bias that stands
+    where the token should, or a template that doesn't take these messages; 501 for a value
+    beside the `x-supported-values`."""
+    allowed = {"positive_data_acceptance": {"expected-statuses": ["2xx", *statuses]}}
+    if 501 in statuses:
+        allowed["not_a_server_error"] = {"expected-statuses": ["2xx", "4xx", 501]}
+    return allowed
+
+
+def schema(mode: str) -> OpenApiSchema:
+    """The description, ready to be parametrized with."""
+    loaded = schemathesis.openapi.from_path(
+        str(lint.DESCRIPTION), config=config(mode, settings.max_examples)
+    )
+    loaded.hook("map_case")(bounded)
+    return loaded
+
+
+def bounded(context: Any, case: Any) -> Any:
+    """The request with an `n_predict` of at most `N_PREDICT`, unless an invalid one is tried."""
+    body = case.body
+    if isinstance(body, dict) and case.operation.definition.raw["operationId"] in GENERATING:
+        case.body = with_bounded_length(body)
+    return case
+
+
+def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
+    given = body.get("n_predict")
+    valid = given is None or (type(given) is int and -1 <= given < 2**31)
+    if not valid or given == 0:
+        return dict(body)
+    return {**body, "n_predict": N_PREDICT}

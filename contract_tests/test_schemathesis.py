@@ -1,0 +1,37 @@
+"""Generated requests, valid and invalid, to every operation; every check of every answer."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, Verbosity
+from hypothesis import settings as hypothesis_settings
+from schemathesis import Case
+
+from contract_tests import fuzzing
+from contract_tests.server import SECONDS, Server
+
+positive = fuzzing.schema("positive")
+negative = fuzzing.schema("negative")
+
+unhurried = hypothesis_settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+    print_blob=False,
+    verbosity=Verbosity.quiet,
+)
+
+
+def call(case: Case, server: Server) -> Any:
+    case.call_and_validate(base_url=server.url, headers=server.auth, timeout=SECONDS)
+
+
+@positive.parametrize()
+@unhurried
+def test_valid_requests(case: Case, server: Server) -> None:
+    call(case, server)
+
+
+@negative.parametrize()
+@unhurried
+def test_invalid_requests(case: Case, server: Server) -> None:
+    call(case, server)
