@@ -58,26 +58,28 @@ class Server:
         return float(sum(t.user + t.system for t in times))
 
 
-def specllama_command(model: Path, port: int, threads: int | None) -> list[str]:
+def specllama_command(model: Path, port: int, threads: int) -> list[str]:
+    """With a slot for each of the most streams that are measured, sharing the whole context."""
     command = [sys.executable, "-m", "specllama", "-m", str(model), "--port", str(port)]
-    return command + (["--threads", str(threads)] if threads else [])
+    command += ["--parallel", "8", "--kv-unified"]
+    return [*command, "--threads", str(threads)]
 
 
-def peer_command(model: Path, port: int, threads: int | None) -> list[str]:
+def peer_command(model: Path, port: int, threads: int) -> list[str]:
     """llama-cpp-python's server, with two of its defaults changed in its favour: a new request
     would cut off the one that is running, and the logits of every prompt token would be
     computed and thrown away."""
     command = [sys.executable, "-m", PEER, "--model", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--verbose", "false"]
     command += ["--interrupt_requests", "false", "--logits_all", "false"]
-    return command + (["--n_threads", str(threads)] if threads else [])
+    return [*command, "--n_threads", str(threads)]
 
 
-Command = Callable[[Path, int, int | None], list[str]]
+Command = Callable[[Path, int, int], list[str]]
 
 
 @contextlib.contextmanager
-def started(name: str, command: Command, model: Path, threads: int | None) -> Iterator[Server]:
+def started(name: str, command: Command, model: Path, threads: int) -> Iterator[Server]:
     """Run a server on a free port until the block ends. Its output goes to a file that is shown
     if it doesn't start (ClientError)."""
     port = _free_port()

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import statistics
 import sys
@@ -252,7 +253,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
     parser.add_argument(
-        "--threads", type=positive, help="of every started server (default: its own choice)"
+        "--threads",
+        type=positive,
+        default=os.cpu_count() or 1,
+        help="of every started server (default: %(default)s, one for each processor)",
     )
     parser.add_argument(
         "--rounds", type=positive, help=f"turns of each server (default {FULL.rounds}; quick: 1)"

@@ -22,6 +22,7 @@ unhurried = hypothesis_settings(
 
 
 def call(case: Case, server: Server) -> Any:
+    fuzzing.bound_length(case)
     case.call_and_validate(base_url=server.url, headers=server.auth, timeout=SECONDS)
 
 

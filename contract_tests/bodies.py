@@ -1,0 +1,48 @@
+"""Small valid requests, by operation: what the tests vary."""
+
+from typing import Any
+
+from contract_tests import contract
+
+PROMPT = "Once upon a time"
+MESSAGES = [{"role": "user", "content": "Tell me about llamas."}]
+
+_COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
+_CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
+
+BODIES: dict[str, dict[str, Any]] = {
+    "create_completion": _COMPLETION,
+    "create_completion_plural": _COMPLETION,
+    "create_openai_completion": _COMPLETION,
+    "create_chat_completion": _CHAT,
+    "create_chat_completion_unversioned": _CHAT,
+    "apply_template": {"messages": MESSAGES},
+    "tokenize": {"content": "Hello world"},
+    "detokenize": {"tokens": [5, 6, 7]},
+}
+"""One for each operation with a body."""
+
+GENERATING = [each.definition["operationId"] for each in contract.streaming()]
+POSTS = [
+    name for name, each in contract.operations().items() if "requestBody" in each.definition
+]
+
+
+def path(operation_id: str) -> str:
+    """A path that reaches the operation."""
+    return contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
+
+
+def body(operation_id: str, **changes: Any) -> dict[str, Any]:
+    return {**BODIES[operation_id], **changes}
+
+
+def with_text(operation_id: str, text: Any, **changes: Any) -> dict[str, Any]:
+    """The operation's body with `text` where its text goes."""
+    if "messages" in BODIES[operation_id]:
+        changes["messages"] = [{"role": "user", "content": text}]
+    elif operation_id == "tokenize":
+        changes["content"] = text
+    else:
+        changes["prompt"] = text
+    return body(operation_id, **changes)

@@ -1,0 +1,377 @@
+"""Every documented status of every operation, provoked for real.
+
+`PROVOKED` says how, by status or by operation and status. A situation that takes a server of its
+own (one that loads, one whose engine dies) is made once, for all operations together.
+"""
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests import contract
+from contract_tests.bodies import BODIES, GENERATING, POSTS, body, path, with_text
+from contract_tests.conftest import Start
+from contract_tests.server import SECONDS, OwnServer, Server, engine_processes, wait_until
+
+N_CTX = 256
+MIB = 1 << 20
+
+
+def send(server: Server, name: str, **changes: Any) -> httpx.Response:
+    """The operation's small valid request, with changes to its body."""
+    if name in BODIES:
+        return server.post(path(name), body(name, **changes))
+    return server.get(path(name))
+
+
+def read_response(connection: socket.socket, name: str, server: Server) -> httpx.Response:
+    """The answer on a connection that we opened by hand."""
+    with connection:
+        data = b""
+        while True:
+            head, _, rest = data.partition(b"\r\n\r\n")
+            lines = head.decode("latin-1").split("\r\n")
+            fields = [line.split(": ", 1) for line in lines[1:]]
+            headers = httpx.Headers([(field[0], field[1]) for field in fields if len(field) == 2])
+            if b"\r\n\r\n" in data and len(rest) >= int(headers.get("content-length", 1 << 30)):
+                break
+            more = connection.recv(65536)
+            assert more, f"the server closed the connection after {data!r:.300}"
+            data += more
+    request = httpx.Request("POST", server.url + path(name))
+    return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
+
+
+class Situations:
+    """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+
+    @cached_property
+    def narrow(self) -> OwnServer:
+        """A server that has little of everything."""
+        limits = ["-c", str(N_CTX), "-np", "1", "--max-body-size", "1", "--timeout", "2"]
+        return self._start(*limits, "--no-slots", api_key="key")
+
+    @cached_property
+    def small(self) -> OwnServer:
+        return self._start("-c", str(N_CTX), "-np", "1", api_key="key")
+
+    @cached_property
+    def loading(self) -> Mapping[str, httpx.Response]:
+        """What a server answers while its engine process, stopped by us, loads the model."""
+        for _ in range(5):
+            server = self._start(wait=False, api_key="key")
+            with server_engine_stopped(server) as stopped:
+                if stopped and server.get("/health").status_code == 503:
+                    return {name: send(server, name) for name in contract.operations()}
+            server.close()
+        raise AssertionError("the model was loaded each time before its process could be stopped")
+
+    @cached_property
+    def killed(self) -> Mapping[str, httpx.Response]:
+        """What comes of requests at which the engine was working when it was killed."""
+        server = self._start("-np", "16", "--no-jinja", "--chat-template", "chatml", api_key="key")
+        names = [name for name in contract.operations() if needs_engine(name)]
+        with ThreadPoolExecutor(len(names)) as pool, server_engine_stopped(server):
+            sent = {name: pool.submit(send, server, name) for name in names}
+            for _ in range(20):  # answered behind them, so that they have reached the engine
+                server.get("/health")
+                server.get("/openapi.json")
+            assert not any(request.done() for request in sent.values())
+            server.engine().send_signal(signal.SIGKILL)
+            return {name: request.result(SECONDS) for name, request in sent.items()}
+
+    @cached_property
+    def stalled(self) -> Mapping[str, httpx.Response]:
+        """What a client is told that sends half of a body and stops."""
+        server = self.narrow
+        connections = {
+            name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in POSTS
+        }
+        return {
+            name: read_response(connection, name, server)
+            for name, connection in connections.items()
+        }
+
+
+class server_engine_stopped:  # noqa: N801  # reads as a statement
+    """The engine process of a server, from its first moment on, gets no processor."""
+
+    def __init__(self, server: OwnServer) -> None:
+        self._server = server
+        self._engine: Any = None
+
+    def __enter__(self) -> bool:
+        [self._engine] = wait_until(
+            lambda: engine_processes(self._server.process.pid), "there is an engine process"
+        )
+        self._engine.suspend()
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        if self._engine.is_running():
+            self._engine.resume()
+
+
+def needs_engine(name: str) -> bool:
+    return "500" in contract.operations()[name].definition["responses"]
+
+
+@pytest.fixture(scope="module")
+def situations(module_server: Start) -> Situations:
+    return Situations(module_server)
+
+
+# ---- how to provoke ------------------------------------------------------------------------
+
+Provoke = Callable[[Server, str], list[httpx.Response]]
+ProvokeOwn = Callable[[Situations, str], list[httpx.Response]]
+
+
+def ok(server: Server, name: str) -> list[httpx.Response]:
+    responses = [send(server, name)]
+    if name in GENERATING:
+        responses.append(send(server, name, stream=True))
+    return responses
+
+
+def bad_request(server: Server, name: str) -> list[httpx.Response]:
+    """Malformed, empty, of the wrong type, without what is required, beside the vocabulary."""
+    where = path(name)
+    headers = {"Content-Type": "application/json"}
+    malformed = (b"{", b"", b"\xff\xfe", b'"\\ud800"', b"NaN", b'{"a": 1}}')
+    responses = [server.post(where, content=raw, headers=headers) for raw in malformed]
+    responses += [server.post(where, content=b"null", headers=headers)]
+    responses += [server.post(where, wrong) for wrong in ({}, [], "text", 7)]
+    responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
+    n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+    if name in GENERATING:
+        responses += [
+            send(server, name, **change)
+            for change in (
+                {"id_slot": 9999},
+                {"n_predict": "many"},
+                {"temperature": 1e30},
+                {"stream": 1},
+                {"samplers": ["unheard-of"]},
+                {"logit_bias": [["word", "word"]]},
+                {"id_slot": 9999, "stream": True},
+            )
+        ]
+    if "prompt" in BODIES[name]:
+        responses += [send(server, name, prompt=prompt) for prompt in ([], [n_vocab], [-1], [[]])]
+    if name == "detokenize":
+        responses += [send(server, name, tokens=tokens) for tokens in ([n_vocab], [-1], ["a"])]
+    return responses
+
+
+def too_long(situations: Situations, name: str) -> list[httpx.Response]:
+    return [
+        send(situations.small, name, **with_text(name, "word " * N_CTX, stream=stream))
+        for stream in (False, True)
+    ]
+
+
+def unauthorized(server: Server, name: str) -> list[httpx.Response]:
+    if not server.api_key:
+        pytest.skip("the server at --base-url was given without --api-key")
+    wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
+    method = "POST" if name in BODIES else "GET"
+    return [
+        server.http.request(method, path(name), json=BODIES.get(name), headers=headers)
+        for headers in wrong
+    ]
+
+
+def no_asset(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get("/docs/nothing.js")]
+
+
+def no_asset_name(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get("/docs/..%00x"), server.get("/docs/" + "a" * 200)]
+
+
+def bad_query(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get(f"/slots?fail_on_no_slot={value}") for value in ("2", "yes", "-1", "1.5")]
+
+
+def stalled(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.stalled[name]]
+
+
+def too_large(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.narrow
+    large = json.dumps(with_text(name, "a" * MIB)).encode()
+    headers = {"Content-Type": "application/json"}
+    chunks = (large[i : i + 65536] for i in range(0, len(large), 65536))
+    return [
+        server.post(path(name), content=content, headers=headers) for content in (large, chunks)
+    ]
+
+
+def wrong_media_type(server: Server, name: str) -> list[httpx.Response]:
+    raw = json.dumps(BODIES[name]).encode()
+    return [
+        server.post(path(name), content=raw, headers={"Content-Type": kind})
+        for kind in ("text/plain", "application/xml", "multipart/form-data; boundary=x")
+    ]
+
+
+def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.killed[name]]
+
+
+UNSUPPORTED = {"grammar": 'root ::= "a"', "n_probs": 3, "json_schema": {}, "n": 2}
+
+
+def not_supported(server: Server, name: str) -> list[httpx.Response]:
+    if name == "apply_template":
+        return [send(server, name, reasoning_format="deepseek")]
+    responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
+    for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
+        assert field in response.json()["error"]["message"], "the message doesn't name the field"
+    return [*responses, send(server, name, stream=True, n=2)]
+
+
+def switched_off(situations: Situations, name: str) -> list[httpx.Response]:
+    return [send(situations.narrow, name)]
+
+
+def unavailable(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.loading[name]]
+
+
+def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.small
+    endless = body("create_completion", n_predict=200, ignore_eos=True)
+    with server.stream("/completion", endless) as (_, events):
+        next(events)
+        busy = server.get("/slots?fail_on_no_slot=1")
+        assert server.get("/slots?fail_on_no_slot=0").status_code == 200
+    server.wait_until_idle()
+    assert server.get("/slots?fail_on_no_slot=1").status_code == 200
+    return [busy, *unavailable(situations, name)]
+
+
+BY_STATUS: dict[int, list[Provoke]] = {
+    200: [ok],
+    400: [bad_request],
+    401: [unauthorized],
+    404: [no_asset],
+    415: [wrong_media_type],
+    501: [not_supported],
+}
+BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
+    408: [stalled],
+    413: [too_large],
+    500: [engine_killed],
+    503: [unavailable],
+}
+PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
+    **{(name, 400): ([bad_request], [too_long]) for name in GENERATING},
+    ("list_slots", 400): ([bad_query], []),
+    ("get_docs_asset", 400): ([no_asset_name], []),
+    ("list_slots", 501): ([], [switched_off]),
+    ("list_slots", 503): ([], [all_busy]),
+}
+"""Where the status alone doesn't say how."""
+
+DOCUMENTED = [
+    (name, int(status))
+    for name, operation in contract.operations().items()
+    for status in operation.definition["responses"]
+]
+
+
+def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:
+    general = (BY_STATUS.get(status, []), BY_STATUS_OWN.get(status, []))
+    return PROVOKED.get((name, status), general)
+
+
+SHARED = [(name, status, how) for name, status in DOCUMENTED for how in provoked(name, status)[0]]
+OWN = [(name, status, how) for name, status in DOCUMENTED for how in provoked(name, status)[1]]
+
+
+@pytest.mark.parametrize(("name", "status"), DOCUMENTED)
+def test_every_documented_status_is_provoked(name: str, status: int) -> None:
+    assert any(provoked(name, status)), f"nothing here makes {name} answer {status}"
+
+
+def test_nothing_undocumented_is_expected() -> None:
+    assert PROVOKED.keys() <= set(DOCUMENTED)
+    assert BY_STATUS.keys() | BY_STATUS_OWN.keys() == {status for _, status in DOCUMENTED}
+
+
+def check_all(responses: list[httpx.Response], status: int) -> None:
+    assert responses
+    for response in responses:
+        contract.check(response, status)
+
+
+@pytest.mark.parametrize(("name", "status", "how"), SHARED)
+def test_status(name: str, status: int, how: Provoke, server: Server) -> None:
+    check_all(how(server, name), status)
+
+
+@pytest.mark.parametrize(("name", "status", "how"), OWN)
+def test_status_of_own_server(
+    name: str, status: int, how: ProvokeOwn, situations: Situations
+) -> None:
+    check_all(how(situations, name), status)
+
+
+def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> None:
+    server = situations.small
+    for name in GENERATING:
+        text = "word " * N_CTX
+        for response in too_long(situations, name):
+            error = response.json()["error"]
+            assert error["type"] == "exceed_context_size_error"
+            assert error["n_ctx"] == N_CTX
+            if "prompt" in BODIES[name]:
+                tokens = server.ask("/tokenize", {"content": text})["tokens"]
+                assert error["n_prompt_tokens"] == len(tokens)
+
+
+# ---- beside the description ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "where", "status", "type_"),
+    [
+        ("GET", "/", 404, "not_found_error"),
+        ("GET", "/v1/nothing", 404, "not_found_error"),
+        ("POST", "/completion/x", 404, "not_found_error"),
+        ("GET", "/completion", 405, "invalid_request_error"),
+        ("DELETE", "/v1/models", 405, "invalid_request_error"),
+        ("PUT", "/v1/chat/completions", 405, "invalid_request_error"),
+        ("PATCH", "/health", 405, "invalid_request_error"),
+        ("OPTIONS", "/tokenize", 405, "invalid_request_error"),
+    ],
+)
+def test_unknown_paths_and_methods(
+    method: str, where: str, status: int, type_: str, server: Server
+) -> None:
+    response = server.http.request(method, where)
+    contract.check_envelope(response, status, type_)
+    if status == 405:
+        allowed = {each.strip() for each in response.headers["allow"].split(",")}
+        assert method not in allowed
+        described = contract.document()["paths"][where]
+        assert {"GET", "POST"} & allowed == {m.upper() for m in described if m in ("get", "post")}
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
+    raw = json.dumps(BODIES["tokenize"]).encode()
+    headers = {"Content-Type": kind} if kind else {}
+    contract.check(server.post("/tokenize", content=raw, headers=headers))
