@@ -104,3 +104,9 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     if not valid or given == 0:
         return dict(body)
     return {**body, "n_predict": N_PREDICT}
+
+
+def has_input(context: Any) -> bool:
+    """Whether an operation takes anything that could be wrong."""
+    raw = context.operation.definition.raw
+    return "requestBody" in raw or bool(raw.get("parameters"))

@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 
 from engine.options import (
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: Options) -> int:
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Connexion imports Starlette's test client, which has an opinion on test libraries.
+    warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
     # Imported late, so that --help and a wrong option answer without loading all of it.
     from specllama import logs
     from specllama.listen import ListenError, Listeners
