@@ -445,6 +445,13 @@ class Context:
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
 
+    def logits(self, index: int) -> npt.NDArray[np.float32]:
+        """The logits (n_vocab,) of batch position `index`, an output of the last decode.
+
+        A view, good until the next decode."""
+        row = C.llama_get_logits_ith(self._ctx, index)
+        return np.ctypeslib.as_array(row, (self.model.n_vocab,))
+
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
         C.llama_set_warmup(self._ctx, True)
@@ -466,6 +473,8 @@ class Context:
 
 
 # ---- sampling ----------------------------------------------------------------------------
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class Sampler:
@@ -492,6 +501,28 @@ class Sampler:
         """Choose a token from the logits of batch position `index`, which must have been an
         output of the last decode, and remember it for the penalties."""
         return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+
+    def sample_among(
+        self, context: Context, index: int
+    ) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The same as `sample`, with the candidates that the chain left, in no order: their
+        ids and their probabilities, copied."""
+        logits = context.logits(index)
+        candidates = np.zeros(len(logits), _CANDIDATE)
+        candidates["id"] = np.arange(len(logits), dtype=np.int32)
+        candidates["logit"] = logits
+        array = C.llama_token_data_array(
+            data=candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data)),
+            size=len(candidates),
+            selected=-1,
+            sorted=False,
+        )
+        C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        token = int(array.data[array.selected].id)
+        C.llama_sampler_accept(self._chain, token)
+        # A sampler may have put an array of its own in the place of ours.
+        left = np.ctypeslib.as_array(array.data, (array.size,))
+        return token, left["id"].copy(), left["p"].copy()
 
     def close(self) -> None:
         if self._chain:
