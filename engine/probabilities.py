@@ -57,6 +57,7 @@ class ProbabilityLog:
         """Choose the next token from the logits at batch position `index`, and note it."""
         if self._post_sampling:
             token, ids, probs = sampler.sample_among(context, index)
+            np.nan_to_num(probs, copy=False)  # where every token is forbidden
             top = largest(probs, min(self._n_top, len(probs)))
             top = top[probs[top] > 0]
             self._note(token, float(probs[ids == token][0]), ids[top], probs[top])
@@ -72,10 +73,10 @@ class ProbabilityLog:
 
     def _note(self, token: int, value: float, ids: Ids, values: npt.NDArray[np.floating]) -> None:
         rivals = [
-            (id, self._piece(id), max(rival, LOWEST))
+            (id, self._piece(id), max(LOWEST, rival))  # the lowest for NaN, too
             for id, rival in zip(ids.tolist(), values.tolist(), strict=True)
         ]
-        entry = TokenProbs(token, self._piece(token), max(value, LOWEST), rivals)
+        entry = TokenProbs(token, self._piece(token), max(LOWEST, value), rivals)
         self._kept.append((self._n_decoded, entry))
 
     def shown(self, n_new: int, n_held: int) -> None:
