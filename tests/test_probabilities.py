@@ -3,6 +3,7 @@
 import codecs
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -47,7 +48,8 @@ def test_the_largest_come_first(row: Any, n: int) -> None:
     values = row[where]
     assert values.tolist() == sorted(row.tolist(), reverse=True)[:n]
     # Of equal values, the first comes first; the greedy choice is the very first.
-    assert all(i < j for i, j, a, b in zip(where, where[1:], values, values[1:]) if a == b)
+    pairs = zip(pairwise(where), pairwise(values), strict=True)
+    assert all(i < j for (i, j), (a, b) in pairs if a == b)
     if (row == values[0]).sum() <= n:
         assert where[0] == row.argmax()
 

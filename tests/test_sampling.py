@@ -183,7 +183,7 @@ def test_adaptive_p_draws_near_its_target(played: Played) -> None:
     top = float(probs.max())
     far = []
     for target in (top, 0.0):
-        token, ids, weights = played.draw_among(
+        _, ids, weights = played.draw_among(
             GenerationParams(samplers=["adaptive_p"], adaptive_target=target, seed=1)
         )
         near = ids[weights.argmax()]
