@@ -409,6 +409,7 @@ class Context:
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
+        self._logits_row = ctypes.POINTER(ctypes.c_float * model.n_vocab)
         self._allocate_batch()
 
     def _allocate_batch(self) -> None:
@@ -450,7 +451,7 @@ class Context:
 
         A view, good until the next decode."""
         row = C.llama_get_logits_ith(self._ctx, index)
-        return np.ctypeslib.as_array(row, (self.model.n_vocab,))
+        return np.frombuffer(ctypes.cast(row, self._logits_row).contents, np.float32)
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
@@ -521,7 +522,9 @@ class Sampler:
         token = int(array.data[array.selected].id)
         C.llama_sampler_accept(self._chain, token)
         # A sampler may have put an array of its own in the place of ours.
-        left = np.ctypeslib.as_array(array.data, (array.size,))
+        start = ctypes.cast(array.data, ctypes.c_void_p).value
+        size = array.size * _CANDIDATE.itemsize
+        left = np.frombuffer((ctypes.c_char * size).from_address(start), _CANDIDATE)
         return token, left["id"].copy(), left["p"].copy()
 
     def close(self) -> None:

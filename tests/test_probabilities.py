@@ -50,8 +50,15 @@ def test_the_largest_come_first(row: Any, n: int) -> None:
     # Of equal values, the first comes first; the greedy choice is the very first.
     pairs = zip(pairwise(where), pairwise(values), strict=True)
     assert all(i < j for (i, j), (a, b) in pairs if a == b)
-    if (row == values[0]).sum() <= n:
-        assert where[0] == row.argmax()
+    assert where[0] == row.argmax()
+
+
+@pytest.mark.parametrize("size", [1, 2, 1023, 1024, 2047, 2048, 5000, 30_001])
+@pytest.mark.parametrize("n", [1, 2, 20, 300, 1024, 4000])
+@pytest.mark.parametrize("kinds", [2, 500, 10**6])
+def test_the_largest_of_many(size: int, n: int, kinds: int) -> None:
+    row = np.random.default_rng(size + n).integers(0, kinds, size).astype(np.float32)
+    assert largest(row, n).tolist() == np.argsort(-row, kind="stable")[:n].tolist()
 
 
 @given(rows.filter(lambda row: np.isfinite(row).any()))
