@@ -366,6 +366,15 @@ def _device_list(names: Sequence[str]) -> Any:
 # ---- the context -------------------------------------------------------------------------
 
 
+def _view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
+    address = ctypes.cast(pointer, ctypes.c_void_p).value
+    if address is None:
+        raise BackendError("llama.cpp has no logits for this position")
+    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
+    return np.frombuffer(buffer, dtype)
+
+
 class Context:
     """The KV cache of one model, and one batch that is filled and decoded again and again.
 
@@ -409,7 +418,6 @@ class Context:
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
-        self._logits_row = ctypes.POINTER(ctypes.c_float * model.n_vocab)
         self._allocate_batch()
 
     def _allocate_batch(self) -> None:
@@ -451,7 +459,7 @@ class Context:
 
         A view, good until the next decode."""
         row = C.llama_get_logits_ith(self._ctx, index)
-        return np.frombuffer(ctypes.cast(row, self._logits_row).contents, np.float32)
+        return _view(row, self.model.n_vocab, np.dtype(np.float32))
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
@@ -522,9 +530,7 @@ class Sampler:
         token = int(array.data[array.selected].id)
         C.llama_sampler_accept(self._chain, token)
         # A sampler may have put an array of its own in the place of ours.
-        start = ctypes.cast(array.data, ctypes.c_void_p).value
-        size = array.size * _CANDIDATE.itemsize
-        left = np.frombuffer((ctypes.c_char * size).from_address(start), _CANDIDATE)
+        left = _view(array.data, array.size, _CANDIDATE)
         return token, left["id"].copy(), left["p"].copy()
 
     def close(self) -> None:
