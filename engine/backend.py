@@ -507,6 +507,10 @@ class Context:
 def _set_pooling(params: Any, options: Options) -> None:
     params.embeddings = True
     params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
+    # 256), can be divided by the number of sequences.
+    params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
+    params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
     # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
     params.n_batch = params.n_ubatch
 
