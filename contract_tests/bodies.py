@@ -23,9 +23,7 @@ BODIES: dict[str, dict[str, Any]] = {
 """One for each operation with a body."""
 
 GENERATING = [each.definition["operationId"] for each in contract.streaming()]
-POSTS = [
-    name for name, each in contract.operations().items() if "requestBody" in each.definition
-]
+POSTS = [name for name, each in contract.operations().items() if "requestBody" in each.definition]
 
 
 def path(operation_id: str) -> str:
