@@ -8,6 +8,7 @@ from typing import TypeVar
 from engine.errors import EngineError, ErrorInfo, not_supported
 from engine.params import GenerationParams
 from engine.protocol import (
+    Accepted,
     Cancel,
     Delta,
     Detokenize,
@@ -61,6 +62,19 @@ class Generation:
     async def __anext__(self) -> Delta | Finished:
         if self._over:
             raise StopAsyncIteration
+        event = await self._next()
+        if isinstance(event, Delta):
+            return event
+        self._over = True
+        if isinstance(event, Finished):
+            return event
+        raise RuntimeError("a confirmation that nobody waited for")
+
+    async def accepted(self) -> None:
+        """Wait until the engine has found no fault with a request sent with `confirm`."""
+        await self._next()
+
+    async def _next(self) -> Accepted | Delta | Finished:
         while not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -68,10 +82,8 @@ class Generation:
             finally:
                 self._waiter = None
         event = self._events.popleft()
-        if isinstance(event, Delta):
-            return event
-        self._over = True
         if isinstance(event, Failed):
+            self._over = True
             raise EngineError(event.error)
         return event
 
@@ -110,7 +122,12 @@ class EngineClient:
         return len(self._generations) + len(self._replies)
 
     def generate(
-        self, prompt: list[int | str], params: GenerationParams, *, echo_prompt: bool = False
+        self,
+        prompt: list[int | str],
+        params: GenerationParams,
+        *,
+        echo_prompt: bool = False,
+        confirm: bool = False,
     ) -> Generation:
         """Start a generation; `engine.protocol.Submit` says what the arguments mean.
 
@@ -122,7 +139,7 @@ class EngineClient:
             )
         id = self._new_id()
         generation = self._generations[id] = Generation(id, self)
-        self._send(Submit(id, prompt, params, echo_prompt))
+        self._send(Submit(id, prompt, params, echo_prompt, confirm))
         return generation
 
     def embed(
@@ -206,7 +223,7 @@ class EngineClient:
 
     def _put(self, event: Event) -> None:
         if generation := self._generations.get(event.id):
-            if not isinstance(event, Delta):
+            if isinstance(event, Finished | Failed):
                 del self._generations[event.id]
             generation._put(event)
         elif isinstance(event, Failed):

@@ -18,6 +18,7 @@ from engine.params import RANDOM_SEED, GenerationParams
 from engine.probabilities import ProbabilityLog
 from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import (
+    Accepted,
     Delta,
     Event,
     Failed,
@@ -46,6 +47,7 @@ class Request:
         probs: ProbabilityLog | None = None,
     ) -> None:
         self.id = submit.id
+        self.confirm = submit.confirm
         self.params = params
         self.prompt = prompt
         self.sequence = Sequence(
@@ -207,15 +209,16 @@ class Engine:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
 
-    def submit(self, request: Request) -> Event | None:
+    def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
+        events: list[Event] = [Accepted(request.id)] if request.confirm else []
         self._requests[request.id] = request
         if not request.sequence.n_prompt:
-            return self._finish(request)
+            return [*events, self._finish(request)]
         self._scheduler.submit(request.sequence)
         if request.params.return_progress and request.params.stream:
             self._telling_progress.add(request.id)
-        return None
+        return events
 
     def cancel(self, id: int) -> None:
         if request := self._requests.pop(id, None):

@@ -31,13 +31,15 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
 
     The model's special start and end tokens are added when the first element is text (and
     the vocabulary asks for them); special-token syntax inside texts is parsed. With
-    `echo_prompt` the answer carries the prompt as text, special tokens included.
+    `echo_prompt` the answer carries the prompt as text, special tokens included. With
+    `confirm` an `Accepted` comes before everything else, or else a `Failed`.
     """
 
     id: int
     prompt: list[int | str]
     params: GenerationParams
     echo_prompt: bool = False
+    confirm: bool = False
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -174,6 +176,12 @@ class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
     time_ms: float
 
 
+class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
+    """The request is without fault and waits for a slot."""
+
+    id: int
+
+
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     """New text of a streamed request: whole characters, nothing of a stop string.
 
@@ -237,7 +245,7 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     n_tokens: int
 
 
-Event = Delta | Finished | Failed
+Event = Accepted | Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):

@@ -142,8 +142,8 @@ class Worker:
                 if id in self._cancelled:
                     self._cancelled.discard(id)
                     message.close()
-                elif (event := self._generator.submit(message)) is not None:
-                    self._link.send(Step([event]))
+                elif events := self._generator.submit(message):
+                    self._link.send(Step([*events]))
             case Job(id=id):
                 self._preparing.discard(id)
                 if id in self._cancelled:
