@@ -157,7 +157,10 @@ def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, A
 
 def impossible(given_values: dict[str, Any]) -> bool:
     quantized = given_values.get("cache_type_v", "f16") not in ("f16", "f32", "bf16")
-    return quantized and given_values.get("flash_attn") == "off"
+    other_pooling = given_values.get("pooling", "") not in ("", "rank")
+    return (quantized and given_values.get("flash_attn") == "off") or (
+        other_pooling and bool(given_values.get("reranking"))
+    )
 
 
 def texts(field: Field, value: Any) -> list[str]:
@@ -367,6 +370,14 @@ def test_a_switch_may_stand_alone() -> None:
     assert parse(["-fa", "-1"], {}).flash_attn == "auto"
     assert parse(["--log-colors"], {}).log_colors == "on"
     assert '"maybe"' in error("-fa", "maybe")
+
+
+def test_reranking_is_a_kind_of_pooling() -> None:
+    assert parse(["--rerank"], {}).embeds()
+    assert parse(["--embeddings", "--pooling", "rank"], {}).embeds()
+    assert not parse(["--pooling", "mean"], {}).embeds()
+    parse(["--reranking", "--pooling", "rank"], {})
+    assert "--pooling rank" in error("--reranking", "--pooling", "mean")
 
 
 def test_a_value_is_missing() -> None:
