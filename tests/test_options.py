@@ -377,6 +377,14 @@ def test_a_switch_may_stand_alone() -> None:
     assert '"maybe"' in error("-fa", "maybe")
 
 
+def test_reranking_is_a_kind_of_pooling() -> None:
+    assert parse(["--rerank"], {}).embeds()
+    assert parse(["--embeddings", "--pooling", "rank"], {}).embeds()
+    assert not parse(["--pooling", "mean"], {}).embeds()
+    parse(["--reranking", "--pooling", "rank"], {})
+    assert "--pooling rank" in error("--reranking", "--pooling", "mean")
+
+
 def test_a_value_is_missing() -> None:
     assert "needs a value (PORT)" in error("--port")
     assert '"--host" follows' in error("--port", "--host", "x")
