@@ -230,7 +230,7 @@ def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.killed[name]]
 
 
-UNSUPPORTED = {"grammar": 'root ::= "a"', "n_probs": 3, "json_schema": {}, "n": 2}
+UNSUPPORTED = {"n_probs": 3, "n": 2}
 
 
 def not_supported(server: Server, name: str) -> list[httpx.Response]:

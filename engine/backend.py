@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -274,6 +275,11 @@ class Model:
         """The concatenated pieces, control tokens included."""
         return b"".join([self.piece(token, special=True) for token in tokens])
 
+    def tokenizer_addresses(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of `llama_tokenize`, for native code to call it."""
+        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p)
+        return int(self._vocab), int(function.value or 0)
+
     def token_text(self, token: int) -> str:
         return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
@@ -445,6 +451,18 @@ class Context:
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
 
+    @cached_property
+    def candidates(self) -> npt.NDArray[np.void]:
+        """Room for a choice among all tokens, as an array of `llama_token_data`."""
+        fields = [("id", np.int32), ("logit", np.float32), ("p", np.float32)]
+        return np.zeros(self.model.n_vocab, np.dtype(fields))
+
+    def logits(self, index: int) -> npt.NDArray[np.float32]:
+        """The n_vocab logits of batch position `index`, an output of the last decode; valid
+        until the next one."""
+        pointer = C.llama_get_logits_ith(self._ctx, index)
+        return np.ctypeslib.as_array(pointer, (self.model.n_vocab,))
+
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
         C.llama_set_warmup(self._ctx, True)
@@ -492,6 +510,24 @@ class Sampler:
         """Choose a token from the logits of batch position `index`, which must have been an
         output of the last decode, and remember it for the penalties."""
         return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+
+    def sample_among(self, context: Context, index: int, allowed: TokenArray) -> int | None:
+        """The same, with only the `allowed` tokens (ids in ascending order, at least one) to
+        choose from: the chain sees no other. None if it leaves none of them possible."""
+        candidates, n = context.candidates, len(allowed)
+        candidates["id"][:n] = allowed
+        candidates["logit"][:n] = context.logits(index)[allowed]
+        array = C.llama_token_data_array()
+        array.data = candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data))
+        array.size, array.selected, array.sorted = n, -1, False
+        C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if not 0 <= array.selected < array.size:
+            return None
+        token, logit = candidates["id"][array.selected], candidates["logit"][array.selected]
+        if logit == -np.inf:
+            return None
+        C.llama_sampler_accept(self._chain, int(token))
+        return int(token)
 
     def close(self) -> None:
         if self._chain:

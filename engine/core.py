@@ -10,8 +10,10 @@ import time
 import numpy as np
 
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
+from engine.constraints import Compiler, Constraint, ConstraintError
 from engine.detokenizer import TextStream
 from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.gbnf import GrammarError
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.protocol import (
@@ -51,6 +53,7 @@ class Request:
             cache_prompt=params.cache_prompt,
         )
         self.sampler = sampler
+        self.constraint: Constraint | None = None
         self.stream = TextStream(params.stop)
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
@@ -115,6 +118,7 @@ class Engine:
         )
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
+        self.compiler = Compiler(model)
         if options.warmup:
             self.context.warm_up()
 
@@ -163,8 +167,14 @@ class Engine:
             )
         params.logit_bias = self._resolve_biases(params)
         prompt = self._text(tokens) if submit.echo_prompt else ""
+        try:
+            constraint = self.compiler.constraint(params.grammar, params.json_schema)
+        except GrammarError as error:
+            raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
-        return Request(submit, tokens, params, sampler, prompt)
+        request = Request(submit, tokens, params, sampler, prompt)
+        request.constraint = constraint
+        return request
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
@@ -282,12 +292,28 @@ class Engine:
     def _fail(self, chunks: list[Chunk], message: str) -> list[Event]:
         events: list[Event] = []
         for chunk in chunks:
-            request = self._requests.pop(chunk.sequence.id)
-            self._remember_slot(request)
-            self._scheduler.discard(chunk.sequence)
-            request.close()
-            events.append(Failed(request.id, ErrorInfo("server_error", message)))
+            request = self._requests[chunk.sequence.id]
+            events.append(self._fail_one(request, ErrorInfo("server_error", message)))
         return events
+
+    def _fail_one(self, request: Request, error: ErrorInfo) -> Failed:
+        del self._requests[request.id]
+        self._remember_slot(request)
+        self._scheduler.discard(request.sequence)
+        request.close()
+        return Failed(request.id, error)
+
+    def _sample_constrained(
+        self, request: Request, constraint: Constraint, index: int
+    ) -> tuple[int, bool] | None:
+        """The next token, and whether nothing can follow it; None if there can be none.
+        Raises ConstraintError."""
+        if constraint.ended:
+            return None
+        token = request.sampler.sample_among(self.context, index, constraint.allowed)
+        if token is None:
+            raise ConstraintError("logit_bias forbids every token that may come next")
+        return token, token not in self.model.eog and constraint.advance(token)
 
     def _sample(self, request: Request, index: int) -> Event | None:
         """Take the next token of `request` from the logits at batch position `index`."""
@@ -295,7 +321,20 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
-        token = request.sampler.sample(self.context, index)
+        ends = False  # whether the constraint lets nothing follow the token
+        if request.constraint is None:
+            token = request.sampler.sample(self.context, index)
+        else:
+            try:
+                chosen = self._sample_constrained(request, request.constraint, index)
+            except ConstraintError as error:
+                return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
+            if chosen is None:
+                request.stop_type = "eos"
+                request.last_token = time.perf_counter()
+                request.first_token = request.first_token or request.last_token
+                return self._finish(request)
+            token, ends = chosen
         request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
@@ -311,7 +350,7 @@ class Engine:
             request.pending_text.append(text)
         if request.stream.stopping_word:
             request.stop_type = "word"
-        elif token in self.model.eog:
+        elif ends or token in self.model.eog:
             request.stop_type = "eos"
         elif len(sequence.tokens) >= self._scheduler.n_ctx:
             request.stop_type, request.truncated = "limit", True
@@ -405,4 +444,5 @@ class Engine:
         for request in self._requests.values():
             request.close()
         self._requests.clear()
+        self.compiler.close()
         self.context.close()

@@ -22,6 +22,7 @@ from engine.backend import BackendError, Model, initialize
 from engine.core import Engine, Request
 from engine.embedded import model_path
 from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.gbnf import GrammarError
 from engine.options import Options
 from engine.protocol import (
     HEADER,
@@ -239,8 +240,11 @@ def _load(link: Link, options: Options) -> Engine | None:
         model = Model(path, options, progress)
         if not model.has_decoder:
             raise BackendError(f"the model {path!r} has no decoder: it can't generate")
-        return Engine(model, options)
-    except BackendError as error:
+        engine = Engine(model, options)
+        defaults = options.generation_defaults()
+        engine.compiler.constraint(defaults.grammar, defaults.json_schema)  # if it is valid at all
+        return engine
+    except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
 
@@ -271,6 +275,7 @@ def main() -> int:
     if engine is None:
         return 1
     link.send(Ready(engine.info))
+    engine.compiler.prepare()
     sys.setswitchinterval(SWITCH_SECONDS)
     with suppress(BrokenPipeError):  # the server is gone
         Worker(engine, link).run()

@@ -16,8 +16,6 @@ Supported = Mapping[str, list[Any]]
 COMPLETION: Supported = {
     "n_probs": [0],
     "post_sampling_probs": [False],
-    "grammar": [""],
-    "json_schema": [],
     "lora": [[]],
     "n": [1],
     "n_cmpl": [1],
@@ -43,7 +41,6 @@ TEMPLATE: Supported = {
     "tool_choice": ["none", "auto"],
     "reasoning_format": ["none", "auto"],
     "thinking_forced_open": [False],
-    "response_format.type": ["text"],
 }
 CHAT: Supported = {
     **COMPLETION,
