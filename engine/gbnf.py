@@ -1,9 +1,10 @@
 """GBNF, llama.cpp's notation for grammars, translated for llguidance.
 
 llguidance parses with a lexer that takes the longest lexeme, GBNF has no lexer at all. So that
-the translation accepts exactly the same texts, every lexeme of it is one character: of two
-characters none is the beginning of the other, and the parser (Earley's, which takes ambiguity
-and left recursion as they come) sees every character as the GBNF has it.
+the translation accepts exactly the same texts, a grammar without recursion becomes one lexeme,
+which is the fastest. In any other grammar every lexeme is one character: of two characters none
+is the beginning of the other, and the parser (Earley's, which takes ambiguity and left recursion
+as they come) sees every character as the GBNF has it.
 """
 
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 MAX_LENGTH = 1 << 20  # characters
 MAX_ITEMS = 50_000  # symbols of all rules together; llguidance counts them in 16 bits
+MAX_REGULAR = 2000  # symbols of a grammar that becomes one regular expression
 MAX_REPETITIONS = 2000  # as llama.cpp has it
 ROOT = "root"
 _LAST = 0x10FFFF
@@ -25,6 +27,8 @@ _NAME = re.compile(r"[a-zA-Z0-9-]+")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _BOUNDS = re.compile(r"\{[ \t]*([0-9]+)[ \t]*(?:(,)[ \t]*([0-9]*)[ \t]*)?\}")
 _TOKEN = re.compile(r"(!?)<(?:\[([0-9]{1,10})\]|([^>]+))>")
+
+_REFERENCE = re.compile(r"[rg][0-9]+")
 
 Range = tuple[int, int]
 
@@ -78,12 +82,46 @@ class _Translation:
         for name, at in self._first_use.items():
             if name not in self._defined:
                 raise self._error(f"there is no rule {name!r}", at)
-        lines = [f"start: {self._named(ROOT)}"]
+        if self._is_regular():
+            for rule in self._rules.values():
+                rule.name = rule.name.upper()
+                rule.alternatives = [list(map(_terminal, each)) for each in rule.alternatives]
+            lines = [f"start: {_terminal(self._named(ROOT))}"]
+        else:
+            lines = [f"start: {self._named(ROOT)}"]
         lines += [
             f"{rule.name}: " + "\n | ".join(map(_sequence, rule.alternatives))
             for rule in self._rules.values()
         ]
         return "\n".join(lines) + "\n"
+
+    def _is_regular(self) -> bool:
+        """Whether the grammar is one regular expression, and no long one: no rule contains
+        itself, and no token stands for more than its text."""
+        sizes: dict[str, int] = {}  # of finished rules, everything in them written out
+        path: set[str] = set()
+        todo = [self._named(ROOT)]
+        while todo:
+            name = todo[-1]
+            if name in sizes:
+                todo.pop()
+                continue
+            symbols = [s for sequence in self._rules[name].alternatives for s in sequence]
+            inner = [match[0] for s in symbols if (match := _REFERENCE.match(s))]
+            if any(symbol.startswith("<") for symbol in symbols):
+                return False
+            if missing := [other for other in inner if other not in sizes]:
+                path.add(name)
+                if any(other in path for other in missing):
+                    return False
+                todo += missing
+                continue
+            sizes[name] = len(symbols) + sum(sizes[other] for other in inner)
+            if sizes[name] > MAX_REGULAR:
+                return False
+            path.discard(name)
+            todo.pop()
+        return True
 
     # ---- the notation --------------------------------------------------------------------
 
@@ -300,6 +338,11 @@ class _Translation:
         line = self._text.count("\n", 0, at) + 1
         column = at - (self._text.rfind("\n", 0, at) + 1) + 1
         return GrammarError(f"line {line}, column {column}: {message}")
+
+
+def _terminal(symbol: str) -> str:
+    """A reference to a rule as one to a terminal, which in Lark has capital letters."""
+    return symbol.upper() if _REFERENCE.match(symbol) else symbol
 
 
 def _sequence(symbols: list[str]) -> str:

@@ -193,3 +193,14 @@ def test_the_same_language(grammar: Grammar, texts: list[str]) -> None:
     source = written(grammar)
     for text in texts:
         assert accepts(source, text) == derives(grammar, text), (source, text)
+
+
+def test_only_grammars_without_recursion_become_one_lexeme() -> None:
+    def start(grammar: str) -> str:
+        return to_lark(grammar, lambda text: 7).splitlines()[0]
+
+    assert start('root ::= (x | "b") x\nx ::= [a-c]{2,9} y?\ny ::= "d"') == "start: R0"
+    assert start('root ::= x\nx ::= "a" (y | "b")\ny ::= "(" x? ")"') == "start: r0"
+    assert start('root ::= <[7]> "a"') == "start: r0"
+    doubling = "".join(f"x{i} ::= x{i + 1} x{i + 1}\n" for i in range(60))
+    assert start(f'root ::= x0\n{doubling}x60 ::= "a"') == "start: r0"
