@@ -18,6 +18,9 @@ MODES = ("positive", "negative")
 N_PREDICT = 2
 """Generated requests generate at most so many tokens: it is their form that is tested."""
 
+N_TEXTS = 3
+"""And so many texts for a prompt."""
+
 GENERATING = (
     "create_completion",
     "create_completion_plural",
@@ -25,6 +28,10 @@ GENERATING = (
     "create_chat_completion",
     "create_chat_completion_unversioned",
 )
+
+
+EMBEDDING = ("create_embedding", "create_embedding_plural", "create_openai_embeddings")
+RERANKING = ("create_rerank", "create_reranking", "create_rerank_v1", "create_reranking_v1")
 
 
 @dataclass
@@ -62,6 +69,11 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "include-operation-id": [*GENERATING, "apply_template"],
                     "checks": _allowing(400, 501),
                 },
+                # 501 of a server that was started for something else.
+                {
+                    "include-operation-id": [*EMBEDDING, *RERANKING],
+                    "checks": _allowing(400, 501),
+                },
                 {"include-operation-id": "detokenize", "checks": _allowing(400)},
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
@@ -89,7 +101,8 @@ def schema(mode: str) -> OpenApiSchema:
 
 
 def bound_length(case: Case) -> None:
-    """Gives a request an `n_predict` of at most `N_PREDICT`, unless an invalid one is tried.
+    """Gives a request an `n_predict` of at most `N_PREDICT` and at most `N_TEXTS` texts, unless
+    an invalid number is tried.
 
     Not a `map_case` hook: those are not called for the cases of the coverage phase.
     """
@@ -99,14 +112,18 @@ def bound_length(case: Case) -> None:
 
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
+    body = {**body}
+    for name in ("n", "n_cmpl", "best_of"):
+        if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
+            body[name] = N_TEXTS
     given = body.get("n_predict")
     valid = given is None or (type(given) is int and -1 <= given < 2**31)
     if not valid or given == 0:
-        return dict(body)
+        return body
     return {**body, "n_predict": N_PREDICT}
 
 
-def has_input(context: Any) -> bool:
-    """Whether an operation takes anything that could be wrong."""
+def has_no_input(context: Any) -> bool:
+    """Whether an operation takes nothing that could be wrong."""
     raw = context.operation.definition.raw
-    return "requestBody" in raw or bool(raw.get("parameters"))
+    return not ("requestBody" in raw or raw.get("parameters"))

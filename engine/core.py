@@ -9,19 +9,30 @@ import time
 
 import numpy as np
 
-from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
+from engine.backend import (
+    BackendError,
+    Context,
+    Model,
+    NoTokenError,
+    OutOfCellsError,
+    Sampler,
+)
 from engine.constraints import Compiler, Constraint, ConstraintError
-from engine.detokenizer import TextStream
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.detokenizer import IndentLimit, TextStream
+from engine.errors import ErrorInfo, invalid_request
 from engine.gbnf import GrammarError
+from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
+from engine.probabilities import ProbabilityLog
+from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import (
     Delta,
     Event,
     Failed,
     Finished,
     ModelInfo,
+    PromptProgress,
     SlotState,
     StopType,
     Submit,
@@ -41,6 +52,7 @@ class Request:
         params: GenerationParams,
         sampler: Sampler,
         prompt: str,
+        probs: ProbabilityLog | None = None,
     ) -> None:
         self.id = submit.id
         self.params = params
@@ -55,6 +67,8 @@ class Request:
         self.sampler = sampler
         self.constraint: Constraint | None = None
         self.stream = TextStream(params.stop)
+        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
+        self.probs = probs  # None: not wanted
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
         self.n_decoded = 0
@@ -84,6 +98,39 @@ class Request:
             predicted_ms=1e3 * (self.last_token - self.first_token),
         )
 
+    @property
+    def progress(self) -> PromptProgress:
+        sequence = self.sequence
+        return PromptProgress(
+            total=sequence.n_prompt,
+            cache=sequence.n_cached,
+            processed=min(sequence.n_past, sequence.n_prompt),
+            time_ms=1e3 * (time.perf_counter() - self.started),
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text ends before the last token's end."""
+        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
+
+    def feed(self, piece: bytes) -> str:
+        """Take the bytes of one more token; the text that can be shown now."""
+        return self._show(self.stream.feed(piece))
+
+    def flush(self) -> None:
+        """Show what was held back, for nothing more will come."""
+        if not self.is_cut:
+            self._show(self.stream.finish())
+
+    def _show(self, text: str) -> str:
+        if self.indent is not None:
+            text = self.indent.feed(text)
+        if self.probs is not None:
+            self.probs.shown(len(text), self.stream.n_held)
+        if text:
+            self.pending_text.append(text)
+        return text
+
     def unsent_tokens(self) -> list[int]:
         start = self.sequence.n_prompt + self.n_sent
         tokens: list[int] = self.sequence.tokens.view(start).tolist()
@@ -106,7 +153,7 @@ class Engine:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
         self.context = Context(model, options, n_slots, unified)
-        self.special = False  # whether control tokens show in generated text
+        self.special = options.special  # whether control tokens show in generated text
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
@@ -117,6 +164,7 @@ class Engine:
             continuous=options.cont_batching,
         )
         self._requests: dict[int, Request] = {}
+        self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
         if options.warmup:
@@ -124,39 +172,16 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        model = self.model
-        return ModelInfo(
-            vocab_type=model.vocab_type,
-            n_vocab=model.n_vocab,
-            n_ctx_train=model.n_ctx_train,
-            n_embd=model.n_embd,
-            n_params=model.n_params,
-            size=model.size,
-            description=model.description,
-            bos_token=model.token_text(model.bos),
-            eos_token=model.token_text(model.eos),
-            add_bos=model.add_bos,
-            add_eos=model.add_eos,
-            chat_template=model.chat_template,
-            n_slots=self._scheduler.n_slots,
-            n_ctx=self._scheduler.n_ctx,
-        )
+        return model_info(self.model, n_slots=self._scheduler.n_slots, n_ctx=self._scheduler.n_ctx)
 
     # ---- requests ------------------------------------------------------------------------
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
-        tokens = self._tokenize_prompt(submit.prompt)
+        tokens = tokenize_prompt(self.model, submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
-            raise EngineError(
-                ErrorInfo(
-                    type="exceed_context_size_error",
-                    message=f"the request has {len(tokens)} tokens, the context only {n_ctx}",
-                    n_prompt_tokens=len(tokens),
-                    n_ctx=n_ctx,
-                )
-            )
+            raise exceeds_context(len(tokens), n_ctx)
         params = submit.params
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)  # so that the answer can tell it
@@ -172,40 +197,18 @@ class Engine:
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
-        request = Request(submit, tokens, params, sampler, prompt)
+        probs = None
+        if params.n_probs > 0:
+            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
+        request = Request(submit, tokens, params, sampler, prompt, probs)
         request.constraint = constraint
         return request
 
+    def _piece(self, token: int) -> bytes:
+        return self.model.piece(token, special=self.special)
+
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
-
-    def _tokenize_prompt(self, prompt: list[int | str]) -> TokenArray:
-        parts: list[TokenArray] = []
-        ids: list[int] = []
-        for i, element in enumerate(prompt):
-            if isinstance(element, str):
-                if ids:
-                    parts.append(self.check_tokens(ids))
-                    ids = []
-                text = element.encode()
-                parts.append(self.model.tokenize(text, add_special=i == 0, parse_special=True))
-            else:
-                ids.append(element)
-        if ids:
-            parts.append(self.check_tokens(ids))
-        if not parts:
-            return np.empty(0, np.int32)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def check_tokens(self, ids: list[int]) -> TokenArray:
-        """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
-        wide = np.array(ids, np.int64)
-        wrong = np.flatnonzero((wide < 0) | (wide >= self.model.n_vocab))
-        if len(wrong):
-            raise invalid_request(
-                f"token {wide[wrong[0]]} is not in the vocabulary of {self.model.n_vocab} tokens"
-            )
-        return wide.astype(np.int32)
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
@@ -227,12 +230,15 @@ class Engine:
         if not request.sequence.n_prompt:
             return self._finish(request)
         self._scheduler.submit(request.sequence)
+        if request.params.return_progress and request.params.stream:
+            self._telling_progress.add(request.id)
         return None
 
     def cancel(self, id: int) -> None:
         if request := self._requests.pop(id, None):
             self._remember_slot(request)
             self._scheduler.cancel(id)
+            self._telling_progress.discard(id)
             request.close()
 
     @property
@@ -247,22 +253,26 @@ class Engine:
         if not chunks:
             return []
         now = time.perf_counter()
+        events: list[Event] = []
         for chunk in chunks:
             request = self._requests[chunk.sequence.id]
             request.slot = chunk.sequence.slot
             if not request.started:
                 request.started = now
+                if request.id in self._telling_progress:
+                    events.append(self._progress(request))
         ends = self._fill_batch(chunks)
         try:
             self.context.decode(ends[-1] + 1)
         except OutOfCellsError:
             if self._scheduler.relieve():
-                return []
-            return self._fail(chunks, "the KV cache is full")
+                return events
+            return events + self._fail(chunks, "the KV cache is full")
         except BackendError as error:
-            return self._fail(chunks, str(error))
+            return events + self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
-        events: list[Event] = []
+        if self._telling_progress:
+            events += self._all_progress(chunks)
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
                 event = self._sample(self._requests[chunk.sequence.id], end)
@@ -300,20 +310,25 @@ class Engine:
         del self._requests[request.id]
         self._remember_slot(request)
         self._scheduler.discard(request.sequence)
+        self._telling_progress.discard(request.id)
         request.close()
         return Failed(request.id, error)
 
-    def _sample_constrained(
-        self, request: Request, constraint: Constraint, index: int
-    ) -> tuple[int, bool] | None:
-        """The next token, and whether nothing can follow it; None if there can be none.
-        Raises ConstraintError."""
-        if constraint.ended:
-            return None
-        token = request.sampler.sample_among(self.context, index, constraint.allowed)
-        if token is None:
-            raise ConstraintError("logit_bias forbids every token that may come next")
-        return token, token not in self.model.eog and constraint.advance(token)
+    def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
+        """The next token, and whether the constraint lets nothing follow it; None if it lets
+        nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        constraint, allowed = request.constraint, None
+        if constraint is not None:
+            if constraint.ended:
+                return None
+            allowed = constraint.allowed
+        if request.probs is None:
+            token = request.sampler.sample(self.context, index, allowed)
+        else:
+            token = request.probs.sample(request.sampler, self.context, index, allowed)
+        if constraint is None or token in self.model.eog:
+            return token, False
+        return token, constraint.advance(token)
 
     def _sample(self, request: Request, index: int) -> Event | None:
         """Take the next token of `request` from the logits at batch position `index`."""
@@ -321,20 +336,16 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
-        ends = False  # whether the constraint lets nothing follow the token
-        if request.constraint is None:
-            token = request.sampler.sample(self.context, index)
-        else:
-            try:
-                chosen = self._sample_constrained(request, request.constraint, index)
-            except ConstraintError as error:
-                return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
-            if chosen is None:
-                request.stop_type = "eos"
-                request.last_token = time.perf_counter()
-                request.first_token = request.first_token or request.last_token
-                return self._finish(request)
-            token, ends = chosen
+        try:
+            chosen = self._choose(request, index)
+        except (ConstraintError, NoTokenError) as error:
+            return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
+        if chosen is None:
+            request.stop_type = "eos"
+            request.last_token = time.perf_counter()
+            request.first_token = request.first_token or request.last_token
+            return self._finish(request)
+        token, ends = chosen
         request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
@@ -343,33 +354,55 @@ class Engine:
         sequence.generating = True
         sequence.tokens.append(token)
 
-        text = request.stream.feed(self.model.piece(token, special=self.special))
-        if "\n" in text:
+        text = request.feed(self.model.piece(token, special=self.special))
+        if new_line := "\n" in text:
             request.has_new_line = True
-        if text:
-            request.pending_text.append(text)
         if request.stream.stopping_word:
             request.stop_type = "word"
         elif ends or token in self.model.eog:
             request.stop_type = "eos"
         elif len(sequence.tokens) >= self._scheduler.n_ctx:
             request.stop_type, request.truncated = "limit", True
-        elif request.n_decoded == request.params.n_predict:
+        elif (
+            request.n_decoded == request.params.n_predict
+            or (request.indent is not None and request.indent.reached)
+            or (new_line and self._out_of_time(request))
+        ):
             request.stop_type = "limit"
         else:
             return self._delta(request) if text and request.params.stream else None
         return self._finish(request)
 
+    @staticmethod
+    def _out_of_time(request: Request) -> bool:
+        limit = request.params.t_max_predict_ms
+        return 0 < limit < 1e3 * (request.last_token - request.first_token)
+
     def _delta(self, request: Request) -> Delta:
         text, tokens = request.take_text(), request.unsent_tokens()
-        return Delta(request.id, text, tokens, request.slot, request.timings)
+        probs = request.probs.take() if request.probs is not None else []
+        return Delta(request.id, text, tokens, request.slot, request.timings, probs)
+
+    def _progress(self, request: Request) -> Delta:
+        timings, progress = request.timings, request.progress
+        return Delta(request.id, "", [], request.slot, timings, progress=progress)
+
+    def _all_progress(self, chunks: list[Chunk]) -> list[Event]:
+        """What the chunks of this step, which are in the KV cache now, mean for those prompts
+        whose progress is to be told."""
+        events: list[Event] = []
+        for chunk in chunks:
+            if chunk.sequence.id in self._telling_progress:
+                events.append(self._progress(self._requests[chunk.sequence.id]))
+                if chunk.is_last:
+                    self._telling_progress.discard(chunk.sequence.id)
+        return events
 
     def _finish(self, request: Request) -> Finished:
         del self._requests[request.id]
-        if request.stop_type != "word":
-            request.pending_text.append(request.stream.finish())
-            if request.stream.stopping_word:
-                request.stop_type = "word"
+        request.flush()
+        if request.stream.stopping_word:
+            request.stop_type = "word"
         sequence = request.sequence
         finished = Finished(
             id=request.id,
@@ -385,6 +418,7 @@ class Engine:
             n_decoded=request.n_decoded,
             timings=request.timings,
             params=request.params,
+            probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
         )
         if sequence.slot >= 0:
             self._remember_slot(request)

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from engine.errors import ErrorInfo
-from engine.options import Options
+from engine.options import Options, Pooling
 from engine.params import GenerationParams
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -38,6 +38,28 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     prompt: list[int | str]
     params: GenerationParams
     echo_prompt: bool = False
+
+
+class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
+    """Turn each of `inputs`, in the form of `Submit.prompt`, into `Vectors`.
+
+    Pooled vectors are cut to their first `dimensions` numbers (0: all), then divided by their
+    `normalize`-norm, as `POST /embedding` describes it.
+    """
+
+    id: int
+    inputs: list[list[int | str]]
+    normalize: int
+    dimensions: int = 0
+
+
+class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
+    """Judge how well each document answers the query: `Vectors` whose first number is the
+    score."""
+
+    id: int
+    query: str
+    documents: list[str]
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
@@ -73,7 +95,7 @@ class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
     id: int
 
 
-ToEngine = Load | Submit | Cancel | Tokenize | Detokenize | FormatChat | GetSlots
+ToEngine = Load | Submit | Embed | Rerank | Cancel | Tokenize | Detokenize | FormatChat | GetSlots
 
 # ---- engine -> server --------------------------------------------------------------------
 
@@ -95,6 +117,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str  # "" if the model has none
     n_slots: int
     n_ctx: int  # of one slot, in tokens
+    pooling: Pooling | None = None  # of a process that embeds; None: it generates
+    n_vector: int = 0  # numbers in one embedding
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
@@ -127,14 +151,44 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
     predicted_ms: float
 
 
+class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a generated token was, and its rivals, the likeliest first.
+
+    `value` is the natural logarithm of the model's probability, or, with
+    `post_sampling_probs`, the probability that the samplers left it. `piece` are the token's
+    bytes. A rival is (id, piece, value).
+    """
+
+    id: int
+    piece: bytes
+    value: float
+    top: list[tuple[int, bytes, float]]
+
+
+class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
+    """`processed` of `total` prompt tokens are in the KV cache, `cache` of them from before."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
-    """New text of a streamed request: whole characters, nothing of a stop string."""
+    """New text of a streamed request: whole characters, nothing of a stop string.
+
+    `probs` are those of the tokens that `text` comes from (if the request wants any); where
+    a token's text is spread over events, those of the first of them. With `progress`, the
+    event tells of the prompt, and has no text.
+    """
 
     id: int
     text: str
     tokens: list[int]
     id_slot: int
     timings: Timings
+    probs: list[TokenProbs] = []
+    progress: PromptProgress | None = None
 
 
 class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
@@ -143,6 +197,8 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     `text` and `tokens` are everything for a plain request, and what no `Delta` has carried
     yet for a streamed one. `n_prompt` counts the whole prompt, cached tokens included.
     `params` are the parameters as they were applied (biased texts turned into token ids).
+    `probs` has an entry for every token that a part of the text comes from, or none at all;
+    like `text`, only what no `Delta` has carried.
     """
 
     id: int
@@ -158,6 +214,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     n_decoded: int
     timings: Timings
     params: GenerationParams
+    probs: list[TokenProbs] = []
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
@@ -167,13 +224,26 @@ class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
     error: ErrorInfo
 
 
+class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
+    """The vectors of all inputs of one request, in their order.
+
+    `values` are 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
+    without pooling one for each token. `n_tokens` counts the tokens of all inputs.
+    """
+
+    id: int
+    values: bytes
+    n_rows: list[int]
+    n_tokens: int
+
+
 Event = Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
     """The events of all sequences in one step of the engine."""
 
-    events: list[Event]
+    events: list[Event | Vectors]
 
 
 class Piece(msgspec.Struct, frozen=True):

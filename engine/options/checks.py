@@ -1,6 +1,7 @@
 """What one option alone can't tell: files, and options that exclude or need each other."""
 
 from collections.abc import Callable
+from functools import partial
 
 from engine.options import files
 from engine.options.table import Options
@@ -23,7 +24,13 @@ def check(options: Options) -> None:
         _named("--json-schema-file", options.generation_defaults)
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
+    for text in options.reverse_prompt:
+        _named("--reverse-prompt", partial(options.unescaped, text))
+    for text in options.dry_sequence_breaker:
+        _named("--dry-sequence-breaker", partial(options.unescaped, text))
     _check_tls(options)
+    if options.reranking and options.pooling not in ("", "rank"):
+        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
     if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
             f"--cache-type-v {options.cache_type_v} needs Flash Attention, "

@@ -26,6 +26,10 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         """Whether all slots share one KV cache."""
         return self.parallel < 0 if self.kv_unified is None else self.kv_unified
 
+    def embeds(self) -> bool:
+        """Whether the server embeds or reranks, and does not generate."""
+        return self.embedding or self.reranking
+
     def aliases(self) -> list[str]:
         """The names of `--alias`, without repetition, in alphabetical order: the first is
         the model's id."""
@@ -50,6 +54,11 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         if self.json_schema_file:
             schema = values.json_object(_read_once(self.json_schema_file))
         return None if schema is None else json.dumps(schema, ensure_ascii=False)
+
+    def unescaped(self, text: str) -> str:
+        """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
+        in force. Raises `OptionError` if that gives a null character."""
+        return values.unescape(text) if self.escape else text
 
     def generation_defaults(self) -> GenerationParams:
         """The parameters of a request that sets none itself."""
@@ -78,10 +87,13 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             dry_base=self.dry_base,
             dry_allowed_length=self.dry_allowed_length,
             dry_penalty_last_n=self.dry_penalty_last_n,
-            dry_sequence_breakers=list(self.dry_sequence_breaker),
+            dry_sequence_breakers=[self.unescaped(text) for text in self.dry_sequence_breaker],
             mirostat=self.mirostat,
             mirostat_tau=self.mirostat_ent,
             mirostat_eta=self.mirostat_lr,
+            adaptive_target=self.adaptive_target,
+            adaptive_decay=self.adaptive_decay,
+            stop=[self.unescaped(text) for text in self.reverse_prompt],
             logit_bias=[(token, bias) for token, bias in self.logit_bias],
             grammar=_read_once(self.grammar_file) if self.grammar_file else self.grammar,
             json_schema=self._schema(),
