@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +70,10 @@ class BackendError(Exception):
 
 class OutOfCellsError(Exception):
     """The KV cache has no room for the batch; nothing of it was evaluated."""
+
+
+class NoTokenError(Exception):
+    """The samplers leave no token that is allowed."""
 
 
 # ---- process-wide state ------------------------------------------------------------------
@@ -308,6 +313,11 @@ class Model:
         """The concatenated pieces, control tokens included."""
         return b"".join([self.piece(token, special=True) for token in tokens])
 
+    def tokenizer_addresses(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of `llama_tokenize`, for native code to call it."""
+        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p)
+        return int(self._vocab), int(function.value or 0)
+
     def token_text(self, token: int) -> str:
         return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
@@ -485,6 +495,11 @@ class Context:
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
 
+    @cached_property
+    def candidates(self) -> npt.NDArray[np.void]:
+        """Room for a choice among all tokens, as an array of `llama_token_data`."""
+        return np.zeros(self.model.n_vocab, _CANDIDATE)
+
     def logits(self, index: int) -> npt.NDArray[np.float32]:
         """The logits (n_vocab,) of batch position `index`, an output of the last decode.
 
@@ -585,34 +600,50 @@ class Sampler:
             for token in history[-size:].tolist():
                 C.llama_sampler_accept(self._chain, token)
 
-    def sample(self, context: Context, index: int) -> int:
+    def sample(self, context: Context, index: int, allowed: TokenArray | None = None) -> int:
         """Choose a token from the logits of batch position `index`, which must have been an
-        output of the last decode, and remember it for the penalties."""
-        return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+        output of the last decode, and remember it for the penalties.
+
+        Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
+        raises `NoTokenError` if it leaves none of them possible.
+        """
+        if allowed is None:
+            return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+        return self._choose(context, index, allowed)[0]
 
     def sample_among(
-        self, context: Context, index: int
+        self, context: Context, index: int, allowed: TokenArray | None = None
     ) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The same as `sample`, with the candidates that the chain left, in no order: their
         ids and their probabilities, copied."""
-        logits = context.logits(index)
-        candidates = np.zeros(len(logits), _CANDIDATE)
-        candidates["id"] = np.arange(len(logits), dtype=np.int32)
-        candidates["logit"] = logits
-        array = C.llama_token_data_array(
-            data=candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data)),
-            size=len(candidates),
-            selected=-1,
-            sorted=False,
-        )
-        C.llama_sampler_apply(self._chain, ctypes.byref(array))
-        token = int(array.data[array.selected].id)
-        C.llama_sampler_accept(self._chain, token)
+        token, array = self._choose(context, index, allowed)
         # A sampler may have put an array of its own in the place of ours.
         start = ctypes.cast(array.data, ctypes.c_void_p).value
         size = array.size * _CANDIDATE.itemsize
         left = np.frombuffer((ctypes.c_char * size).from_address(start), _CANDIDATE)
         return token, left["id"].copy(), left["p"].copy()
+
+    def _choose(self, context: Context, index: int, allowed: TokenArray | None) -> tuple[int, Any]:
+        """The chosen token, and the `llama_token_data_array` that the chain left."""
+        logits, candidates = context.logits(index), context.candidates
+        size = len(logits) if allowed is None else len(allowed)
+        candidates["id"][:size] = np.arange(size) if allowed is None else allowed
+        candidates["logit"][:size] = logits if allowed is None else logits[allowed]
+        candidates["p"][:size] = 0
+        array = C.llama_token_data_array(
+            data=candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data)),
+            size=size,
+            selected=-1,
+            sorted=False,
+        )
+        C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if allowed is not None and not (
+            0 <= array.selected < array.size and array.data[array.selected].logit > -np.inf
+        ):
+            raise NoTokenError("logit_bias forbids every token that may come next")
+        token = int(array.data[array.selected].id)
+        C.llama_sampler_accept(self._chain, token)
+        return token, array
 
     def close(self) -> None:
         if self._chain:

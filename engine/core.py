@@ -9,9 +9,18 @@ import time
 
 import numpy as np
 
-from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
+from engine.backend import (
+    BackendError,
+    Context,
+    Model,
+    NoTokenError,
+    OutOfCellsError,
+    Sampler,
+)
+from engine.constraints import Compiler, Constraint, ConstraintError
 from engine.detokenizer import IndentLimit, TextStream
 from engine.errors import ErrorInfo, invalid_request
+from engine.gbnf import GrammarError
 from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
@@ -58,6 +67,7 @@ class Request:
             cache_prompt=params.cache_prompt,
         )
         self.sampler = sampler
+        self.constraint: Constraint | None = None
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs  # None: not wanted
@@ -158,6 +168,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
+        self.compiler = Compiler(model)
         if options.warmup:
             self.context.warm_up()
 
@@ -183,11 +194,17 @@ class Engine:
             )
         params.logit_bias = self._resolve_biases(params)
         prompt = self._text(tokens) if submit.echo_prompt else ""
+        try:
+            constraint = self.compiler.constraint(params.grammar, params.json_schema)
+        except GrammarError as error:
+            raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
         probs = None
         if params.n_probs > 0:
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
-        return Request(submit, tokens, params, sampler, prompt, probs)
+        request = Request(submit, tokens, params, sampler, prompt, probs)
+        request.constraint = constraint
+        return request
 
     def _piece(self, token: int) -> bytes:
         return self.model.piece(token, special=self.special)
@@ -288,13 +305,33 @@ class Engine:
     def _fail(self, chunks: list[Chunk], message: str) -> list[Event]:
         events: list[Event] = []
         for chunk in chunks:
-            request = self._requests.pop(chunk.sequence.id)
-            self._remember_slot(request)
-            self._scheduler.discard(chunk.sequence)
-            self._telling_progress.discard(request.id)
-            request.close()
-            events.append(Failed(request.id, ErrorInfo("server_error", message)))
+            request = self._requests[chunk.sequence.id]
+            events.append(self._fail_one(request, ErrorInfo("server_error", message)))
         return events
+
+    def _fail_one(self, request: Request, error: ErrorInfo) -> Failed:
+        del self._requests[request.id]
+        self._remember_slot(request)
+        self._scheduler.discard(request.sequence)
+        self._telling_progress.discard(request.id)
+        request.close()
+        return Failed(request.id, error)
+
+    def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
+        """The next token, and whether the constraint lets nothing follow it; None if it lets
+        nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        constraint, allowed = request.constraint, None
+        if constraint is not None:
+            if constraint.ended:
+                return None
+            allowed = constraint.allowed
+        if request.probs is None:
+            token = request.sampler.sample(self.context, index, allowed)
+        else:
+            token = request.probs.sample(request.sampler, self.context, index, allowed)
+        if constraint is None or token in self.model.eog:
+            return token, False
+        return token, constraint.advance(token)
 
     def _sample(self, request: Request, index: int) -> Event | None:
         """Take the next token of `request` from the logits at batch position `index`."""
@@ -302,10 +339,16 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
-        if request.probs is None:
-            token = request.sampler.sample(self.context, index)
-        else:
-            token = request.probs.sample(request.sampler, self.context, index)
+        try:
+            chosen = self._choose(request, index)
+        except (ConstraintError, NoTokenError) as error:
+            return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
+        if chosen is None:
+            request.stop_type = "eos"
+            request.last_token = time.perf_counter()
+            request.first_token = request.first_token or request.last_token
+            return self._finish(request)
+        token, ends = chosen
         request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
@@ -319,7 +362,7 @@ class Engine:
             request.has_new_line = True
         if request.stream.stopping_word:
             request.stop_type = "word"
-        elif token in self.model.eog:
+        elif ends or token in self.model.eog:
             request.stop_type = "eos"
         elif len(sequence.tokens) >= self._scheduler.n_ctx:
             request.stop_type, request.truncated = "limit", True
@@ -438,4 +481,5 @@ class Engine:
         for request in self._requests.values():
             request.close()
         self._requests.clear()
+        self.compiler.close()
         self.context.close()

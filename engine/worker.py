@@ -23,6 +23,7 @@ from engine.core import Engine, Request
 from engine.embedded import model_path
 from engine.embedding import Embedder, Job
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.gbnf import GrammarError
 from engine.options import Options
 from engine.prompts import check_tokens
 from engine.protocol import (
@@ -274,8 +275,11 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
             if model.has_encoder and model.has_decoder:
                 raise BackendError(f"the model {path!r} has two parts: embeddings need one")
             return Embedder(model, options)
-        return Engine(model, options)
-    except BackendError as error:
+        engine = Engine(model, options)
+        defaults = options.generation_defaults()
+        engine.compiler.constraint(defaults.grammar, defaults.json_schema)  # if it is valid at all
+        return engine
+    except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
 
@@ -306,6 +310,8 @@ def main() -> int:
     if engine is None:
         return 1
     link.send(Ready(engine.info))
+    if isinstance(engine, Engine):
+        engine.compiler.prepare()
     sys.setswitchinterval(SWITCH_SECONDS)
     with suppress(BrokenPipeError):  # the server is gone
         Worker(engine, link).run()

@@ -5,6 +5,7 @@ All functions here are pure. Bodies have passed validation against the descripti
 are known; what remains to be said is what a schema can't say.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
@@ -21,6 +22,7 @@ from engine.params import (
     sampler_name,
 )
 from engine.protocol import Timings
+from handlers.constraints import constraint
 
 Prompt = list[int | str]
 
@@ -154,7 +156,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
-    return msgspec.structs.replace(defaults, **changes)
+    return msgspec.structs.replace(defaults, **changes, **constraint(body))
 
 
 # ---- prompts -----------------------------------------------------------------------------
@@ -212,6 +214,7 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
         for name, value in msgspec.structs.asdict(params).items()
     }
     settings["max_tokens"] = params.n_predict
+    settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
     settings["logit_bias"] = [
         {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
     ]
@@ -220,7 +223,6 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
-    "grammar": "",
     "grammar_lazy": False,
     "grammar_triggers": [],
     "preserved_tokens": [],

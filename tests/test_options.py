@@ -37,6 +37,8 @@ FILES = {
     "ssl_cert_file",
     "chat_template_file",
     "log_file",
+    "grammar_file",
+    "json_schema_file",
 }
 
 
@@ -127,6 +129,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "dry_sequence_breaker": st.lists(TEXT.filter(lambda text: text != "none")).map(tuple),
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
+    "json_schema": st.dictionaries(TEXT, JSON),
 }
 
 
@@ -628,3 +631,19 @@ def test_the_reference_page_is_printed() -> None:
     command = [sys.executable, "-m", "engine.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
     assert printed.decode("utf-8") == reference()
+
+
+def test_a_constraint_from_a_file_or_the_command_line(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "g.gbnf", tmp_path / "s.json"
+    grammar.write_text('root ::= "ä"', "utf-8")
+    schema.write_text('{"type": "null"}', "utf-8")
+    expected = {
+        ("--grammar", "root ::= x"): ("root ::= x", None),
+        ("--grammar-file", str(grammar)): ('root ::= "ä"', None),
+        ("-j", "{}"): ("", "{}"),
+        ("-jf", str(schema)): ("", '{"type": "null"}'),
+        ("--grammar", "root ::= x", "-jf", str(schema)): ("", '{"type": "null"}'),
+    }
+    for argv, constraint in expected.items():
+        defaults = parse(list(argv), {}).generation_defaults()
+        assert (defaults.grammar, defaults.json_schema) == constraint
