@@ -35,3 +35,9 @@ def contract(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The figures of the README, measured side by side (minutes)."""
     session.run("python", "-m", "benchmarks.serving", *session.posargs)
+
+
+@nox.session
+def bench_constrained(session: nox.Session) -> None:
+    """Constrained output beside unconstrained output (a minute)."""
+    session.run("python", "-m", "benchmarks.constrained", *session.posargs)

@@ -10,19 +10,22 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.options import Options
+from engine.options import Options, Pooling
 from engine.params import GenerationParams
 from engine.sampling import plan, window
 
 log = logging.getLogger("engine.llama")
 
 TokenArray = npt.NDArray[np.int32]
+Vectors = npt.NDArray[np.float32]
+"""Rows of numbers, one row for each token or text."""
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -48,6 +51,14 @@ _ROPE_SCALING = {
     "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
     "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
 }
+_POOLING: dict[Pooling | Literal[""], int] = {
+    "": C.LLAMA_POOLING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_POOLING_TYPE_NONE,
+    "mean": C.LLAMA_POOLING_TYPE_MEAN,
+    "cls": C.LLAMA_POOLING_TYPE_CLS,
+    "last": C.LLAMA_POOLING_TYPE_LAST,
+    "rank": C.LLAMA_POOLING_TYPE_RANK,
+}
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -59,6 +70,10 @@ class BackendError(Exception):
 
 class OutOfCellsError(Exception):
     """The KV cache has no room for the batch; nothing of it was evaluated."""
+
+
+class NoTokenError(Exception):
+    """The samplers leave no token that is allowed."""
 
 
 # ---- process-wide state ------------------------------------------------------------------
@@ -242,6 +257,30 @@ class Model:
     def has_decoder(self) -> bool:
         return bool(C.llama_model_has_decoder(self._model))
 
+    @property
+    def has_encoder(self) -> bool:
+        return bool(C.llama_model_has_encoder(self._model))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether each sequence has a recurrent state, which takes memory of its own."""
+        return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
+
+    @property
+    def rerank_template(self) -> str:
+        """The text to make of {query} and {document}; "" if the model has none."""
+        text = C.llama_model_chat_template(self._model, b"rerank")
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
+    def sep(self) -> int:
+        """The token that separates two texts; -1 if there is none."""
+        return int(C.llama_vocab_sep(self._vocab))
+
+    @property
+    def add_sep(self) -> bool:
+        return bool(C.llama_vocab_get_add_sep(self._vocab))
+
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
         """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
         size = len(text) + 16
@@ -273,6 +312,11 @@ class Model:
     def detokenize(self, tokens: Iterable[int]) -> bytes:
         """The concatenated pieces, control tokens included."""
         return b"".join([self.piece(token, special=True) for token in tokens])
+
+    def tokenizer_addresses(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of `llama_tokenize`, for native code to call it."""
+        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p)
+        return int(self._vocab), int(function.value or 0)
 
     def token_text(self, token: int) -> str:
         return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -410,11 +454,16 @@ class Context:
         params.swa_full = options.swa_full
         params.kv_unified = unified
         params.no_perf = True
+        if options.embeds():
+            _set_pooling(params, options)
         _errors.clear()
         self._ctx = C.llama_init_from_model(model._model, params)
         if not self._ctx:
             raise _fail("cannot create the context")
         self._memory = C.llama_get_memory(self._ctx)
+        if not self._memory and not options.embeds():
+            self.close()
+            raise BackendError("this model can't generate; start the server with --embeddings")
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
@@ -454,6 +503,11 @@ class Context:
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
 
+    @cached_property
+    def candidates(self) -> npt.NDArray[np.void]:
+        """Room for a choice among all tokens, as an array of `llama_token_data`."""
+        return np.zeros(self.model.n_vocab, _CANDIDATE)
+
     def logits(self, index: int) -> npt.NDArray[np.float32]:
         """The logits (n_vocab,) of batch position `index`, an output of the last decode.
 
@@ -481,6 +535,54 @@ class Context:
             self._ctx = None
 
 
+def _set_pooling(params: Any, options: Options) -> None:
+    params.embeddings = True
+    params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
+    # 256), can be divided by the number of sequences.
+    params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
+    params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
+    # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
+    params.n_batch = params.n_ubatch
+
+
+class EmbeddingContext(Context):
+    """A context that gives vectors rather than logits. `options.embeds()` must hold.
+
+    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
+    sequences of different lengths into pieces, which pooling must not see.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int) -> None:
+        super().__init__(model, options, n_seq, unified=True)
+        kinds = {number: name for name, number in _POOLING.items() if name}
+        self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]
+        self.has_memory = bool(self._memory)
+        self.is_causal = bool(C.llama_get_causal_attn(self._ctx))
+        rank = self.pooling == "rank"
+        size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
+        self.n_vector = int(size(model._model))
+        self.outputs[:] = 1  # pooling needs all of them
+
+    def vectors_of_tokens(self, n_tokens: int) -> Vectors:
+        """One for each of the `n_tokens` of the last decode, without pooling."""
+        pointer = C.llama_get_embeddings(self._ctx)
+        if not pointer:
+            raise _fail("the model gave no embeddings")
+        return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
+
+    def vector_of_sequence(self, sequence: int) -> Vectors:
+        """What pooling made of the tokens of `sequence` in the last decode: one row."""
+        pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
+        if not pointer:
+            raise _fail("the model gave no embedding")
+        return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
+
+    def clear(self) -> None:
+        """Forget the tokens of all sequences."""
+        C.llama_memory_clear(self._memory, False)
+
+
 # ---- sampling ----------------------------------------------------------------------------
 
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -506,32 +608,48 @@ class Sampler:
             for token in history[-size:].tolist():
                 C.llama_sampler_accept(self._chain, token)
 
-    def sample(self, context: Context, index: int) -> int:
+    def sample(self, context: Context, index: int, allowed: TokenArray | None = None) -> int:
         """Choose a token from the logits of batch position `index`, which must have been an
-        output of the last decode, and remember it for the penalties."""
-        return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+        output of the last decode, and remember it for the penalties.
+
+        Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
+        raises `NoTokenError` if it leaves none of them possible.
+        """
+        if allowed is None:
+            return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+        return self._choose(context, index, allowed)[0]
 
     def sample_among(
-        self, context: Context, index: int
+        self, context: Context, index: int, allowed: TokenArray | None = None
     ) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The same as `sample`, with the candidates that the chain left, in no order: their
         ids and their probabilities, copied."""
-        logits = context.logits(index)
-        candidates = np.zeros(len(logits), _CANDIDATE)
-        candidates["id"] = np.arange(len(logits), dtype=np.int32)
-        candidates["logit"] = logits
+        token, array = self._choose(context, index, allowed)
+        # A sampler may have put an array of its own in the place of ours.
+        left = _view(array.data, array.size, _CANDIDATE)
+        return token, left["id"].copy(), left["p"].copy()
+
+    def _choose(self, context: Context, index: int, allowed: TokenArray | None) -> tuple[int, Any]:
+        """The chosen token, and the `llama_token_data_array` that the chain left."""
+        logits, candidates = context.logits(index), context.candidates
+        size = len(logits) if allowed is None else len(allowed)
+        candidates["id"][:size] = np.arange(size) if allowed is None else allowed
+        candidates["logit"][:size] = logits if allowed is None else logits[allowed]
+        candidates["p"][:size] = 0
         array = C.llama_token_data_array(
             data=candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data)),
-            size=len(candidates),
+            size=size,
             selected=-1,
             sorted=False,
         )
         C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if allowed is not None and not (
+            0 <= array.selected < array.size and array.data[array.selected].logit > -np.inf
+        ):
+            raise NoTokenError("logit_bias forbids every token that may come next")
         token = int(array.data[array.selected].id)
         C.llama_sampler_accept(self._chain, token)
-        # A sampler may have put an array of its own in the place of ours.
-        left = _view(array.data, array.size, _CANDIDATE)
-        return token, left["id"].copy(), left["p"].copy()
+        return token, array
 
     def close(self) -> None:
         if self._chain:

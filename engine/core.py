@@ -9,13 +9,25 @@ import time
 
 import numpy as np
 
-from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
+from engine.backend import (
+    BackendError,
+    Context,
+    Model,
+    NoTokenError,
+    OutOfCellsError,
+    Sampler,
+)
+from engine.constraints import Compiler, Constraint, ConstraintError
 from engine.detokenizer import IndentLimit, TextStream
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.errors import ErrorInfo, invalid_request
+from engine.gbnf import GrammarError
+from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.probabilities import ProbabilityLog
+from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import (
+    Accepted,
     Delta,
     Event,
     Failed,
@@ -44,6 +56,7 @@ class Request:
         probs: ProbabilityLog | None = None,
     ) -> None:
         self.id = submit.id
+        self.confirm = submit.confirm
         self.params = params
         self.prompt = prompt
         self.sequence = Sequence(
@@ -54,6 +67,7 @@ class Request:
             cache_prompt=params.cache_prompt,
         )
         self.sampler = sampler
+        self.constraint: Constraint | None = None
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs  # None: not wanted
@@ -154,44 +168,22 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
+        self.compiler = Compiler(model)
         if options.warmup:
             self.context.warm_up()
 
     @property
     def info(self) -> ModelInfo:
-        model = self.model
-        return ModelInfo(
-            vocab_type=model.vocab_type,
-            n_vocab=model.n_vocab,
-            n_ctx_train=model.n_ctx_train,
-            n_embd=model.n_embd,
-            n_params=model.n_params,
-            size=model.size,
-            description=model.description,
-            bos_token=model.token_text(model.bos),
-            eos_token=model.token_text(model.eos),
-            add_bos=model.add_bos,
-            add_eos=model.add_eos,
-            chat_template=model.chat_template,
-            n_slots=self._scheduler.n_slots,
-            n_ctx=self._scheduler.n_ctx,
-        )
+        return model_info(self.model, n_slots=self._scheduler.n_slots, n_ctx=self._scheduler.n_ctx)
 
     # ---- requests ------------------------------------------------------------------------
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
-        tokens = self._tokenize_prompt(submit.prompt)
+        tokens = tokenize_prompt(self.model, submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
-            raise EngineError(
-                ErrorInfo(
-                    type="exceed_context_size_error",
-                    message=f"the request has {len(tokens)} tokens, the context only {n_ctx}",
-                    n_prompt_tokens=len(tokens),
-                    n_ctx=n_ctx,
-                )
-            )
+            raise exceeds_context(len(tokens), n_ctx)
         params = submit.params
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)  # so that the answer can tell it
@@ -202,45 +194,23 @@ class Engine:
             )
         params.logit_bias = self._resolve_biases(params)
         prompt = self._text(tokens) if submit.echo_prompt else ""
+        try:
+            constraint = self.compiler.constraint(params.grammar, params.json_schema)
+        except GrammarError as error:
+            raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
         probs = None
         if params.n_probs > 0:
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
-        return Request(submit, tokens, params, sampler, prompt, probs)
+        request = Request(submit, tokens, params, sampler, prompt, probs)
+        request.constraint = constraint
+        return request
 
     def _piece(self, token: int) -> bytes:
         return self.model.piece(token, special=self.special)
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
-
-    def _tokenize_prompt(self, prompt: list[int | str]) -> TokenArray:
-        parts: list[TokenArray] = []
-        ids: list[int] = []
-        for i, element in enumerate(prompt):
-            if isinstance(element, str):
-                if ids:
-                    parts.append(self.check_tokens(ids))
-                    ids = []
-                text = element.encode()
-                parts.append(self.model.tokenize(text, add_special=i == 0, parse_special=True))
-            else:
-                ids.append(element)
-        if ids:
-            parts.append(self.check_tokens(ids))
-        if not parts:
-            return np.empty(0, np.int32)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def check_tokens(self, ids: list[int]) -> TokenArray:
-        """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
-        wide = np.array(ids, np.int64)
-        wrong = np.flatnonzero((wide < 0) | (wide >= self.model.n_vocab))
-        if len(wrong):
-            raise invalid_request(
-                f"token {wide[wrong[0]]} is not in the vocabulary of {self.model.n_vocab} tokens"
-            )
-        return wide.astype(np.int32)
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
@@ -256,15 +226,16 @@ class Engine:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
 
-    def submit(self, request: Request) -> Event | None:
+    def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
+        events: list[Event] = [Accepted(request.id)] if request.confirm else []
         self._requests[request.id] = request
         if not request.sequence.n_prompt:
-            return self._finish(request)
+            return [*events, self._finish(request)]
         self._scheduler.submit(request.sequence)
         if request.params.return_progress and request.params.stream:
             self._telling_progress.add(request.id)
-        return None
+        return events
 
     def cancel(self, id: int) -> None:
         if request := self._requests.pop(id, None):
@@ -334,13 +305,33 @@ class Engine:
     def _fail(self, chunks: list[Chunk], message: str) -> list[Event]:
         events: list[Event] = []
         for chunk in chunks:
-            request = self._requests.pop(chunk.sequence.id)
-            self._remember_slot(request)
-            self._scheduler.discard(chunk.sequence)
-            self._telling_progress.discard(request.id)
-            request.close()
-            events.append(Failed(request.id, ErrorInfo("server_error", message)))
+            request = self._requests[chunk.sequence.id]
+            events.append(self._fail_one(request, ErrorInfo("server_error", message)))
         return events
+
+    def _fail_one(self, request: Request, error: ErrorInfo) -> Failed:
+        del self._requests[request.id]
+        self._remember_slot(request)
+        self._scheduler.discard(request.sequence)
+        self._telling_progress.discard(request.id)
+        request.close()
+        return Failed(request.id, error)
+
+    def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
+        """The next token, and whether the constraint lets nothing follow it; None if it lets
+        nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        constraint, allowed = request.constraint, None
+        if constraint is not None:
+            if constraint.ended:
+                return None
+            allowed = constraint.allowed
+        if request.probs is None:
+            token = request.sampler.sample(self.context, index, allowed)
+        else:
+            token = request.probs.sample(request.sampler, self.context, index, allowed)
+        if constraint is None or token in self.model.eog:
+            return token, False
+        return token, constraint.advance(token)
 
     def _sample(self, request: Request, index: int) -> Event | None:
         """Take the next token of `request` from the logits at batch position `index`."""
@@ -348,10 +339,16 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
-        if request.probs is None:
-            token = request.sampler.sample(self.context, index)
-        else:
-            token = request.probs.sample(request.sampler, self.context, index)
+        try:
+            chosen = self._choose(request, index)
+        except (ConstraintError, NoTokenError) as error:
+            return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
+        if chosen is None:
+            request.stop_type = "eos"
+            request.last_token = time.perf_counter()
+            request.first_token = request.first_token or request.last_token
+            return self._finish(request)
+        token, ends = chosen
         request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
@@ -365,7 +362,7 @@ class Engine:
             request.has_new_line = True
         if request.stream.stopping_word:
             request.stop_type = "word"
-        elif token in self.model.eog:
+        elif ends or token in self.model.eog:
             request.stop_type = "eos"
         elif len(sequence.tokens) >= self._scheduler.n_ctx:
             request.stop_type, request.truncated = "limit", True
@@ -484,4 +481,5 @@ class Engine:
         for request in self._requests.values():
             request.close()
         self._requests.clear()
+        self.compiler.close()
         self.context.close()

@@ -56,7 +56,8 @@ def sampler_name(text: str) -> SamplerName | None:
 
 class GenerationParams(msgspec.Struct, kw_only=True):
     """How to generate. `logit_bias` pairs a token id, or a text of which every token is
-    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty."""
+    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty.
+    `grammar` is GBNF, `json_schema` the JSON of a schema; not both are given."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -102,3 +103,5 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     adaptive_target: float = -1.0
     adaptive_decay: float = 0.9
     logit_bias: list[tuple[int | str, float]] = []
+    grammar: str = ""
+    json_schema: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from engine.backend import Context, Sampler
+from engine.backend import Context, Sampler, TokenArray
 from engine.protocol import TokenProbs
 
 Floats = npt.NDArray[np.float32]
@@ -64,10 +64,13 @@ class ProbabilityLog:
         self._n_shown = 0  # characters
         self._n_decoded = 0  # characters, those that are held back included
 
-    def sample(self, sampler: Sampler, context: Context, index: int) -> int:
-        """Choose the next token from the logits at batch position `index`, and note it."""
+    def sample(
+        self, sampler: Sampler, context: Context, index: int, allowed: TokenArray | None = None
+    ) -> int:
+        """Choose the next token from the logits at batch position `index`, and note it;
+        `allowed` and what is raised are as in `Sampler.sample`."""
         if self._post_sampling:
-            token, ids, probs = sampler.sample_among(context, index)
+            token, ids, probs = sampler.sample_among(context, index, allowed)
             np.nan_to_num(probs, copy=False)  # where every token is forbidden
             top = largest(probs, min(self._n_top, len(probs)))
             top = top[probs[top] > 0]
@@ -78,7 +81,7 @@ class ProbabilityLog:
             total = log_sum_exp(logits)
             top = largest(logits, min(self._n_top, len(logits)))
             top_values = logits[top].astype(np.float64) - total
-            token = sampler.sample(context, index)
+            token = sampler.sample(context, index, allowed)
             self._note(token, float(logits[token]) - total, top, top_values)
         return token
 

@@ -27,8 +27,10 @@ class Batch:
         echo_prompt: bool = False,
     ) -> None:
         self._tasks: Sequence[asyncio.Task[Any]] = ()
+        self._several = len(prompts) * n > 1
+        confirm = params.stream and self._several
         self._generations = [
-            engine.generate(prompt, variant, echo_prompt=echo_prompt)
+            engine.generate(prompt, variant, echo_prompt=echo_prompt, confirm=confirm)
             for prompt in prompts
             for variant in variants(params, n)
         ]
@@ -45,7 +47,7 @@ class Batch:
 
     async def results(self) -> list[Finished]:
         """All results, in order. Raises the first EngineError of any."""
-        if len(self._generations) == 1:
+        if not self._several:
             return [await self._generations[0].result()]
         tasks = [asyncio.create_task(g.result()) for g in self._generations]
         self._tasks = tasks
@@ -54,10 +56,12 @@ class Batch:
     async def events(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
         """(index of the generation, event) of all of them, as they come. Raises the first
         EngineError of any."""
-        if len(self._generations) == 1:
+        if not self._several:
             async for event in self._generations[0]:
                 yield 0, event
             return
+        for generation in self._generations:
+            await generation.accepted()  # a fault in any of them is an answer of its own
         queue: _Queue = asyncio.Queue()
         tasks = [
             asyncio.create_task(_pump(index, generation, queue))

@@ -5,6 +5,7 @@ All functions here are pure. Bodies have passed validation against the descripti
 are known; what remains to be said is what a schema can't say.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
@@ -21,6 +22,7 @@ from engine.params import (
     sampler_name,
 )
 from engine.protocol import Timings
+from handlers.constraints import constraint
 
 Prompt = list[int | str]
 
@@ -154,14 +156,14 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
-    return msgspec.structs.replace(defaults, **changes)
+    return msgspec.structs.replace(defaults, **changes, **constraint(body))
 
 
 # ---- prompts -----------------------------------------------------------------------------
 
 
-def parse_prompts(prompt: Any) -> list[Prompt]:
-    """The prompts of a request, each a list of token ids and texts.
+def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, each a list of token ids and texts. `where` is the field's name.
 
     A list with a number in it is one prompt; any other list holds a prompt per element, which
     may be text, a list of ids and texts, or an object with `prompt_string`.
@@ -170,10 +172,10 @@ def parse_prompts(prompt: Any) -> list[Prompt]:
     not_supported_error for multimodal data.
     """
     if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
-        return [_parse_prompt(prompt, "prompt")]
+        return [_parse_prompt(prompt, where)]
     if not prompt:
-        raise invalid_request("prompt: the list is empty")
-    return [_parse_prompt(element, f"prompt[{i}]") for i, element in enumerate(prompt)]
+        raise invalid_request(f"{where}: the list is empty")
+    return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
 
 
 def _parse_prompt(prompt: Any, where: str) -> Prompt:
@@ -212,6 +214,7 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
         for name, value in msgspec.structs.asdict(params).items()
     }
     settings["max_tokens"] = params.n_predict
+    settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
     settings["logit_bias"] = [
         {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
     ]
@@ -220,7 +223,6 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
-    "grammar": "",
     "grammar_lazy": False,
     "grammar_triggers": [],
     "preserved_tokens": [],

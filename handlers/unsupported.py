@@ -14,8 +14,6 @@ Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""
 
 COMPLETION: Supported = {
-    "grammar": [""],
-    "json_schema": [],
     "lora": [[]],
     "n_cache_reuse": [0],
     "sse_ping_interval": [-1],
@@ -31,7 +29,6 @@ TEMPLATE: Supported = {
     "tool_choice": ["none", "auto"],
     "reasoning_format": ["none", "auto"],
     "thinking_forced_open": [False],
-    "response_format.type": ["text"],
 }
 CHAT: Supported = {
     **COMPLETION,

@@ -45,7 +45,7 @@ def play(engine: Engine, prompts: list[str], **params: object) -> dict[str, Fini
     for id, prompt in enumerate(prompts, start=1):
         names[id] = prompt
         request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))  # type: ignore[arg-type]
-        if event := engine.submit(request):
+        for event in engine.submit(request):
             note(event)
     while engine.has_work:
         for event in engine.step():

@@ -68,6 +68,10 @@ class PaperGeneration:
                 return event
         raise AssertionError
 
+    async def accepted(self) -> None:
+        if self.prompt[0] == "fail":
+            await anext(self._events)
+
     def cancel(self) -> None:
         self.cancelled.set()
 
@@ -112,7 +116,12 @@ class PaperEngine:
         self.busy = False
 
     def generate(
-        self, prompt: list[int | str], params: GenerationParams, *, echo_prompt: bool = False
+        self,
+        prompt: list[int | str],
+        params: GenerationParams,
+        *,
+        echo_prompt: bool = False,
+        confirm: bool = False,
     ) -> PaperGeneration:
         self.generations.append(PaperGeneration(prompt, params))
         return self.generations[-1]
@@ -285,6 +294,7 @@ def test_a_later_error_is_the_last_event(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_failure_ends_all(server: Server, stream: bool) -> None:
     response = server.post("/completion", prompt=["hang", "fail"], stream=stream)
+    assert response.status_code == 400
     assert "exceed_context_size_error" in response.text
     assert all(generation.cancelled.wait(5) for generation in server.engine.generations)
 
@@ -313,7 +323,8 @@ def test_a_client_that_leaves_cancels(server: Server, path: str, prompt: Any, st
         ({"prompt": "x", "logit_bias": [[False, False]]}, 400),
         ({"prompt": ["x"] * 5, "n": 1000}, 400),
         ({"prompt": "x", "lora": [{"id": 0, "scale": 1}]}, 501),
-        ({"prompt": "x", "json_schema": {}}, 501),
+        ({"prompt": "x", "json_schema": {}, "grammar": "root ::= x"}, 400),
+        ({"prompt": "x", "response_format": {"type": "json_schema"}}, 400),
     ],
 )
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])

@@ -23,6 +23,7 @@ from engine.options import (
     unknown_variables,
     values,
 )
+from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, fields
 from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams
 
@@ -36,6 +37,8 @@ FILES = {
     "ssl_cert_file",
     "chat_template_file",
     "log_file",
+    "grammar_file",
+    "json_schema_file",
 }
 
 
@@ -126,6 +129,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "dry_sequence_breaker": st.lists(TEXT.filter(lambda text: text != "none")).map(tuple),
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
+    "json_schema": st.dictionaries(TEXT, JSON),
 }
 
 
@@ -157,8 +161,12 @@ def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, A
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
-    quantized = given_values.get("cache_type_v", "f16") not in ("f16", "f32", "bf16")
-    return quantized and given_values.get("flash_attn") == "off"
+    """Whether the options exclude each other. What excludes what has tests of its own."""
+    try:
+        check(Options(**given_values))
+    except OptionError:
+        return True
+    return False
 
 
 def texts(field: Field, value: Any) -> list[str]:
@@ -370,6 +378,14 @@ def test_a_switch_may_stand_alone() -> None:
     assert parse(["-fa", "-1"], {}).flash_attn == "auto"
     assert parse(["--log-colors"], {}).log_colors == "on"
     assert '"maybe"' in error("-fa", "maybe")
+
+
+def test_reranking_is_a_kind_of_pooling() -> None:
+    assert parse(["--rerank"], {}).embeds()
+    assert parse(["--embeddings", "--pooling", "rank"], {}).embeds()
+    assert not parse(["--pooling", "mean"], {}).embeds()
+    parse(["--reranking", "--pooling", "rank"], {})
+    assert "--pooling rank" in error("--reranking", "--pooling", "mean")
 
 
 def test_a_value_is_missing() -> None:
@@ -615,3 +631,19 @@ def test_the_reference_page_is_printed() -> None:
     command = [sys.executable, "-m", "engine.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
     assert printed.decode("utf-8") == reference()
+
+
+def test_a_constraint_from_a_file_or_the_command_line(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "g.gbnf", tmp_path / "s.json"
+    grammar.write_text('root ::= "ä"', "utf-8")
+    schema.write_text('{"type": "null"}', "utf-8")
+    expected = {
+        ("--grammar", "root ::= x"): ("root ::= x", None),
+        ("--grammar-file", str(grammar)): ('root ::= "ä"', None),
+        ("-j", "{}"): ("", "{}"),
+        ("-jf", str(schema)): ("", '{"type": "null"}'),
+        ("--grammar", "root ::= x", "-jf", str(schema)): ("", '{"type": "null"}'),
+    }
+    for argv, constraint in expected.items():
+        defaults = parse(list(argv), {}).generation_defaults()
+        assert (defaults.grammar, defaults.json_schema) == constraint

@@ -18,6 +18,10 @@ def check(options: Options) -> None:
         _named("--api-key-file", lambda: files.api_keys(options.api_key_file))
     if options.chat_template_file:
         _named("--chat-template-file", lambda: files.read_text(options.chat_template_file))
+    if options.grammar_file:
+        _named("--grammar-file", options.generation_defaults)
+    if options.json_schema_file:
+        _named("--json-schema-file", options.generation_defaults)
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
     for text in options.reverse_prompt:
@@ -25,6 +29,8 @@ def check(options: Options) -> None:
     for text in options.dry_sequence_breaker:
         _named("--dry-sequence-breaker", partial(options.unescaped, text))
     _check_tls(options)
+    if options.reranking and options.pooling not in ("", "rank"):
+        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
     if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
             f"--cache-type-v {options.cache_type_v} needs Flash Attention, "

@@ -1,9 +1,14 @@
 """`Options`: every option of the server as one struct."""
 
+import functools
+import json
+
 from engine.options import files, values
 from engine.options.tables.model import AUTO_SLOTS
 from engine.options.tables.serving import ServingOptions
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+
+_read_once = functools.cache(files.read_text)
 
 
 class Options(ServingOptions, kw_only=True, frozen=True):
@@ -20,6 +25,10 @@ class Options(ServingOptions, kw_only=True, frozen=True):
     def unified_kv_cache(self) -> bool:
         """Whether all slots share one KV cache."""
         return self.parallel < 0 if self.kv_unified is None else self.kv_unified
+
+    def embeds(self) -> bool:
+        """Whether the server embeds or reranks, and does not generate."""
+        return self.embedding or self.reranking
 
     def aliases(self) -> list[str]:
         """The names of `--alias`, without repetition, in alphabetical order: the first is
@@ -39,6 +48,12 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         if self.api_key_file:
             keys += files.api_keys(self.api_key_file)
         return list(dict.fromkeys(keys))
+
+    def _schema(self) -> str | None:
+        schema = self.json_schema
+        if self.json_schema_file:
+            schema = values.json_object(_read_once(self.json_schema_file))
+        return None if schema is None else json.dumps(schema, ensure_ascii=False)
 
     def unescaped(self, text: str) -> str:
         """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
@@ -80,4 +95,6 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             adaptive_decay=self.adaptive_decay,
             stop=[self.unescaped(text) for text in self.reverse_prompt],
             logit_bias=[(token, bias) for token, bias in self.logit_bias],
+            grammar=_read_once(self.grammar_file) if self.grammar_file else self.grammar,
+            json_schema=self._schema(),
         )

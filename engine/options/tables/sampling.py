@@ -1,7 +1,7 @@
 """Options that set the defaults of generation requests."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from engine.options import values
 from engine.options.declaration import INT32_MAX, Opt
@@ -304,6 +304,48 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             help="Adaptive-p: how slowly it forgets; about 1/(1-X) tokens count.",
         ),
     ] = 0.9
+    grammar: Annotated[
+        str,
+        _sampling(
+            names="--grammar",
+            metavar="GBNF",
+            help="A grammar that every text has to follow.",
+            default="none",
+            replaces=("grammar_file", "json_schema", "json_schema_file"),
+        ),
+    ] = ""
+    grammar_file: Annotated[
+        str,
+        _sampling(
+            names="--grammar-file",
+            metavar="FILE",
+            help="A file with a grammar that every text has to follow.",
+            default="none",
+            replaces=("grammar", "json_schema", "json_schema_file"),
+        ),
+    ] = ""
+    json_schema: Annotated[
+        dict[str, Any] | None,
+        _sampling(
+            names="-j --json-schema",
+            metavar="JSON",
+            help="A JSON schema that every text has to follow; {} stands for any object.",
+            default="none",
+            replaces=("grammar", "grammar_file", "json_schema_file"),
+            read=values.json_object,
+            show=values.show_json,
+        ),
+    ] = None
+    json_schema_file: Annotated[
+        str,
+        _sampling(
+            names="-jf --json-schema-file",
+            metavar="FILE",
+            help="A file with a JSON schema that every text has to follow.",
+            default="none",
+            replaces=("grammar", "grammar_file", "json_schema"),
+        ),
+    ] = ""
 
     # ---- texts ---------------------------------------------------------------------------
 

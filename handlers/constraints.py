@@ -1,0 +1,48 @@
+"""Which grammar or JSON schema a request wants: the many ways to say it, made into one."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import invalid_request
+
+_ANY_OBJECT = {"type": "object"}
+
+
+def constraint(body: Mapping[str, Any]) -> dict[str, str | None]:
+    """The fields `grammar` and `json_schema` of `GenerationParams` if `body` sets one of them;
+    the other one is off then. Nothing if it leaves both to the server's defaults.
+
+    Raises EngineError (invalid_request_error) if it asks for several at once.
+    """
+    wanted: dict[str, str | None] = {}
+    if grammar := body.get("grammar"):
+        wanted["grammar"] = grammar
+    if (schema := body.get("json_schema")) is not None:
+        wanted["json_schema"] = _text(schema)
+    if (schema := _of_response_format(body.get("response_format"))) is not None:
+        if "json_schema" in wanted and schema != _ANY_OBJECT:
+            raise invalid_request("json_schema and response_format can't be used together")
+        wanted.setdefault("json_schema", _text(schema))
+    if len(wanted) > 1:
+        raise invalid_request("a grammar and a JSON schema can't be used together")
+    return {"grammar": "", "json_schema": None, **wanted} if wanted else {}
+
+
+def _of_response_format(form: Mapping[str, Any] | None) -> Any:
+    """The schema of a `response_format`; None if it lets the answer be any text."""
+    if form is None or form["type"] == "text":
+        return None
+    if form["type"] == "json_schema":
+        schema = (form.get("json_schema") or {}).get("schema")
+        if schema is None and (schema := form.get("schema")) is None:
+            raise invalid_request("response_format: there is no schema for json_schema")
+        return schema
+    return form.get("schema") or _ANY_OBJECT
+
+
+def _text(schema: Any) -> str:
+    try:
+        return json.dumps(schema or _ANY_OBJECT, ensure_ascii=False)
+    except RecursionError:
+        raise invalid_request("Failed to parse JSON schema: it is nested too deep") from None
