@@ -17,6 +17,7 @@ import handlers.http.application
 import handlers.http.security
 import handlers.http.sse
 import handlers.http.validation
+import handlers.native_format
 import handlers.openai_format
 import handlers.tokenize
 from engine.embedded import model_path
@@ -102,8 +103,8 @@ def streams_have_no_end() -> None:
 
 
 def streams_have_a_broken_event() -> None:
-    original = handlers.completion.frame
-    handlers.completion.frame = lambda data: b'data: {"content": "a"}\n\n' + original(data)
+    original = handlers.native_format.frame
+    handlers.native_format.frame = lambda data: b'data: {"content": "a"}\n\n' + original(data)
 
 
 def streams_are_announced_as_text() -> None:
