@@ -16,6 +16,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_openai_completion": _COMPLETION,
     "create_chat_completion": _CHAT,
     "create_chat_completion_unversioned": _CHAT,
+    "create_infill": {
+        "input_prefix": "def add(a, b):\n    ",
+        "input_suffix": "\n    return total\n",
+        "n_predict": 4,
+        "seed": 7,
+    },
     "apply_template": {"messages": MESSAGES},
     "tokenize": {"content": "Hello world"},
     "detokenize": {"tokens": [5, 6, 7]},
@@ -23,9 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
 """One for each operation with a body."""
 
 GENERATING = [each.definition["operationId"] for each in contract.streaming()]
-POSTS = [
-    name for name, each in contract.operations().items() if "requestBody" in each.definition
-]
+POSTS = [name for name, each in contract.operations().items() if "requestBody" in each.definition]
 
 
 def path(operation_id: str) -> str:
@@ -43,6 +47,8 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> dict[str, Any]:
         changes["messages"] = [{"role": "user", "content": text}]
     elif operation_id == "tokenize":
         changes["content"] = text
+    elif operation_id == "create_infill":
+        changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
     else:
         changes["prompt"] = text
     return body(operation_id, **changes)

@@ -24,6 +24,7 @@ GENERATING = (
     "create_openai_completion",
     "create_chat_completion",
     "create_chat_completion_unversioned",
+    "create_infill",
 )
 
 

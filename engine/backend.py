@@ -10,12 +10,14 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from engine.infill import FimTokens
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.sampling import plan, window
@@ -205,6 +207,23 @@ class Model:
         # A vocabulary without end-of-text tokens would fail an assertion if asked to add one.
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
+
+    @cached_property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling in the middle; None for a model that wasn't trained to."""
+        vocab = self._vocab
+        prefix, suffix = C.llama_vocab_fim_pre(vocab), C.llama_vocab_fim_suf(vocab)
+        middle = C.llama_vocab_fim_mid(vocab)
+        if min(prefix, suffix, middle) < 0:
+            return None
+        repository, file = C.llama_vocab_fim_rep(vocab), C.llama_vocab_fim_sep(vocab)
+        return FimTokens(
+            prefix=prefix,
+            suffix=suffix,
+            middle=middle,
+            repository=repository if repository >= 0 else None,
+            file=file if file >= 0 else None,
+        )
 
     @property
     def vocab_type(self) -> int:

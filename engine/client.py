@@ -16,6 +16,7 @@ from engine.protocol import (
     FormatChat,
     GetSlots,
     ModelInfo,
+    Prompt,
     Reply,
     Slots,
     SlotState,
@@ -100,7 +101,7 @@ class EngineClient:
         return len(self._generations)
 
     def generate(
-        self, prompt: list[int | str], params: GenerationParams, *, echo_prompt: bool = False
+        self, prompt: Prompt, params: GenerationParams, *, echo_prompt: bool = False
     ) -> Generation:
         """Start a generation; `engine.protocol.Submit` says what the arguments mean."""
         id = self._new_id()

@@ -11,7 +11,8 @@ import numpy as np
 
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
 from engine.detokenizer import TextStream
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.infill import Gap, Room, prompt_tokens
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.protocol import (
@@ -19,6 +20,7 @@ from engine.protocol import (
     Event,
     Failed,
     Finished,
+    Infill,
     ModelInfo,
     SlotState,
     StopType,
@@ -104,6 +106,7 @@ class Engine:
         self.model = model
         self.context = Context(model, options, n_slots, unified)
         self.special = False  # whether control tokens show in generated text
+        self._suffix_first = options.spm_infill
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
@@ -142,7 +145,10 @@ class Engine:
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
-        tokens = self._tokenize_prompt(submit.prompt)
+        if isinstance(submit.prompt, Infill):
+            tokens = self._tokenize_gap(submit.prompt, submit.params.n_predict)
+        else:
+            tokens = self._tokenize(submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
             raise EngineError(
@@ -169,7 +175,28 @@ class Engine:
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
 
-    def _tokenize_prompt(self, prompt: list[int | str]) -> TokenArray:
+    def _tokenize_gap(self, infill: Infill, n_predict: int) -> TokenArray:
+        model = self.model
+        if model.fim is None:
+            raise not_supported("this model has no tokens for filling in the middle of a text")
+        gap = Gap(
+            prefix=self._tokenize(infill.prefix, special=False),
+            suffix=self._tokenize(infill.suffix, special=False),
+            middle=self._tokenize([infill.middle], special=False),
+            snippets=infill.extra,
+        )
+        return prompt_tokens(
+            gap,
+            model.fim,
+            lambda text: self._tokenize([text], special=False),
+            Room(n_ctx=self._scheduler.n_ctx, n_batch=self.context.n_batch, n_predict=n_predict),
+            bos=model.bos if model.add_bos else None,
+            suffix_first=self._suffix_first,
+        )
+
+    def _tokenize(self, prompt: list[int | str], *, special: bool = True) -> TokenArray:
+        """`special`: add the vocabulary's start and end tokens to a text that comes first, and
+        parse special-token syntax."""
         parts: list[TokenArray] = []
         ids: list[int] = []
         for i, element in enumerate(prompt):
@@ -178,7 +205,9 @@ class Engine:
                     parts.append(self.check_tokens(ids))
                     ids = []
                 text = element.encode()
-                parts.append(self.model.tokenize(text, add_special=i == 0, parse_special=True))
+                parts.append(
+                    self.model.tokenize(text, add_special=special and i == 0, parse_special=special)
+                )
             else:
                 ids.append(element)
         if ids:

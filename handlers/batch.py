@@ -6,8 +6,7 @@ from typing import Any, Self
 
 from engine.client import EngineClient, Generation
 from engine.params import GenerationParams
-from engine.protocol import Delta, Finished
-from handlers.generation import Prompt
+from engine.protocol import Delta, Finished, Prompt
 
 _Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
 

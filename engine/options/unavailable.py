@@ -59,10 +59,8 @@ _TABLE = """
 -bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
 --ctx-checkpoints --swa-checkpoints LLAMA_ARG_CTX_CHECKPOINTS
 -cram --cache-ram LLAMA_ARG_CACHE_RAM
---context-shift --no-context-shift LLAMA_ARG_CONTEXT_SHIFT
 -r --reverse-prompt
 -sp --special
---spm-infill
 --pooling LLAMA_ARG_POOLING
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
@@ -80,7 +78,6 @@ _TABLE = """
 --embedding --embeddings LLAMA_ARG_EMBEDDINGS
 --rerank --reranking LLAMA_ARG_RERANKING
 --threads-http LLAMA_ARG_THREADS_HTTP
---cache-reuse LLAMA_ARG_CACHE_REUSE
 --metrics LLAMA_ARG_ENDPOINT_METRICS
 --slot-save-path
 --media-path

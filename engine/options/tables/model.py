@@ -186,6 +186,35 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Keep the KV cache of a finished request for one that begins alike.",
         ),
     ] = True
+    cache_reuse: Annotated[
+        int,
+        _context(
+            names="--cache-reuse",
+            env="LLAMA_ARG_CACHE_REUSE",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="Behind the part of a prompt that begins as the cached text does, reuse cached "
+            "chunks of at least so many tokens at other positions, which is an approximation.",
+            default="0 (never)",
+        ),
+    ] = 0
+    context_shift: Annotated[
+        bool,
+        _context(
+            names="--context-shift",
+            negative="--no-context-shift",
+            env="LLAMA_ARG_CONTEXT_SHIFT",
+            help="Where the context is full, go on generating: drop a part of its oldest tokens.",
+        ),
+    ] = False
+    spm_infill: Annotated[
+        bool,
+        _context(
+            names="--spm-infill",
+            help="Put the suffix before the prefix in prompts of /infill, as some models want it.",
+        ),
+    ] = False
     slot_prompt_similarity: Annotated[
         float,
         _context(
