@@ -425,6 +425,12 @@ class Context:
         if not self._ctx:
             raise _fail("cannot create the context")
         self._memory = C.llama_get_memory(self._ctx)
+        # A recurrent state is of all tokens before: none of them can be taken out.
+        self.can_shift = bool(
+            C.llama_memory_can_shift(self._memory)
+            and not C.llama_model_is_recurrent(model._model)
+            and not C.llama_model_is_hybrid(model._model)
+        )
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
@@ -477,6 +483,18 @@ class Context:
         """Forget the tokens of `sequence` from position `start` on. False if this kind of
         memory can't be cut there; then nothing was removed."""
         return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`: the next decode rotates their keys. False if this kind of memory
+        can't (asked to, llama.cpp would abort); then nothing was changed. The cells must not be
+        shared with another sequence, which would find its tokens moved as well."""
+        if not self.can_shift:
+            return False
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
+            return False
+        C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        return True
 
     def close(self) -> None:
         if self._ctx:

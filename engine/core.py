@@ -28,6 +28,7 @@ from engine.protocol import (
     Timings,
 )
 from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.shifting import context_shift
 from engine.tokens import TokenArray, TokenBuffer
 
 
@@ -51,11 +52,14 @@ class Request:
             n_prompt=len(tokens),
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
+            n_reuse=params.n_cache_reuse,
         )
+        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
         self.stream = TextStream(params.stop)
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
+        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
         self.n_decoded = 0
         self.has_new_line = False
         self.stop_type: StopType = "none"
@@ -84,10 +88,16 @@ class Request:
         )
 
     def unsent_tokens(self) -> list[int]:
-        start = self.sequence.n_prompt + self.n_sent
-        tokens: list[int] = self.sequence.tokens.view(start).tolist()
+        self.spill()
+        tokens, self._spilled = self._spilled, []
         self.n_sent += len(tokens)
         return tokens
+
+    def spill(self) -> None:
+        """Put unsent tokens where no context shift drops them."""
+        n = self.n_decoded - self.n_sent - len(self._spilled)
+        tokens = self.sequence.tokens
+        self._spilled += tokens.view(len(tokens) - n).tolist()
 
     def take_text(self) -> str:
         text = "".join(self.pending_text)
@@ -116,10 +126,22 @@ class Engine:
             similarity=options.slot_prompt_similarity,
             continuous=options.cont_batching,
         )
+        self._shifts = options.context_shift
+        self._check_shifting(options)
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
         if options.warmup:
             self.context.warm_up()
+
+    def _check_shifting(self, options: Options) -> None:
+        if self.context.can_shift:
+            return
+        for name, wanted in (
+            ("--context-shift", options.context_shift),
+            ("--cache-reuse", options.cache_reuse > 0),
+        ):
+            if wanted:
+                raise BackendError(f"{name}: the memory of this model can't be shifted")
 
     @property
     def info(self) -> ModelInfo:
@@ -342,13 +364,29 @@ class Engine:
             request.stop_type = "word"
         elif token in self.model.eog:
             request.stop_type = "eos"
-        elif len(sequence.tokens) >= self._scheduler.n_ctx:
+        elif (full := len(sequence.tokens) >= self._scheduler.n_ctx) and not self._shifts:
             request.stop_type, request.truncated = "limit", True
-        elif request.n_decoded == request.params.n_predict:
+        elif request.n_decoded == request.params.n_predict or (full and not self._shift(request)):
             request.stop_type = "limit"
         else:
             return self._delta(request) if text and request.params.stream else None
         return self._finish(request)
+
+    def _shift(self, request: Request) -> bool:
+        """Drop a part of a text that fills its context. False if the memory refuses."""
+        request.truncated = True
+        sequence, params = request.sequence, request.params
+        n_keep = sequence.n_prompt
+        if params.n_keep >= 0:
+            begins = self.model.add_bos and sequence.tokens.view(0, 1)[0] == self.model.bos
+            n_keep = params.n_keep + int(begins)
+        n_keep, n_discard = context_shift(
+            sequence.n_past, self._scheduler.n_ctx, n_keep, params.n_discard
+        )
+        request.spill()
+        n_behind = max(0, request.n_prompt_kept - n_keep - n_discard)
+        request.n_prompt_kept = min(request.n_prompt_kept, n_keep) + n_behind
+        return self._scheduler.shift(sequence, n_keep, n_discard)
 
     def _delta(self, request: Request) -> Delta:
         text, tokens = request.take_text(), request.unsent_tokens()
@@ -419,14 +457,17 @@ class Engine:
             n_ctx=self._scheduler.n_ctx,
             is_processing=active is not None,
             params=request.params,
-            prompt=self._text(seq.tokens.view(0, seq.n_prompt)),
+            prompt=self._text(seq.tokens.view(0, request.n_prompt_kept)),
             has_next_token=active is not None,
             has_new_line=request.has_new_line,
             n_remain=request.n_remain,
             n_decoded=request.n_decoded,
             stopping_word=request.stream.stopping_word,
             n_prompt_tokens=seq.n_prompt,
-            n_prompt_tokens_processed=max(0, min(seq.n_past, seq.n_prompt) - seq.n_cached),
+            n_prompt_tokens_processed=(
+                seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
+            )
+            - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
         )
 

@@ -25,7 +25,6 @@ COMPLETION: Supported = {
     "t_max_predict_ms": [0, -1],
     "n_indent": [0],
     "return_progress": [False],
-    "n_cache_reuse": [0],
     "sse_ping_interval": [-1],
     "verbose": [False],
     "image_data": [[]],

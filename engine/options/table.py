@@ -47,6 +47,7 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             n_keep=self.keep,
             ignore_eos=self.ignore_eos,
             cache_prompt=self.cache_prompt,
+            n_cache_reuse=self.cache_reuse,
             seed=RANDOM_SEED if self.seed < 0 else self.seed,
             samplers=[SAMPLER_LETTERS[c] for c in self.sampler_seq] or list(self.samplers),
             temperature=max(self.temp, 0.0),
