@@ -1,6 +1,7 @@
 """What one option alone can't tell: files, and options that exclude or need each other."""
 
 from collections.abc import Callable
+from functools import partial
 
 from engine.options import files
 from engine.options.table import Options
@@ -19,6 +20,14 @@ def check(options: Options) -> None:
         _named("--chat-template-file", lambda: files.read_text(options.chat_template_file))
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
+    for name, paths in (
+        ("--control-vector", options.control_vector),
+        ("--control-vector-scaled", [path for path, _ in options.control_vector_scaled]),
+    ):
+        for path in paths:
+            _named(name, partial(files.check_gguf, path))
+    if options.direct_io and options.mlock:
+        raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
     _check_tls(options)
     if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(

@@ -1,6 +1,7 @@
 """`Options`: every option of the server as one struct."""
 
 from engine.options import files, values
+from engine.options.tables.compute import THREAD_PLACEMENT, ComputeOptions
 from engine.options.tables.model import AUTO_SLOTS
 from engine.options.tables.serving import ServingOptions
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
@@ -25,6 +26,19 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         """The names of `--alias`, without repetition, in alphabetical order: the first is
         the model's id."""
         return sorted({name.strip() for name in self.alias.split(",") if name.strip()})
+
+    def cpus(self) -> list[int]:
+        """The CPUs of --cpu-mask and --cpu-range; empty if any may be used."""
+        return sorted({*self.cpu_mask, *self.cpu_range})
+
+    def cpus_batch(self) -> list[int]:
+        """The same for batches."""
+        return sorted({*self.cpu_mask_batch, *self.cpu_range_batch}) or self.cpus()
+
+    def places_threads(self) -> bool:
+        """Whether anything is said of CPU threads but their number."""
+        own = ComputeOptions()
+        return any(getattr(self, name) != getattr(own, name) for name in THREAD_PLACEMENT)
 
     def hosts(self) -> list[str]:
         """The addresses and socket paths to listen on; never empty."""
