@@ -107,7 +107,7 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "n_predict": N_PREDICT}
 
 
-def has_input(context: Any) -> bool:
-    """Whether an operation takes anything that could be wrong."""
+def has_no_input(context: Any) -> bool:
+    """Whether an operation takes nothing that could be wrong."""
     raw = context.operation.definition.raw
-    return "requestBody" in raw or bool(raw.get("parameters"))
+    return not ("requestBody" in raw or raw.get("parameters"))
