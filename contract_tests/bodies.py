@@ -8,6 +8,8 @@ PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
+_EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
+_RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -23,13 +25,29 @@ BODIES: dict[str, dict[str, Any]] = {
         "seed": 7,
     },
     "apply_template": {"messages": MESSAGES},
+    "create_embedding": {"content": "A llama carries wool."},
+    "create_embedding_plural": {"content": "A llama carries wool."},
+    "create_openai_embeddings": _EMBEDDING,
+    "create_rerank": _RERANK,
+    "create_reranking": _RERANK,
+    "create_rerank_v1": _RERANK,
+    "create_reranking_v1": _RERANK,
     "tokenize": {"content": "Hello world"},
     "detokenize": {"tokens": [5, 6, 7]},
 }
 """One for each operation with a body."""
 
 GENERATING = [each.definition["operationId"] for each in contract.streaming()]
-POSTS = [name for name, each in contract.operations().items() if "requestBody" in each.definition]
+EMBEDDING = [name for name in BODIES if "embedding" in name]
+"""Of a server that was started with --embeddings."""
+RERANKING = [name for name in BODIES if "rerank" in name]
+"""Of a server that was started with --reranking."""
+POSTS = [
+    name
+    for name, each in contract.operations().items()
+    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING)
+]
+"""Of a server that generates."""
 
 
 def path(operation_id: str) -> str:
@@ -49,6 +67,10 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> dict[str, Any]:
         changes["content"] = text
     elif operation_id == "create_infill":
         changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
+    elif operation_id in EMBEDDING:
+        changes["input"] = [text]
+    elif operation_id in RERANKING:
+        changes["documents"] = [text]
     else:
         changes["prompt"] = text
     return body(operation_id, **changes)

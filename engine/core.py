@@ -11,10 +11,12 @@ import numpy as np
 
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
 from engine.detokenizer import TextStream
-from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from engine.infill import Gap, Room, prompt_tokens
+from engine.errors import ErrorInfo, invalid_request
+from engine.infill import Room
+from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
+from engine.prompts import exceeds_context, tokenize_gap, tokenize_prompt
 from engine.protocol import (
     Delta,
     Event,
@@ -145,23 +147,7 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        model = self.model
-        return ModelInfo(
-            vocab_type=model.vocab_type,
-            n_vocab=model.n_vocab,
-            n_ctx_train=model.n_ctx_train,
-            n_embd=model.n_embd,
-            n_params=model.n_params,
-            size=model.size,
-            description=model.description,
-            bos_token=model.token_text(model.bos),
-            eos_token=model.token_text(model.eos),
-            add_bos=model.add_bos,
-            add_eos=model.add_eos,
-            chat_template=model.chat_template,
-            n_slots=self._scheduler.n_slots,
-            n_ctx=self._scheduler.n_ctx,
-        )
+        return model_info(self.model, n_slots=self._scheduler.n_slots, n_ctx=self._scheduler.n_ctx)
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -170,17 +156,10 @@ class Engine:
         if isinstance(submit.prompt, Infill):
             tokens = self._tokenize_gap(submit.prompt, submit.params.n_predict)
         else:
-            tokens = self._tokenize(submit.prompt)
+            tokens = tokenize_prompt(self.model, submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
-            raise EngineError(
-                ErrorInfo(
-                    type="exceed_context_size_error",
-                    message=f"the request has {len(tokens)} tokens, the context only {n_ctx}",
-                    n_prompt_tokens=len(tokens),
-                    n_ctx=n_ctx,
-                )
-            )
+            raise exceeds_context(len(tokens), n_ctx)
         params = submit.params
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)  # so that the answer can tell it
@@ -198,55 +177,8 @@ class Engine:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
 
     def _tokenize_gap(self, infill: Infill, n_predict: int) -> TokenArray:
-        model = self.model
-        if model.fim is None:
-            raise not_supported("this model has no tokens for filling in the middle of a text")
-        gap = Gap(
-            prefix=self._tokenize(infill.prefix, special=False),
-            suffix=self._tokenize(infill.suffix, special=False),
-            middle=self._tokenize([infill.middle], special=False),
-            snippets=infill.extra,
-        )
-        return prompt_tokens(
-            gap,
-            model.fim,
-            lambda text: self._tokenize([text], special=False),
-            Room(n_ctx=self._scheduler.n_ctx, n_batch=self.context.n_batch, n_predict=n_predict),
-            bos=model.bos if model.add_bos else None,
-            suffix_first=self._suffix_first,
-        )
-
-    def _tokenize(self, prompt: list[int | str], *, special: bool = True) -> TokenArray:
-        """`special`: add the vocabulary's start and end tokens to a text that comes first, and
-        parse special-token syntax."""
-        parts: list[TokenArray] = []
-        ids: list[int] = []
-        for i, element in enumerate(prompt):
-            if isinstance(element, str):
-                if ids:
-                    parts.append(self.check_tokens(ids))
-                    ids = []
-                text = element.encode()
-                parts.append(
-                    self.model.tokenize(text, add_special=special and i == 0, parse_special=special)
-                )
-            else:
-                ids.append(element)
-        if ids:
-            parts.append(self.check_tokens(ids))
-        if not parts:
-            return np.empty(0, np.int32)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def check_tokens(self, ids: list[int]) -> TokenArray:
-        """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
-        wide = np.array(ids, np.int64)
-        wrong = np.flatnonzero((wide < 0) | (wide >= self.model.n_vocab))
-        if len(wrong):
-            raise invalid_request(
-                f"token {wide[wrong[0]]} is not in the vocabulary of {self.model.n_vocab} tokens"
-            )
-        return wide.astype(np.int32)
+        room = Room(n_ctx=self._scheduler.n_ctx, n_batch=self.context.n_batch, n_predict=n_predict)
+        return tokenize_gap(self.model, infill, room, suffix_first=self._suffix_first)
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""

@@ -66,7 +66,7 @@ class Room:
         return self.n_ctx - 1 - reserved
 
 
-def prompt_tokens(
+def gap_tokens(
     gap: Gap, fim: FimTokens, encode: Encode, room: Room, *, bos: int | None, suffix_first: bool
 ) -> TokenArray:
     """The prompt for `gap`.

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -21,12 +21,15 @@ from typing import BinaryIO, TypeVar
 from engine.backend import BackendError, Model, initialize
 from engine.core import Engine, Request
 from engine.embedded import model_path
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.embedding import Embedder, Job
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.options import Options
+from engine.prompts import check_tokens
 from engine.protocol import (
     HEADER,
     Cancel,
     Detokenize,
+    Embed,
     Event,
     Failed,
     FormatChat,
@@ -38,6 +41,7 @@ from engine.protocol import (
     Progress,
     Ready,
     Reply,
+    Rerank,
     Slots,
     Step,
     Submit,
@@ -46,6 +50,7 @@ from engine.protocol import (
     Tokenize,
     Tokens,
     ToServer,
+    Vectors,
     frame,
     to_engine_decoder,
 )
@@ -87,10 +92,10 @@ class Link:
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine, link: Link) -> None:
+    def __init__(self, engine: Engine | Embedder, link: Link) -> None:
         self._engine = engine
         self._link = link
-        self._inbox: SimpleQueue[Request | Cancel | GetSlots | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Request | Job | Cancel | GetSlots | None] = SimpleQueue()
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
@@ -100,6 +105,20 @@ class Worker:
         while self._take_messages():
             if self._engine.has_work:
                 self._step()
+
+    @property
+    def _generator(self) -> Engine:
+        """Raises `EngineError` if this process embeds."""
+        if not isinstance(self._engine, Engine):
+            raise not_supported("this engine process does not generate")
+        return self._engine
+
+    @property
+    def _embedder(self) -> Embedder:
+        """Raises `EngineError` if this process generates."""
+        if not isinstance(self._engine, Embedder):
+            raise not_supported("this engine process does not embed")
+        return self._engine
 
     # ---- the main thread -----------------------------------------------------------------
 
@@ -116,15 +135,21 @@ class Worker:
             self._handle(message)
             block = block and not self._engine.has_work
 
-    def _handle(self, message: Request | Cancel | GetSlots) -> None:
+    def _handle(self, message: Request | Job | Cancel | GetSlots) -> None:
         match message:
             case Request(id=id):
                 self._preparing.discard(id)
                 if id in self._cancelled:
                     self._cancelled.discard(id)
                     message.close()
-                elif (event := self._engine.submit(message)) is not None:
+                elif (event := self._generator.submit(message)) is not None:
                     self._link.send(Step([event]))
+            case Job(id=id):
+                self._preparing.discard(id)
+                if id in self._cancelled:
+                    self._cancelled.discard(id)
+                else:
+                    self._embedder.submit(message)
             case Cancel(id=id):
                 if id in self._preparing:
                     self._cancelled.add(id)
@@ -134,9 +159,9 @@ class Worker:
                 self._link.send(Slots(id, self._engine.slots()))
 
     def _step(self) -> None:
-        events: list[Event] = self._engine.step()
+        events: Sequence[Event | Vectors] = self._engine.step()
         if events:
-            self._link.send(Step(events))
+            self._link.send(Step(list(events)))
 
     # ---- the reader and its workers ------------------------------------------------------
 
@@ -146,6 +171,9 @@ class Worker:
                 case Submit(id=id):
                     self._preparing.add(id)
                     self._start(id, self._prepare, message)
+                case Embed(id=id) | Rerank(id=id):
+                    self._preparing.add(id)
+                    self._start(id, self._prepare_job, message)
                 case Tokenize(id=id):
                     self._start(id, self._tokenize, message)
                 case Detokenize(id=id):
@@ -180,7 +208,10 @@ class Worker:
         self._link.send(Failed(id, error))
 
     def _prepare(self, message: Submit) -> None:
-        self._inbox.put(self._engine.prepare(message))
+        self._inbox.put(self._generator.prepare(message))
+
+    def _prepare_job(self, message: Embed | Rerank) -> None:
+        self._inbox.put(self._embedder.prepare(message))
 
     def _tokenize(self, message: Tokenize) -> Tokens:
         model = self._engine.model
@@ -194,7 +225,7 @@ class Worker:
         return Tokens(message.id, ids, [Piece(id, _piece_text(model, id)) for id in ids])
 
     def _detokenize(self, message: Detokenize) -> Text:
-        tokens = self._engine.check_tokens(message.tokens).tolist()
+        tokens = check_tokens(self._engine.model, message.tokens).tolist()
         return Text(message.id, self._engine.model.detokenize(tokens).decode("utf-8", "replace"))
 
     def _format_chat(self, message: FormatChat) -> Text:
@@ -224,7 +255,7 @@ def _beat(link: Link) -> None:
             return  # the server is gone; the reader ends the process
 
 
-def _load(link: Link, options: Options) -> Engine | None:
+def _load(link: Link, options: Options) -> Engine | Embedder | None:
     path = options.model or str(model_path())
     sent = 0.0
 
@@ -237,8 +268,12 @@ def _load(link: Link, options: Options) -> Engine | None:
     try:
         initialize(options.numa)
         model = Model(path, options, progress)
-        if not model.has_decoder:
+        if not model.has_decoder and not options.embeds():
             raise BackendError(f"the model {path!r} has no decoder: it can't generate")
+        if options.embeds():
+            if model.has_encoder and model.has_decoder:
+                raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+            return Embedder(model, options)
         return Engine(model, options)
     except BackendError as error:
         link.send(LoadFailed(str(error)))

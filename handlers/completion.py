@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from engine.params import GenerationParams
-from engine.protocol import Delta, Finished
+from engine.protocol import Delta, Finished, Infill
 from handlers.answers import JSONAnswer
 from handlers.batch import Batch
 from handlers.generation import generation_params, parse_prompts, settings_json, timings_json
@@ -21,11 +21,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def create_completion(body: dict[str, Any]) -> Response:
-    """An object for one prompt, an array of them for several, or events with `stream`."""
+    """An object for one prompt, an array of them for several, or events with `stream`.
+
+    In place of the prompts there may be the gap that `handlers.infill` found in its request.
+    """
     refuse_unsupported(body, COMPLETION)
     current = runtime()
     params = generation_params(body, current.options.generation_defaults())
-    prompts = parse_prompts(body["prompt"])
+    given = body["prompt"]
+    prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
     engine = await current.supervisor.engine()
     model = body.get("model") or current.model_id
     result_json = NativeFormat(model, current.model_id, engine.info.n_ctx, params)

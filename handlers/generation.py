@@ -20,9 +20,9 @@ from engine.params import (
     SamplerName,
     sampler_name,
 )
-from engine.protocol import Infill, Prompt, Timings
+from engine.protocol import Timings
 
-TokensAndTexts = list[int | str]
+Prompt = list[int | str]
 
 MAX_TOKEN_ID = 0x7FFFFFFF  # llama_token is a signed 32-bit integer; the vocabulary is smaller
 
@@ -160,27 +160,23 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
 # ---- prompts -----------------------------------------------------------------------------
 
 
-def parse_prompts(prompt: Any) -> list[Prompt]:
-    """The prompts of a request, each a list of token ids and texts.
+def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, each a list of token ids and texts. `where` is the field's name.
 
     A list with a number in it is one prompt; any other list holds a prompt per element, which
     may be text, a list of ids and texts, or an object with `prompt_string`.
 
-    A gap, which `handlers.infill` has parsed, is one prompt as it is.
-
     Raises EngineError: invalid_request_error for other shapes and for empty lists,
     not_supported_error for multimodal data.
     """
-    if isinstance(prompt, Infill):
-        return [prompt]
     if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
-        return [_parse_prompt(prompt, "prompt")]
+        return [_parse_prompt(prompt, where)]
     if not prompt:
-        raise invalid_request("prompt: the list is empty")
-    return [_parse_prompt(element, f"prompt[{i}]") for i, element in enumerate(prompt)]
+        raise invalid_request(f"{where}: the list is empty")
+    return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
 
 
-def parse_part(part: str | list[Any], where: str) -> TokensAndTexts:
+def parse_part(part: str | list[Any], where: str) -> Prompt:
     """A text, or a list of token ids and texts, which may be empty.
 
     Raises EngineError (invalid_request_error) for what can't be a token.
@@ -188,7 +184,7 @@ def parse_part(part: str | list[Any], where: str) -> TokensAndTexts:
     return _parse_prompt(part, where) if part else []
 
 
-def _parse_prompt(prompt: Any, where: str) -> TokensAndTexts:
+def _parse_prompt(prompt: Any, where: str) -> Prompt:
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, Mapping) and "prompt_string" in prompt:

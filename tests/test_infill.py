@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.infill import FILE, REPOSITORY, SNIPPET, FimTokens, Gap, Room, prompt_tokens, share
+from engine.infill import FILE, REPOSITORY, SNIPPET, FimTokens, Gap, Room, gap_tokens, share
 from engine.tokens import TokenArray
 
 PLAIN = FimTokens(prefix=1, suffix=2, middle=3)
@@ -40,7 +40,7 @@ def build(
     suffix_first: bool = False,
 ) -> str:
     room = room or Room(n_ctx=10_000, n_batch=10_000, n_predict=0)
-    return decode(prompt_tokens(a_gap, fim, encode, room, bos=bos, suffix_first=suffix_first))
+    return decode(gap_tokens(a_gap, fim, encode, room, bos=bos, suffix_first=suffix_first))
 
 
 SNIPPETS = (("a.py", "one"), ("b.py", "two"))
@@ -143,8 +143,8 @@ def test_every_prompt_fits_and_is_made_of_the_right_ends(
     fim = REPO if repository else PLAIN
     room = Room(n_ctx=n_ctx, n_batch=n_batch, n_predict=n_predict)
     the_gap = gap(prefix, suffix, middle, tuple(snippets))
-    tokens = prompt_tokens(the_gap, fim, encode, room, bos=bos, suffix_first=suffix_first)
-    frame = prompt_tokens(
+    tokens = gap_tokens(the_gap, fim, encode, room, bos=bos, suffix_first=suffix_first)
+    frame = gap_tokens(
         gap("", "", middle), fim, encode, Room(n_ctx=9999, n_batch=9999, n_predict=0),
         bos=bos, suffix_first=suffix_first,
     )  # fmt: skip

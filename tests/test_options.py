@@ -172,6 +172,8 @@ def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, A
 def impossible(given_values: dict[str, Any]) -> bool:
     if given_values.get("mlock") and given_values.get("direct_io"):
         return True
+    if given_values.get("reranking") and given_values.get("pooling", "") not in ("", "rank"):
+        return True
     quantized = given_values.get("cache_type_v", "f16") not in ("f16", "f32", "bf16")
     return quantized and given_values.get("flash_attn") == "off"
 

@@ -29,6 +29,8 @@ def check(options: Options) -> None:
     if options.direct_io and options.mlock:
         raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
     _check_tls(options)
+    if options.reranking and options.pooling not in ("", "rank"):
+        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
     if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
             f"--cache-type-v {options.cache_type_v} needs Flash Attention, "

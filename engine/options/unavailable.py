@@ -40,7 +40,6 @@ _TABLE = """
 -cram --cache-ram LLAMA_ARG_CACHE_RAM
 -r --reverse-prompt
 -sp --special
---pooling LLAMA_ARG_POOLING
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
 --mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO
@@ -54,8 +53,6 @@ _TABLE = """
 --webui-config LLAMA_ARG_WEBUI_CONFIG
 --webui-config-file LLAMA_ARG_WEBUI_CONFIG_FILE
 --webui --no-webui LLAMA_ARG_WEBUI
---embedding --embeddings LLAMA_ARG_EMBEDDINGS
---rerank --reranking LLAMA_ARG_RERANKING
 --threads-http LLAMA_ARG_THREADS_HTTP
 --metrics LLAMA_ARG_ENDPOINT_METRICS
 --slot-save-path
