@@ -28,6 +28,10 @@ def check(options: Options) -> None:
             _named(name, partial(files.check_gguf, path))
     if options.direct_io and options.mlock:
         raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
+    for text in options.reverse_prompt:
+        _named("--reverse-prompt", partial(options.unescaped, text))
+    for text in options.dry_sequence_breaker:
+        _named("--dry-sequence-breaker", partial(options.unescaped, text))
     _check_tls(options)
     if options.reranking and options.pooling not in ("", "rank"):
         raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")

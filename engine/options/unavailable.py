@@ -11,7 +11,6 @@ _TABLE = """
 -cl --cache-list
 --completion-bash
 --verbose-prompt
--e --escape --no-escape
 -dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
@@ -29,8 +28,6 @@ _TABLE = """
 --offline
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
---adaptive-target
---adaptive-decay
 --grammar
 --grammar-file
 -j --json-schema
@@ -38,8 +35,6 @@ _TABLE = """
 -bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
 --ctx-checkpoints --swa-checkpoints LLAMA_ARG_CTX_CHECKPOINTS
 -cram --cache-ram LLAMA_ARG_CACHE_RAM
--r --reverse-prompt
--sp --special
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
 --mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO
