@@ -18,6 +18,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_openai_completion": _COMPLETION,
     "create_chat_completion": _CHAT,
     "create_chat_completion_unversioned": _CHAT,
+    "create_infill": {
+        "input_prefix": "def add(a, b):\n    ",
+        "input_suffix": "\n    return total\n",
+        "n_predict": 4,
+        "seed": 7,
+    },
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
     "create_embedding_plural": {"content": "A llama carries wool."},
@@ -59,6 +65,8 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> dict[str, Any]:
         changes["messages"] = [{"role": "user", "content": text}]
     elif operation_id == "tokenize":
         changes["content"] = text
+    elif operation_id == "create_infill":
+        changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
     elif operation_id in EMBEDDING:
         changes["input"] = [text]
     elif operation_id in RERANKING:

@@ -27,6 +27,7 @@ GENERATING = (
     "create_openai_completion",
     "create_chat_completion",
     "create_chat_completion_unversioned",
+    "create_infill",
 )
 
 

@@ -1,4 +1,5 @@
-"""llama.cpp behind a small typed surface: the only module that touches its C API.
+"""llama.cpp behind a small typed surface: the only module that touches its C API (what lies
+below, ggml's own functions, is in `engine.ggml`).
 
 `Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one
 sampler chain. Each frees what it allocated in `close()`. Every bound that the C code asserts
@@ -17,11 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from engine import control_vector
+from engine.errors import BackendError as BackendError
+from engine.ggml import ThreadPool, tensor_overrides
+from engine.ggml import function as _ggml
+from engine.infill import FimTokens
 from engine.options import Options, Pooling
 from engine.params import GenerationParams
 from engine.sampling import plan, window
 
 log = logging.getLogger("engine.llama")
+perf_log = logging.getLogger("engine.perf")
+perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
 TokenArray = npt.NDArray[np.int32]
 Vectors = npt.NDArray[np.float32]
@@ -62,10 +70,6 @@ _POOLING: dict[Pooling | Literal[""], int] = {
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
-
-
-class BackendError(Exception):
-    """llama.cpp refused: the message is its own last error line, or ours."""
 
 
 class OutOfCellsError(Exception):
@@ -128,15 +132,6 @@ def physical_cores() -> int:
     return max(1, len(siblings))
 
 
-def _ggml(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
-    """A function of ggml, which the bindings do not declare."""
-    from llama_cpp._ggml import libggml
-
-    function: Callable[..., Any] = getattr(libggml, name)
-    function.restype, function.argtypes = restype, list(argtypes)  # type: ignore[attr-defined]
-    return function
-
-
 def _devices() -> list[tuple[str, str, int, int]]:
     """(handle's name, description, free bytes, total bytes) of every offloading device."""
     count = _ggml("ggml_backend_dev_count", ctypes.c_size_t)
@@ -185,6 +180,8 @@ class Model:
         params.main_gpu = options.main_gpu
         params.load_mode = _load_mode(options)
         params.check_tensors = options.check_tensors
+        params.use_extra_bufts = options.repack
+        params.no_host = options.no_host
         # ctypes keeps no reference to what a struct points to: these locals do.
         split = _tensor_split(options)
         if split is not None:
@@ -192,6 +189,9 @@ class Model:
         overrides = _kv_overrides(options.override_kv)
         if overrides is not None:
             params.kv_overrides = overrides
+        placed = tensor_overrides(options)
+        if placed is not None:
+            params.tensor_buft_overrides = ctypes.cast(placed, ctypes.c_void_p)
         devices = _device_list(options.device)
         if devices is not None:
             params.devices = ctypes.cast(devices, ctypes.c_void_p)
@@ -221,6 +221,23 @@ class Model:
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
 
+    @cached_property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling in the middle; None for a model that wasn't trained to."""
+        vocab = self._vocab
+        prefix, suffix = C.llama_vocab_fim_pre(vocab), C.llama_vocab_fim_suf(vocab)
+        middle = C.llama_vocab_fim_mid(vocab)
+        if min(prefix, suffix, middle) < 0:
+            return None
+        repository, file = C.llama_vocab_fim_rep(vocab), C.llama_vocab_fim_sep(vocab)
+        return FimTokens(
+            prefix=prefix,
+            suffix=suffix,
+            middle=middle,
+            repository=repository if repository >= 0 else None,
+            file=file if file >= 0 else None,
+        )
+
     @property
     def vocab_type(self) -> int:
         return int(C.llama_vocab_type(self._vocab))
@@ -232,6 +249,10 @@ class Model:
     @property
     def n_embd(self) -> int:
         return int(C.llama_model_n_embd(self._model))
+
+    @property
+    def n_layer(self) -> int:
+        return int(C.llama_model_n_layer(self._model))
 
     @property
     def n_params(self) -> int:
@@ -349,6 +370,8 @@ class Model:
 
 
 def _load_mode(options: Options) -> int:
+    if options.direct_io:
+        return int(C.LLAMA_LOAD_MODE_DIRECT_IO)
     modes = {
         (False, False): C.LLAMA_LOAD_MODE_NONE,
         (True, False): C.LLAMA_LOAD_MODE_MMAP,
@@ -407,6 +430,42 @@ def _device_list(names: Sequence[str]) -> Any:
     return (ctypes.c_void_p * (len(handles) + 1))(*handles)
 
 
+def _llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of llama.cpp that the bindings do not declare."""
+    function: Callable[..., Any] = getattr(C._lib, name)
+    function.restype, function.argtypes = restype, list(argtypes)  # type: ignore[attr-defined]
+    return function
+
+
+def _threads(options: Options) -> tuple[int, int]:
+    """How many threads generate, and how many evaluate batches."""
+    n = options.threads
+    if n <= 0:
+        n = physical_cores()
+        if cpus := options.cpus():
+            n = min(n, len(cpus))
+    return n, options.threads_batch if options.threads_batch > 0 else n
+
+
+def _thread_pools(options: Options) -> list[ThreadPool]:
+    """One for generating and one for batches; none if llama.cpp's own threads will do."""
+    if not options.places_threads():
+        return []
+    n_threads, n_threads_batch = _threads(options)
+    o = options
+    batch_priority = o.prio if o.prio_batch < 0 else o.prio_batch
+    return [
+        ThreadPool(n_threads, o.cpus(), strict=o.cpu_strict == 1, priority=o.prio, poll=o.poll),
+        ThreadPool(
+            n_threads_batch,
+            o.cpus_batch(),
+            strict=(o.cpu_strict if o.cpu_strict_batch < 0 else o.cpu_strict_batch) == 1,
+            priority=batch_priority,
+            poll=o.poll if o.poll_batch < 0 else o.poll_batch,
+        ),
+    ]
+
+
 # ---- the context -------------------------------------------------------------------------
 
 
@@ -433,9 +492,7 @@ class Context:
         params.n_batch = options.batch_size
         params.n_ubatch = min(options.ubatch_size, options.batch_size)
         params.n_seq_max = n_seq
-        threads = options.threads if options.threads > 0 else physical_cores()
-        params.n_threads = threads
-        params.n_threads_batch = options.threads_batch if options.threads_batch > 0 else threads
+        params.n_threads, params.n_threads_batch = _threads(options)
         params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
         params.rope_freq_base = options.rope_freq_base
         params.rope_freq_scale = (
@@ -453,7 +510,9 @@ class Context:
         params.op_offload = options.op_offload
         params.swa_full = options.swa_full
         params.kv_unified = unified
-        params.no_perf = True
+        params.no_perf = not options.perf
+        self._perf = options.perf
+        self._pools = _thread_pools(options)
         if options.embeds():
             _set_pooling(params, options)
         _errors.clear()
@@ -464,10 +523,31 @@ class Context:
         if not self._memory and not options.embeds():
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
+        # A recurrent state is of all tokens before: none of them can be taken out.
+        self.can_shift = bool(
+            C.llama_memory_can_shift(self._memory)
+            and not C.llama_model_is_recurrent(model._model)
+            and not C.llama_model_is_hybrid(model._model)
+        )
+        if self._pools:
+            attach = _llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
+            attach(self._ctx, *[pool.handle for pool in self._pools])
+        self._apply_control_vectors(options)
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
         self._allocate_batch()
+
+    def _apply_control_vectors(self, options: Options) -> None:
+        files = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+        if not files:
+            return
+        n_embd, n_layer = self.model.n_embd, self.model.n_layer
+        data = control_vector.combine(files, n_embd, n_layer)
+        first, last = options.control_vector_layer_range or (1, n_layer)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
+            raise _fail("cannot apply the control vectors")
 
     def _allocate_batch(self) -> None:
         n = self.n_batch
@@ -529,10 +609,35 @@ class Context:
         memory can't be cut there; then nothing was removed."""
         return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
 
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`: the next decode rotates their keys. False if this kind of memory
+        can't (asked to, llama.cpp would abort); then nothing was changed. The cells must not be
+        shared with another sequence, which would find its tokens moved as well."""
+        if not self.can_shift:
+            return False
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
+            return False
+        C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        return True
+
     def close(self) -> None:
-        if self._ctx:
-            C.llama_free(self._ctx)
-            self._ctx = None
+        if not self._ctx:
+            return
+        if self._perf:
+            perf = C.llama_perf_context(self._ctx)
+            perf_log.info(
+                "prompts: %d tokens, %.1f ms; generating: %d decodes, %.1f ms; graphs reused: %d",
+                perf.n_p_eval,
+                perf.t_p_eval_ms,
+                perf.n_eval,
+                perf.t_eval_ms,
+                perf.n_reused,
+            )
+        C.llama_free(self._ctx)
+        self._ctx = None
+        for pool in self._pools:
+            pool.close()
 
 
 def _set_pooling(params: Any, options: Options) -> None:

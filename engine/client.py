@@ -19,6 +19,7 @@ from engine.protocol import (
     FormatChat,
     GetSlots,
     ModelInfo,
+    Prompt,
     Reply,
     Rerank,
     Slots,
@@ -123,7 +124,7 @@ class EngineClient:
 
     def generate(
         self,
-        prompt: list[int | str],
+        prompt: Prompt,
         params: GenerationParams,
         *,
         echo_prompt: bool = False,

@@ -21,17 +21,19 @@ from engine.constraints import Compiler, Constraint, ConstraintError
 from engine.detokenizer import IndentLimit, TextStream
 from engine.errors import ErrorInfo, invalid_request
 from engine.gbnf import GrammarError
+from engine.infill import Room
 from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.probabilities import ProbabilityLog
-from engine.prompts import exceeds_context, tokenize_prompt
+from engine.prompts import exceeds_context, tokenize_gap, tokenize_prompt
 from engine.protocol import (
     Accepted,
     Delta,
     Event,
     Failed,
     Finished,
+    Infill,
     ModelInfo,
     PromptProgress,
     SlotState,
@@ -40,6 +42,7 @@ from engine.protocol import (
     Timings,
 )
 from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.shifting import context_shift
 from engine.tokens import TokenArray, TokenBuffer
 
 
@@ -65,7 +68,9 @@ class Request:
             n_prompt=len(tokens),
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
+            n_reuse=params.n_cache_reuse,
         )
+        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
         self.constraint: Constraint | None = None
         self.stream = TextStream(params.stop)
@@ -73,6 +78,7 @@ class Request:
         self.probs = probs  # None: not wanted
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
+        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
         self.n_decoded = 0
         self.has_new_line = False
         self.stop_type: StopType = "none"
@@ -134,10 +140,16 @@ class Request:
         return text
 
     def unsent_tokens(self) -> list[int]:
-        start = self.sequence.n_prompt + self.n_sent
-        tokens: list[int] = self.sequence.tokens.view(start).tolist()
+        self.spill()
+        tokens, self._spilled = self._spilled, []
         self.n_sent += len(tokens)
         return tokens
+
+    def spill(self) -> None:
+        """Put unsent tokens where no context shift drops them."""
+        n = self.n_decoded - self.n_sent - len(self._spilled)
+        tokens = self.sequence.tokens
+        self._spilled += tokens.view(len(tokens) - n).tolist()
 
     def take_text(self) -> str:
         text = "".join(self.pending_text)
@@ -156,6 +168,7 @@ class Engine:
         self.model = model
         self.context = Context(model, options, n_slots, unified)
         self.special = options.special  # whether control tokens show in generated text
+        self._suffix_first = options.spm_infill
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
@@ -165,12 +178,24 @@ class Engine:
             similarity=options.slot_prompt_similarity,
             continuous=options.cont_batching,
         )
+        self._shifts = options.context_shift
+        self._check_shifting(options)
         self._requests: dict[int, Request] = {}
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
         if options.warmup:
             self.context.warm_up()
+
+    def _check_shifting(self, options: Options) -> None:
+        if self.context.can_shift:
+            return
+        for name, wanted in (
+            ("--context-shift", options.context_shift),
+            ("--cache-reuse", options.cache_reuse > 0),
+        ):
+            if wanted:
+                raise BackendError(f"{name}: the memory of this model can't be shifted")
 
     @property
     def info(self) -> ModelInfo:
@@ -180,7 +205,10 @@ class Engine:
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
-        tokens = tokenize_prompt(self.model, submit.prompt)
+        if isinstance(submit.prompt, Infill):
+            tokens = self._tokenize_gap(submit.prompt, submit.params.n_predict)
+        else:
+            tokens = tokenize_prompt(self.model, submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
             raise exceeds_context(len(tokens), n_ctx)
@@ -211,6 +239,10 @@ class Engine:
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
+
+    def _tokenize_gap(self, infill: Infill, n_predict: int) -> TokenArray:
+        room = Room(n_ctx=self._scheduler.n_ctx, n_batch=self.context.n_batch, n_predict=n_predict)
+        return tokenize_gap(self.model, infill, room, suffix_first=self._suffix_first)
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
@@ -364,12 +396,13 @@ class Engine:
             request.stop_type = "word"
         elif ends or token in self.model.eog:
             request.stop_type = "eos"
-        elif len(sequence.tokens) >= self._scheduler.n_ctx:
+        elif (full := len(sequence.tokens) >= self._scheduler.n_ctx) and not self._shifts:
             request.stop_type, request.truncated = "limit", True
         elif (
             request.n_decoded == request.params.n_predict
             or (request.indent is not None and request.indent.reached)
             or (new_line and self._out_of_time(request))
+            or (full and not self._shift(request))
         ):
             request.stop_type = "limit"
         else:
@@ -380,6 +413,22 @@ class Engine:
     def _out_of_time(request: Request) -> bool:
         limit = request.params.t_max_predict_ms
         return 0 < limit < 1e3 * (request.last_token - request.first_token)
+
+    def _shift(self, request: Request) -> bool:
+        """Drop a part of a text that fills its context. False if the memory refuses."""
+        request.truncated = True
+        sequence, params = request.sequence, request.params
+        n_keep = sequence.n_prompt
+        if params.n_keep >= 0:
+            begins = self.model.add_bos and sequence.tokens.view(0, 1)[0] == self.model.bos
+            n_keep = params.n_keep + int(begins)
+        n_keep, n_discard = context_shift(
+            sequence.n_past, self._scheduler.n_ctx, n_keep, params.n_discard
+        )
+        request.spill()
+        n_behind = max(0, request.n_prompt_kept - n_keep - n_discard)
+        request.n_prompt_kept = min(request.n_prompt_kept, n_keep) + n_behind
+        return self._scheduler.shift(sequence, n_keep, n_discard)
 
     def _delta(self, request: Request) -> Delta:
         text, tokens = request.take_text(), request.unsent_tokens()
@@ -466,14 +515,17 @@ class Engine:
             n_ctx=self._scheduler.n_ctx,
             is_processing=active is not None,
             params=request.params,
-            prompt=self._text(seq.tokens.view(0, seq.n_prompt)),
+            prompt=self._text(seq.tokens.view(0, request.n_prompt_kept)),
             has_next_token=active is not None,
             has_new_line=request.has_new_line,
             n_remain=request.n_remain,
             n_decoded=request.n_decoded,
             stopping_word=request.stream.stopping_word,
             n_prompt_tokens=seq.n_prompt,
-            n_prompt_tokens_processed=max(0, min(seq.n_past, seq.n_prompt) - seq.n_cached),
+            n_prompt_tokens_processed=(
+                seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
+            )
+            - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
         )
 

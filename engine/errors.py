@@ -25,6 +25,10 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     n_ctx: int | None = None
 
 
+class BackendError(Exception):
+    """llama.cpp, or a file for it, refused: the message is one line for whoever runs the server."""
+
+
 class EngineError(Exception):
     """Ends a request with `info`; the handlers turn it into the HTTP error envelope."""
 

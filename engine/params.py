@@ -66,6 +66,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     stop: list[str] = []
     ignore_eos: bool = False
     cache_prompt: bool = True
+    n_cache_reuse: int = 0
     id_slot: int = -1
     return_tokens: bool = False
     timings_per_token: bool = False

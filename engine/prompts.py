@@ -5,12 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.backend import Model
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.infill import Gap, Room, gap_tokens
+from engine.protocol import Infill
 from engine.tokens import TokenArray
 
 
-def tokenize_prompt(model: Model, prompt: Sequence[int | str]) -> TokenArray:
+def tokenize_prompt(
+    model: Model, prompt: Sequence[int | str], *, special: bool = True
+) -> TokenArray:
     """The tokens of a sequence of token ids and texts, in the way of `protocol.Submit`.
+
+    Without `special` nothing is added to a text, and it can't bring special tokens in.
 
     Raises `EngineError` if a token id is not in the vocabulary.
     """
@@ -22,7 +28,9 @@ def tokenize_prompt(model: Model, prompt: Sequence[int | str]) -> TokenArray:
                 parts.append(check_tokens(model, ids))
                 ids = []
             text = element.encode()
-            parts.append(model.tokenize(text, add_special=i == 0, parse_special=True))
+            parts.append(
+                model.tokenize(text, add_special=special and i == 0, parse_special=special)
+            )
         else:
             ids.append(element)
     if ids:
@@ -30,6 +38,29 @@ def tokenize_prompt(model: Model, prompt: Sequence[int | str]) -> TokenArray:
     if not parts:
         return np.empty(0, np.int32)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool) -> TokenArray:
+    """The prompt for a gap, cut to what there is room for.
+
+    Raises `EngineError` if the model has no tokens for that, or a token id is unknown.
+    """
+    if model.fim is None:
+        raise not_supported("this model has no tokens for filling in the middle of a text")
+    gap = Gap(
+        prefix=tokenize_prompt(model, infill.prefix, special=False),
+        suffix=tokenize_prompt(model, infill.suffix, special=False),
+        middle=tokenize_prompt(model, [infill.middle], special=False),
+        snippets=infill.extra,
+    )
+    return gap_tokens(
+        gap,
+        model.fim,
+        lambda text: tokenize_prompt(model, [text], special=False),
+        room,
+        bos=model.bos if model.add_bos else None,
+        suffix_first=suffix_first,
+    )
 
 
 def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:

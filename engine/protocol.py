@@ -26,8 +26,24 @@ class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
     options: Options
 
 
+class Infill(msgspec.Struct, frozen=True):
+    """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
+
+    `middle` is how the text in the gap begins; `extra` has (file name, text) pairs. The engine
+    makes the prompt (`engine.infill`). Special-token syntax inside of the texts means nothing.
+    """
+
+    prefix: list[int | str]
+    suffix: list[int | str]
+    middle: str = ""
+    extra: list[tuple[str, str]] = []
+
+
+Prompt = list[int | str] | Infill
+
+
 class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
-    """Generate from `prompt`, a sequence of token ids and texts to be tokenized.
+    """Generate from `prompt`, a sequence of token ids and texts to be tokenized, or a gap.
 
     The model's special start and end tokens are added when the first element is text (and
     the vocabulary asks for them); special-token syntax inside texts is parsed. With
@@ -36,7 +52,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     """
 
     id: int
-    prompt: list[int | str]
+    prompt: Prompt
     params: GenerationParams
     echo_prompt: bool = False
     confirm: bool = False

@@ -12,13 +12,18 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.prefix_cache import PrefixCache
-from engine.tokens import TokenBuffer
+from engine.prefix_cache import ALL, PrefixCache
+from engine.shifting import reusable_chunks
+from engine.tokens import TokenArray, TokenBuffer
 
 
 class KVCache(Protocol):
     def remove(self, sequence: int, start: int) -> bool:
         """Forget the cells of `sequence` from position `start`; False if it can't be cut."""
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the cells of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`; False if this can't be done, and nothing was."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -27,7 +32,8 @@ class Sequence:
 
     `n_past` tokens are in the KV cache of slot `slot` (-1: waiting). `n_cached` of the prompt
     were there already when it was admitted. It is `generating` once its first token is
-    sampled.
+    sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
+    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`.
     """
 
     id: int
@@ -35,6 +41,8 @@ class Sequence:
     n_prompt: int
     id_slot: int = -1
     cache_prompt: bool = True
+    n_reuse: int = 0
+    n_exact: int = ALL
     n_past: int = 0
     n_cached: int = 0
     slot: int = -1
@@ -127,13 +135,25 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
-        self.cache.put(sequence.slot, sequence.tokens.view(0, sequence.n_past))
+        held = sequence.tokens.view(0, sequence.n_past)
+        self.cache.put(sequence.slot, held, sequence.n_exact)
         self._free_slot(sequence)
 
     def discard(self, sequence: Sequence) -> None:
         """Free the slot of `sequence` and its cells, whose state is not to be trusted."""
         self._kv.remove(sequence.slot, 0)
         self._free_slot(sequence)
+
+    def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
+        """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
+        its text and from the KV cache, which must hold them. False if the memory can't do it."""
+        stop = n_keep + n_discard
+        if not self._kv.cut_out(sequence.slot, n_keep, stop):
+            return False
+        sequence.tokens.remove(n_keep, stop)
+        sequence.n_past -= n_discard
+        sequence.n_exact = min(sequence.n_exact, n_keep)
+        return True
 
     def _free_slot(self, sequence: Sequence) -> None:
         del self._active[sequence.slot]
@@ -218,12 +238,16 @@ class Scheduler:
         return best
 
     def _place(self, sequence: Sequence, slot: int) -> None:
-        n_shared = 0
+        n_shared, n_exact = 0, ALL
+        text, moving = sequence.tokens.view(), sequence.n_reuse > 0
         if sequence.cache_prompt:
-            n_shared = self.cache.common_prefix(slot, sequence.tokens.view())
-            # The last token is evaluated again: its logits are not kept.
-            n_shared = min(n_shared, len(sequence.tokens) - 1)
-        self.cache.take(slot)
+            n_shared = self.cache.common_prefix(slot, text, approximate=moving)
+        cached = self.cache.take(slot)
+        if sequence.cache_prompt and moving:
+            n_exact = min(cached.n_exact, n_shared)
+            n_shared = self._reuse(slot, cached.tokens, text, n_shared, sequence.n_reuse)
+        # The last token is evaluated again: its logits are not kept.
+        n_shared = min(n_shared, len(text) - 1)
         if not self._kv.remove(slot, n_shared):
             self._kv.remove(slot, 0)
             n_shared = 0
@@ -231,8 +255,21 @@ class Scheduler:
         self._active[slot] = sequence
         sequence.slot = slot
         sequence.n_past = n_shared
+        sequence.n_exact = n_exact if n_exact < n_shared else ALL
         if not sequence.generating:
             sequence.n_cached = min(n_shared, sequence.n_prompt)
+
+    def _reuse(
+        self, slot: int, cached: TokenArray, text: TokenArray, n_shared: int, n_min: int
+    ) -> int:
+        """Move cached chunks to where `text` has them; how much of it the slot holds then."""
+        moved = 0
+        for source, target, length in reusable_chunks(cached, text, n_shared, n_min):
+            if not self._kv.cut_out(slot, target, source - moved):
+                break
+            moved = source - target
+            n_shared = target + length
+        return n_shared
 
     # ---- cells ---------------------------------------------------------------------------
 

@@ -30,6 +30,12 @@ class TokenBuffer:
         self._array[self._length] = token
         self._length += 1
 
+    def remove(self, start: int, stop: int) -> None:
+        """Take the tokens from `start` up to `stop` out; those behind them close up."""
+        length = self._length - (stop - start)
+        self._array[start:length] = self._array[stop : self._length]
+        self._length = length
+
     def view(self, start: int = 0, stop: int | None = None) -> TokenArray:
         """Tokens from `start` up to `stop`, without a copy; don't keep it over an append."""
         return self._array[start : self._length if stop is None else stop]

@@ -6,9 +6,8 @@ from typing import Any, Self
 
 from engine.client import EngineClient, Generation
 from engine.params import GenerationParams
-from engine.protocol import Delta, Finished
+from engine.protocol import Delta, Finished, Prompt
 from handlers.choices import variants
-from handlers.generation import Prompt
 
 _Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
 

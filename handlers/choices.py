@@ -7,8 +7,7 @@ import msgspec
 
 from engine.errors import invalid_request
 from engine.params import RANDOM_SEED, GenerationParams
-from engine.protocol import Finished
-from handlers.generation import Prompt
+from engine.protocol import Finished, Prompt
 from handlers.probabilities import mean_log_probability
 
 MAX_TEXTS = 4096  # of one request

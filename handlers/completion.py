@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol import Delta, Finished
+from engine.protocol import Delta, Finished, Infill
 from handlers.answers import JSONAnswer
 from handlers.batch import Batch
 from handlers.choices import best, candidates, texts_per_prompt
@@ -20,11 +20,15 @@ from handlers.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
 
 
 async def create_completion(body: dict[str, Any]) -> Response:
-    """An object for one prompt, an array of them for several, or events with `stream`."""
+    """An object for one prompt, an array of them for several, or events with `stream`.
+
+    In place of the prompts there may be the gap that `handlers.infill` found in its request.
+    """
     refuse_unsupported(body, COMPLETION)
     current = runtime()
     params = generation_params(body, current.options.generation_defaults())
-    prompts = parse_prompts(body["prompt"])
+    given = body["prompt"]
+    prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
     n = texts_per_prompt(body, prompts)
     engine = await current.supervisor.engine()
     native = NativeFormat(

@@ -178,6 +178,14 @@ def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
     return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
 
 
+def parse_part(part: str | list[Any], where: str) -> Prompt:
+    """A text, or a list of token ids and texts, which may be empty.
+
+    Raises EngineError (invalid_request_error) for what can't be a token.
+    """
+    return _parse_prompt(part, where) if part else []
+
+
 def _parse_prompt(prompt: Any, where: str) -> Prompt:
     if isinstance(prompt, str):
         return [prompt]

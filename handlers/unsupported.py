@@ -15,7 +15,6 @@ Supported = Mapping[str, list[Any]]
 
 COMPLETION: Supported = {
     "lora": [[]],
-    "n_cache_reuse": [0],
     "sse_ping_interval": [-1],
     "image_data": [[]],
 }

@@ -167,7 +167,7 @@ def test_list_devices() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--prot", "1"], "did you mean --port?"),
+        (["--porrt", "1"], "did you mean --port?"),
         (["--port", "eighty"], '--port: "eighty" is not a whole number'),
         (["--metrics"], "--metrics is not available yet"),
         (["-m", "/does/not/exist.gguf"], '--model: cannot open "/does/not/exist.gguf"'),

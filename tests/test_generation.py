@@ -302,7 +302,6 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
     "body",
     [
         {"lora": [{"id": 0, "scale": 1}]},
-        {"n_cache_reuse": 1},
         {"tools": [{"type": "function"}]},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},

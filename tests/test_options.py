@@ -31,6 +31,8 @@ FIELDS = fields(Options)
 ROOT = Path(__file__).parent.parent
 INFORMATION = {"help", "version", "list_devices"}
 FILES = {
+    "control_vector",
+    "control_vector_scaled",
     "model",
     "api_key_file",
     "ssl_key_file",
@@ -103,6 +105,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
     max_leaves=5,
 )
+CPUS = st.sets(st.integers(0, values.MAX_CPUS - 1), min_size=1)
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "parallel": st.just(-1) | st.integers(1, 256),
     "repeat_penalty": SINGLE.filter(lambda x: x > 0),
@@ -130,6 +133,17 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
+    "override_tensor": st.lists(
+        st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
+    ).map(tuple),
+    "control_vector_layer_range": st.lists(st.integers(1, INT32_MAX), min_size=2, max_size=2).map(
+        lambda layers: tuple(sorted(layers))
+    ),
+    **dict.fromkeys(("cpu_mask", "cpu_mask_batch"), CPUS.map(lambda cpus: tuple(sorted(cpus)))),
+    **dict.fromkeys(
+        ("cpu_range", "cpu_range_batch"),
+        CPUS.map(lambda cpus: tuple(range(min(cpus), max(cpus) + 1))),
+    ),
 }
 
 
@@ -197,7 +211,11 @@ def test_round_trip_through_the_command_line(wanted: dict[str, Any], data: st.Da
                 n for f in FIELDS.values() for n in (*f.names, *f.negative_names)
             }
             apart = data.draw(st.booleans()) and not is_name
-            argv += [form, text] if apart else [f"{form}={text}"]
+            if apart:
+                parts = text.split(" ") if field.opt.n_values > 1 else [text]
+                argv += [form, *parts]
+            else:
+                argv.append(f"{form}={text}")
     assert parse(argv, {}) == Options(**wanted)
 
 
@@ -268,6 +286,14 @@ def test_any_input_gives_options_or_an_option_error(
         ("--dry-penalty-last-n", -1, INT32_MAX),
         ("--mirostat", 0, 2),
         ("--verbosity", 0, INT32_MAX),
+        ("--cache-reuse", 0, INT32_MAX),
+        ("--n-cpu-moe", 0, 1024),
+        ("--prio", -1, 3),
+        ("--poll", 0, 100),
+        ("--cpu-strict", 0, 1),
+        ("--prio-batch", -1, 3),
+        ("--poll-batch", -1, 100),
+        ("--cpu-strict-batch", -1, 1),
     ],
 )
 def test_whole_numbers_have_bounds(name: str, low: int, high: int) -> None:
@@ -346,6 +372,16 @@ def test_real_numbers_are_finite_c_floats(field: Field, bad: str) -> None:
          ["", "[]", "1", "{", '{"a":NaN}', '{"a":1e999}', f'{{"a":{10**30}}}', '{"a":"\\ud800"}']),
         ("--api-prefix", ["/a", "/a/b/", "/", ""], ["a", "/a b", "/{x}", "//", "/a?b"]),
         ("--host", ["0.0.0.0", "::1,/run/x.sock"], ["", ",", " "]),
+        ("--fit", ["off", "0"], ["on", "auto", "x"]),
+        (
+            "--override-tensor",
+            ["a=CPU", "blk\\.[0-3]=CPU,b=CUDA0", '"x{1,2}=CPU"'],
+            ["", ",", "a", "a=", "=CPU", f"{'a' * 1025}=CPU"],
+        ),
+        ("--control-vector-layer-range", ["1 3", "2 2"], ["", "1", "3 1", "0 2", "1 2 3", "a b"]),
+        ("--cpu-mask", ["1", "0xff", "F0", "8" + "0" * 127], ["", "0", "g", "0x", "-1", "f" * 129]),
+        ("--cpu-range", ["0-0", "-3", "500-", "2-5"], ["", "-", "3", "5-2", "0-512", "a-b"]),
+        ("--cpu-range-batch", ["0-511"], ["512-"]),
         ("--api-key", ["k", "a,b"], ["", ","]),
         ("--alias", ["a", "a,b"], ["a\0", "\udcff"]),
     ],
@@ -417,7 +453,7 @@ def test_two_ways_to_say_one_thing_replace_each_other() -> None:
 
 
 def test_unknown_options_get_a_suggestion() -> None:
-    assert error("--prot", "1").endswith("(did you mean --port?)")
+    assert error("--porrt", "1").endswith("(did you mean --port?)")
     assert error("--ctx-sze=1").endswith("(did you mean --ctx-size?)")
     assert error("--metrisc").endswith("(did you mean --metrics?)")
     assert "did you mean" not in error("--qqqqqqqqq")
@@ -435,6 +471,48 @@ def test_options_that_come_later_say_so(name: str) -> None:
 def test_variables_of_options_that_come_later_say_so(variable: str) -> None:
     assert error(**{variable: "1"}).endswith(f"{variable} is not available yet")
     assert from_environ({variable: ""}) == Options()
+
+
+def test_an_option_with_two_values() -> None:
+    assert parse(["--control-vector-layer-range", "2", "5"], {}).control_vector_layer_range == (
+        2,
+        5,
+    )
+    assert "needs a value (FIRST LAST)" in error("--control-vector-layer-range", "2")
+    assert '"--mmap" follows' in error("--control-vector-layer-range", "2", "--mmap")
+
+
+def test_cpus_of_masks_and_ranges_add_up() -> None:
+    options = parse(["-C", "0x11", "-Cr", "2-3"], {})
+    assert options.cpus() == options.cpus_batch() == [0, 2, 3, 4]
+    assert parse(["-C", "1", "-Cb", "2"], {}).cpus_batch() == [1]
+    assert not Options().places_threads()
+    assert all(
+        parse(given, {}).places_threads()
+        for given in (["-C", "1"], ["--prio", "-1"], ["--poll", "0"], ["--cpu-strict-batch", "1"])
+    )
+
+
+def test_files_of_control_vectors(tmp_path: Path) -> None:
+    good, text = tmp_path / "a:b.gguf", tmp_path / "text"
+    good.write_bytes(b"GGUF and so on")
+    text.write_text("no vector")
+    options = parse(
+        ["--control-vector", str(good), "--control-vector-scaled", f"{good}:-0.5,{good}:2"], {}
+    )
+    assert options.control_vector == (str(good),)
+    assert options.control_vector_scaled == ((str(good), -0.5), (str(good), 2.0))
+    for name, value in (
+        ("--control-vector", str(text)),
+        ("--control-vector", str(tmp_path)),
+        ("--control-vector", str(tmp_path / "nothing")),
+        ("--control-vector-scaled", f"{text}:1"),
+        ("--control-vector-scaled", str(good)),
+        ("--control-vector-scaled", f"{good}:x"),
+        ("--control-vector-scaled", ":1"),
+    ):
+        assert error(name, value).startswith(name)
+    assert "--direct-io" in error("--mlock", "--direct-io")
 
 
 # ---- variables ---------------------------------------------------------------------------

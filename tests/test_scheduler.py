@@ -5,22 +5,42 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.prefix_cache import ALL
 from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.shifting import context_shift
 from engine.tokens import TokenBuffer
 
 
 class FakeKV:
-    """Cells by sequence. `cuttable=False` behaves like a recurrent model's memory."""
+    """Cells by sequence. `cuttable=False` behaves like a recurrent model's memory.
 
-    def __init__(self, n_cells: int | None, n_ctx: int, cuttable: bool = True) -> None:
+    `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
+    if it was moved, or computed from such cells.
+    """
+
+    def __init__(
+        self, n_cells: int | None, n_ctx: int, cuttable: bool = True, shiftable: bool = True
+    ) -> None:
         self.texts: dict[int, list[int]] = {}
-        self.n_cells, self.n_ctx, self.cuttable = n_cells, n_ctx, cuttable
+        self.exact: dict[int, list[bool]] = {}
+        self.n_cells, self.n_ctx = n_cells, n_ctx
+        self.cuttable, self.shiftable = cuttable, cuttable and shiftable
 
     def remove(self, sequence: int, start: int) -> bool:
         text = self.texts.get(sequence, [])
         if not self.cuttable and 0 < start < len(text):
             return False
         self.texts[sequence] = text[:start]
+        self.exact[sequence] = self.exact.get(sequence, [])[:start]
+        return True
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        text, exact = self.texts[sequence], self.exact[sequence]
+        assert 0 <= start < stop < len(text), "drop held cells, and keep some behind them"
+        if not self.shiftable:
+            return False
+        self.texts[sequence] = text[:start] + text[stop:]
+        self.exact[sequence] = exact[:start] + [False] * len(text[stop:])
         return True
 
     def evaluate(self, chunks: list[Chunk]) -> None:
@@ -28,6 +48,8 @@ class FakeKV:
             text = self.texts.setdefault(chunk.sequence.slot, [])
             assert len(text) == chunk.start, "positions must continue without a gap"
             text.extend(chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist())
+            exact = self.exact.setdefault(chunk.sequence.slot, [])
+            exact.extend([all(exact)] * (chunk.stop - chunk.start))
             assert len(text) <= self.n_ctx
         if self.n_cells is not None:
             assert sum(map(len, self.texts.values())) <= self.n_cells, "no free cell"
@@ -173,6 +195,76 @@ def test_idle_texts_give_way_and_then_the_youngest() -> None:
     assert young.slot >= 0, "the preempted one goes on"
 
 
+def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: object) -> Sequence:
+    """The second text in the slot that served the first."""
+    s = scheduler(kv, n_slots=1, n_batch=64)
+    one, two = sequence(1, first), sequence(2, second, **kwargs)
+    s.submit(one)
+    run_step(s, kv)
+    s.finish(one)
+    s.submit(two)
+    run_step(s, kv)
+    assert kv.texts[0] == second
+    return two
+
+
+def test_chunks_behind_the_common_prefix_are_moved() -> None:
+    kv = FakeKV(64, 64)
+    two = held_after(kv, [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 4, 5, 6, 8, 9, 0], n_reuse=2)
+    assert (two.n_cached, two.n_exact) == (6, 1)
+    assert kv.exact[0] == [True] + 6 * [False]
+
+
+def test_chunks_that_are_too_short_are_not() -> None:
+    two = held_after(FakeKV(64, 64), [1, 2, 3, 4, 5, 6, 7], [1, 3, 4, 5, 7, 0], n_reuse=3)
+    assert (two.n_cached, two.n_exact) == (4, 1)
+    two = held_after(FakeKV(64, 64), [1, 2, 3, 4, 5, 6], [1, 3, 4, 6, 0], n_reuse=3)
+    assert (two.n_cached, two.n_exact) == (1, ALL)
+
+
+def test_nothing_is_moved_in_memory_that_cannot() -> None:
+    kv = FakeKV(64, 64, shiftable=False)
+    assert held_after(kv, [1, 2, 3, 4, 5], [1, 3, 4, 5, 0], n_reuse=2).n_cached == 1
+
+
+def test_the_last_token_is_evaluated_again_although_it_was_moved() -> None:
+    two = held_after(FakeKV(64, 64), [1, 2, 3, 4, 5], [1, 4, 5], n_reuse=2)
+    assert two.n_cached == 2
+
+
+def test_moved_cells_are_for_those_who_asked_only() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_batch=64)
+    texts = ([1, 2, 3, 4, 5, 6, 7], [1, 3, 4, 5, 0, 0], [1, 3, 4, 5, 0, 0])
+    cached = []
+    for id, (text, n_reuse) in enumerate(zip(texts, (0, 2, 0), strict=True)):
+        one = sequence(id, text, n_reuse=n_reuse)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+        cached.append(one.n_cached)
+    assert cached == [0, 4, 1]
+    assert all(kv.exact[0])
+
+
+def test_a_shift_drops_tokens_from_text_and_cells() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    one = sequence(1, [1, 2, 3, 4, 5, 6])
+    s.submit(one)
+    run_step(s, kv)
+    assert s.shift(one, 1, 3)
+    assert one.tokens.view().tolist() == [1, 5, 6, 7]
+    assert (one.n_past, kv.texts[0]) == (3, [1, 5, 6])
+    run_step(s, kv, 8)
+    assert kv.texts[0] == [1, 5, 6, 7]
+    s.finish(one)
+    two = sequence(2, [1, 5, 6, 7, 9])
+    s.submit(two)
+    run_step(s, kv)
+    assert two.n_cached == 1, "what was computed behind the dropped tokens is not for others"
+
+
 class Histories(RuleBasedStateMachine):
     """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
 
@@ -183,6 +275,8 @@ class Histories(RuleBasedStateMachine):
         cuttable=st.booleans(),
         similarity=st.sampled_from([0.0, 0.1, 0.9]),
         continuous=st.booleans(),
+        shiftable=st.booleans(),
+        shifts=st.booleans(),
     )
     def begin(
         self,
@@ -192,8 +286,12 @@ class Histories(RuleBasedStateMachine):
         cuttable: bool,
         similarity: float,
         continuous: bool,
+        shiftable: bool,
+        shifts: bool,
     ) -> None:
-        self.kv = FakeKV(24 if unified else None, 24, cuttable)
+        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
+        self.shifts = shifts
+        self.shifted: set[int] = set()
         self.s = scheduler(
             self.kv, n_slots, n_batch=n_batch, similarity=similarity, continuous=continuous
         )
@@ -204,14 +302,17 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         tokens=st.lists(st.integers(0, 2), min_size=1, max_size=20),
-        n_predict=st.integers(1, 10),
+        n_predict=st.integers(1, 30),
         pinned=st.booleans(),
         cache=st.booleans(),
+        n_reuse=st.integers(0, 3),
     )
-    def submit(self, tokens: list[int], n_predict: int, pinned: bool, cache: bool) -> None:
+    def submit(
+        self, tokens: list[int], n_predict: int, pinned: bool, cache: bool, n_reuse: int
+    ) -> None:
         self.next_id += 1
         slot = self.next_id % self.n_slots if pinned else -1
-        new = sequence(self.next_id, tokens, id_slot=slot, cache_prompt=cache)
+        new = sequence(self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse)
         self.alive[new.id] = new
         self.limits[new.id] = n_predict
         self.s.submit(new)
@@ -239,6 +340,12 @@ class Histories(RuleBasedStateMachine):
             if chunk.is_last:
                 self._sample(chunk.sequence)
 
+    @rule(n=st.integers(2, 30))
+    def steps(self, n: int) -> None:
+        """Far enough for contexts to become full."""
+        for _ in range(n):
+            self.step()
+
     @rule()
     def no_room_after_all(self) -> None:
         if self.s.plan():
@@ -247,10 +354,33 @@ class Histories(RuleBasedStateMachine):
     def _sample(self, done: Sequence) -> None:
         done.generating = True
         done.tokens.append(sum(done.tokens.view().tolist()) % 3)
-        n_decoded = len(done.tokens) - done.n_prompt
-        if n_decoded == self.limits[done.id] or len(done.tokens) >= 24:
+        self.limits[done.id] -= 1
+        if not self.limits[done.id] or (len(done.tokens) >= 24 and not self._shift(done)):
             self.s.finish(done)
             del self.alive[done.id]
+
+    def _shift(self, full: Sequence) -> bool:
+        if not self.shifts:
+            return False
+        before = full.tokens.view().tolist()
+        n_keep, n_discard = context_shift(full.n_past, 24, full.id % 3, full.n_prompt % 4)
+        if not self.s.shift(full, n_keep, n_discard):
+            assert not self.kv.shiftable
+            assert full.tokens.view().tolist() == before
+            return False
+        assert full.tokens.view().tolist() == before[:n_keep] + before[n_keep + n_discard :]
+        self.shifted.add(full.id)
+        return True
+
+    @invariant()
+    def what_nobody_asked_to_approximate_is_exact(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for active in self.s.active:
+            exact = self.kv.exact.get(active.slot, [])
+            assert all(exact[: active.n_exact])
+            if not active.n_reuse and active.id not in self.shifted:
+                assert all(exact)
 
     @invariant()
     def the_cache_claims_what_is_held(self) -> None:

@@ -24,6 +24,14 @@ def check(options: Options) -> None:
         _named("--json-schema-file", options.generation_defaults)
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
+    for name, paths in (
+        ("--control-vector", options.control_vector),
+        ("--control-vector-scaled", [path for path, _ in options.control_vector_scaled]),
+    ):
+        for path in paths:
+            _named(name, partial(files.check_gguf, path))
+    if options.direct_io and options.mlock:
+        raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
     for text in options.reverse_prompt:
         _named("--reverse-prompt", partial(options.unescaped, text))
     for text in options.dry_sequence_breaker:

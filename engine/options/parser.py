@@ -99,7 +99,8 @@ def _read_command_line(chosen: _Values, argv: Sequence[str]) -> None:
         elif name in _BY_NAME:
             field = _BY_NAME[name]
             if not equals:
-                text = _next_value(field, name, arguments)
+                given = [_next_value(field, name, arguments) for _ in range(field.opt.n_values)]
+                text = " ".join(given)
             chosen.read(field, name, text)
         else:
             raise OptionError(_refusal(argument, name))

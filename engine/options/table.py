@@ -4,6 +4,7 @@ import functools
 import json
 
 from engine.options import files, values
+from engine.options.tables.compute import THREAD_PLACEMENT, ComputeOptions
 from engine.options.tables.model import AUTO_SLOTS
 from engine.options.tables.serving import ServingOptions
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
@@ -34,6 +35,19 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         """The names of `--alias`, without repetition, in alphabetical order: the first is
         the model's id."""
         return sorted({name.strip() for name in self.alias.split(",") if name.strip()})
+
+    def cpus(self) -> list[int]:
+        """The CPUs of --cpu-mask and --cpu-range; empty if any may be used."""
+        return sorted({*self.cpu_mask, *self.cpu_range})
+
+    def cpus_batch(self) -> list[int]:
+        """The same for batches."""
+        return sorted({*self.cpu_mask_batch, *self.cpu_range_batch}) or self.cpus()
+
+    def places_threads(self) -> bool:
+        """Whether anything is said of CPU threads but their number."""
+        own = ComputeOptions()
+        return any(getattr(self, name) != getattr(own, name) for name in THREAD_PLACEMENT)
 
     def hosts(self) -> list[str]:
         """The addresses and socket paths to listen on; never empty."""
@@ -67,6 +81,7 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             n_keep=self.keep,
             ignore_eos=self.ignore_eos,
             cache_prompt=self.cache_prompt,
+            n_cache_reuse=self.cache_reuse,
             seed=RANDOM_SEED if self.seed < 0 else self.seed,
             samplers=[SAMPLER_LETTERS[c] for c in self.sampler_seq] or list(self.samplers),
             temperature=max(self.temp, 0.0),

@@ -27,9 +27,12 @@ _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BIAS = re.compile(r"([0-9]{1,10})([+-])(.+)")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+_MASK = re.compile(r"(0x)?[0-9a-fA-F]{1,128}")
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 MAX_DEVICES = 16  # llama_max_devices()
+MAX_CPUS = 512  # GGML_MAX_N_THREADS
+MAX_PATTERN = 1024  # characters; parsing nested groups of a longer one could overflow a stack
 
 
 class OptionError(Exception):
@@ -189,6 +192,93 @@ def _check_override(element: str, kind: str, value: str) -> None:
                 raise OptionError(f"{quote(kind)} is not one of int, float, bool, str")
     except OptionError as error:
         raise OptionError(f"{quote(element)}: {error}") from None
+
+
+def override_tensor(text: str) -> tuple[str, ...]:
+    """PATTERN=BUFFER elements. Whether a pattern is one, and a buffer type there, is known to
+    llama.cpp alone."""
+    elements = comma_separated(text)
+    for element in elements:
+        pattern, _, buffer = element.partition("=")
+        if not (pattern and buffer):
+            raise OptionError(f"{quote(element)} does not look like PATTERN=BUFFER")
+        if len(pattern) > MAX_PATTERN:
+            raise OptionError(f"{quote(pattern)} is longer than {MAX_PATTERN} characters")
+    return elements
+
+
+def scaled_files(text: str) -> tuple[tuple[str, float], ...]:
+    """FILE:SCALE elements. A path may have a colon, a number has none."""
+    pairs = []
+    for element in comma_separated(text):
+        path, _, scale = element.rpartition(":")
+        if not path:
+            raise OptionError(f"{quote(element)} does not look like FILE:SCALE")
+        try:
+            pairs.append((path, real(scale)))
+        except OptionError as error:
+            raise OptionError(f"{quote(element)}: {error}") from None
+    return tuple(pairs)
+
+
+def show_scaled_files(pairs: Sequence[tuple[str, float]]) -> str:
+    return show_comma_separated([f"{path}:{scale}" for path, scale in pairs])
+
+
+def layer_range(text: str) -> tuple[int, int]:
+    """The first and the last layer."""
+    numbers = [integer(part, 1, 2**31 - 1) for part in text.split()]
+    if len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise OptionError(f"{quote(text)} is not a first and a last layer")
+    return numbers[0], numbers[1]
+
+
+def show_layer_range(layers: Sequence[int]) -> str:
+    return " ".join(map(str, layers))
+
+
+# ---- CPUs --------------------------------------------------------------------------------
+
+
+def cpu_mask(text: str) -> tuple[int, ...]:
+    """The CPUs whose bits are set in a hexadecimal number."""
+    if not _MASK.fullmatch(text):
+        raise OptionError(f"{quote(text)} is not a hexadecimal mask of up to {MAX_CPUS} CPUs")
+    bits = int(text, 16)
+    cpus = tuple(cpu for cpu in range(MAX_CPUS) if bits >> cpu & 1)
+    if not cpus:
+        raise OptionError(f"{quote(text)} leaves no CPU")
+    return cpus
+
+
+def show_cpu_mask(cpus: Sequence[int]) -> str:
+    return f"{sum(1 << cpu for cpu in cpus):x}"
+
+
+def cpu_range(text: str) -> tuple[int, ...]:
+    """All CPUs from the first to the last, of which one may be left out."""
+    first, dash, last = text.partition("-")
+    if not dash or not (first or last):
+        raise OptionError(f"{quote(text)} does not look like FIRST-LAST")
+    low = integer(first, 0, MAX_CPUS - 1) if first else 0
+    high = integer(last, 0, MAX_CPUS - 1) if last else MAX_CPUS - 1
+    if low > high:
+        raise OptionError(f"{quote(text)} leaves no CPU")
+    return tuple(range(low, high + 1))
+
+
+def show_cpu_range(cpus: Sequence[int]) -> str:
+    return f"{cpus[0]}-{cpus[-1]}" if cpus else ""
+
+
+def fit(text: str) -> str:
+    """'off', as nothing else can be done."""
+    if switch(text) != "off":
+        raise OptionError(
+            "fitting to the memory of devices is not available: "
+            "set --ctx-size and --gpu-layers to what fits"
+        )
+    return "off"
 
 
 # ---- sampling ----------------------------------------------------------------------------

@@ -7,6 +7,20 @@ from engine.options import values
 from engine.options.declaration import INT32_MAX, Opt, Switch
 from engine.options.tables.model import ModelOptions
 
+THREAD_PLACEMENT = (
+    "cpu_mask",
+    "cpu_range",
+    "cpu_strict",
+    "prio",
+    "poll",
+    "cpu_mask_batch",
+    "cpu_range_batch",
+    "cpu_strict_batch",
+    "prio_batch",
+    "poll_batch",
+)
+"""Options of CPU threads that need pools of our own."""
+
 _compute = partial(Opt, group="Threads and devices")
 _rope = partial(Opt, group="Context extension (RoPE and YaRN)")
 
@@ -39,6 +53,123 @@ class ComputeOptions(ModelOptions, kw_only=True, frozen=True):
             default="-1 (as --threads)",
         ),
     ] = -1
+    cpu_mask: Annotated[
+        tuple[int, ...],
+        _compute(
+            names="-C --cpu-mask",
+            metavar="HEX",
+            help="CPUs to compute on, as the bits of a number. Adds to --cpu-range.",
+            default="any",
+            read=values.cpu_mask,
+            show=values.show_cpu_mask,
+        ),
+    ] = ()
+    cpu_range: Annotated[
+        tuple[int, ...],
+        _compute(
+            names="-Cr --cpu-range",
+            metavar="FIRST-LAST",
+            help="CPUs to compute on. Adds to --cpu-mask.",
+            default="any",
+            read=values.cpu_range,
+            show=values.show_cpu_range,
+        ),
+    ] = ()
+    cpu_strict: Annotated[
+        int,
+        _compute(
+            names="--cpu-strict",
+            metavar="0|1",
+            min=0,
+            max=1,
+            help="1: each thread on a CPU of its own.",
+        ),
+    ] = 0
+    prio: Annotated[
+        int,
+        _compute(
+            names="--prio",
+            metavar="N",
+            min=-1,
+            max=3,
+            help="Priority of the computing threads: low (-1), normal (0), medium, high, realtime.",
+        ),
+    ] = 0
+    poll: Annotated[
+        int,
+        _compute(
+            names="--poll",
+            metavar="PERCENT",
+            min=0,
+            max=100,
+            help="How busily idle threads wait for work; builds of llama.cpp with OpenMP have "
+            "their own way.",
+        ),
+    ] = 50
+    cpu_mask_batch: Annotated[
+        tuple[int, ...],
+        _compute(
+            names="-Cb --cpu-mask-batch",
+            metavar="HEX",
+            help="The same as --cpu-mask, for prompts and batches.",
+            default="as --cpu-mask",
+            read=values.cpu_mask,
+            show=values.show_cpu_mask,
+        ),
+    ] = ()
+    cpu_range_batch: Annotated[
+        tuple[int, ...],
+        _compute(
+            names="-Crb --cpu-range-batch",
+            metavar="FIRST-LAST",
+            help="The same as --cpu-range, for prompts and batches.",
+            default="as --cpu-range",
+            read=values.cpu_range,
+            show=values.show_cpu_range,
+        ),
+    ] = ()
+    cpu_strict_batch: Annotated[
+        int,
+        _compute(
+            names="--cpu-strict-batch",
+            metavar="0|1",
+            min=-1,
+            max=1,
+            help="The same as --cpu-strict, for prompts and batches.",
+            default="-1 (as --cpu-strict)",
+        ),
+    ] = -1
+    prio_batch: Annotated[
+        int,
+        _compute(
+            names="--prio-batch",
+            metavar="N",
+            min=-1,
+            max=3,
+            help="The same as --prio, for prompts and batches, from 0 on.",
+            default="-1 (as --prio)",
+        ),
+    ] = -1
+    poll_batch: Annotated[
+        int,
+        _compute(
+            names="--poll-batch",
+            metavar="PERCENT",
+            min=-1,
+            max=100,
+            help="The same as --poll, for prompts and batches.",
+            default="-1 (as --poll)",
+        ),
+    ] = -1
+    perf: Annotated[
+        bool,
+        _compute(
+            names="--perf",
+            negative="--no-perf",
+            env="LLAMA_ARG_PERF",
+            help="Let llama.cpp measure its times, and tell them when the engine process ends.",
+        ),
+    ] = False
     numa: Annotated[
         Literal["", "distribute", "isolate", "numactl"],
         _compute(
@@ -104,6 +235,50 @@ class ComputeOptions(ModelOptions, kw_only=True, frozen=True):
             help="The GPU to use with --split-mode none; with row, that of small tensors.",
         ),
     ] = 0
+    override_tensor: Annotated[
+        tuple[str, ...],
+        _compute(
+            names="-ot --override-tensor",
+            env="LLAMA_ARG_OVERRIDE_TENSOR",
+            metavar="PATTERN=BUFFER,...",
+            help="Put tensors whose names match a regular expression into a type of buffer.",
+            default="none",
+            repeats=True,
+            read=values.override_tensor,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
+    cpu_moe: Annotated[
+        bool,
+        _compute(
+            names="-cmoe --cpu-moe",
+            env="LLAMA_ARG_CPU_MOE",
+            help="Keep the experts of mixture-of-experts layers in the memory of the CPU.",
+        ),
+    ] = False
+    n_cpu_moe: Annotated[
+        int,
+        _compute(
+            names="-ncmoe --n-cpu-moe",
+            env="LLAMA_ARG_N_CPU_MOE",
+            metavar="N",
+            min=0,
+            max=1024,
+            help="The same for the first N layers only.",
+        ),
+    ] = 0
+    fit: Annotated[
+        Literal["off"],
+        _compute(
+            names="-fit --fit",
+            env="LLAMA_ARG_FIT",
+            metavar="[on|off]",
+            help="Adapt other options to the memory of devices. llama.cpp's Python bindings can't: "
+            "only off is taken.",
+            bare="on",
+            read=values.fit,
+        ),
+    ] = "off"
     flash_attn: Annotated[
         Switch,
         _compute(

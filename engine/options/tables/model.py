@@ -59,6 +59,32 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Keep the model in RAM: the system may neither swap nor compress it.",
         ),
     ] = False
+    direct_io: Annotated[
+        bool,
+        _model(
+            names="-dio --direct-io",
+            negative="-ndio --no-direct-io",
+            env="LLAMA_ARG_DIO",
+            help="Read the model file past the page cache, rather than mapping it (--mmap).",
+        ),
+    ] = False
+    repack: Annotated[
+        bool,
+        _model(
+            names="--repack",
+            negative="-nr --no-repack",
+            env="LLAMA_ARG_REPACK",
+            help="Rearrange weights in memory for the CPU where that makes it faster.",
+        ),
+    ] = True
+    no_host: Annotated[
+        bool,
+        _model(
+            names="--no-host",
+            env="LLAMA_ARG_NO_HOST",
+            help="Don't keep weights in the host buffers of GPUs, so that they can be repacked.",
+        ),
+    ] = False
     check_tensors: Annotated[
         bool,
         _model(names="--check-tensors", help="Look for invalid numbers in the model's tensors."),
@@ -74,6 +100,42 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             repeats=True,
             read=values.override_kv,
             show=values.show_comma_separated,
+        ),
+    ] = ()
+    control_vector: Annotated[
+        tuple[str, ...],
+        _model(
+            names="--control-vector",
+            metavar="FILE,...",
+            help="Add control vectors: directions that steer what layers write.",
+            default="none",
+            repeats=True,
+            read=values.comma_separated,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
+    control_vector_scaled: Annotated[
+        tuple[tuple[str, float], ...],
+        _model(
+            names="--control-vector-scaled",
+            metavar="FILE:SCALE,...",
+            help="The same, each multiplied by a number.",
+            default="none",
+            repeats=True,
+            read=values.scaled_files,
+            show=values.show_scaled_files,
+        ),
+    ] = ()
+    control_vector_layer_range: Annotated[
+        tuple[int, ...],
+        _model(
+            names="--control-vector-layer-range",
+            metavar="FIRST LAST",
+            help="The layers that control vectors are applied to, from 1.",
+            default="all",
+            n_values=2,
+            read=values.layer_range,
+            show=values.show_layer_range,
         ),
     ] = ()
     warmup: Annotated[
@@ -186,6 +248,35 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Keep the KV cache of a finished request for one that begins alike.",
         ),
     ] = True
+    cache_reuse: Annotated[
+        int,
+        _context(
+            names="--cache-reuse",
+            env="LLAMA_ARG_CACHE_REUSE",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="Behind the part of a prompt that begins as the cached text does, reuse cached "
+            "chunks of at least so many tokens at other positions, which is an approximation.",
+            default="0 (never)",
+        ),
+    ] = 0
+    context_shift: Annotated[
+        bool,
+        _context(
+            names="--context-shift",
+            negative="--no-context-shift",
+            env="LLAMA_ARG_CONTEXT_SHIFT",
+            help="Where the context is full, go on generating: drop a part of its oldest tokens.",
+        ),
+    ] = False
+    spm_infill: Annotated[
+        bool,
+        _context(
+            names="--spm-infill",
+            help="Put the suffix before the prefix in prompts of /infill, as some models want it.",
+        ),
+    ] = False
     slot_prompt_similarity: Annotated[
         float,
         _context(

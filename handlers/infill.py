@@ -1,0 +1,26 @@
+"""POST /infill: what belongs between two texts."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from engine.protocol import Infill
+from handlers.completion import create_completion
+from handlers.generation import parse_part
+
+
+async def create_infill(body: dict[str, Any]) -> Response:
+    """A native completion of a prompt that the engine makes of the texts around the gap."""
+    return await create_completion({**body, "prompt": _gap(body)})
+
+
+def _gap(body: dict[str, Any]) -> Infill:
+    return Infill(
+        prefix=parse_part(body["input_prefix"], "input_prefix"),
+        suffix=parse_part(body["input_suffix"], "input_suffix"),
+        middle=body.get("prompt") or "",
+        extra=[
+            (snippet.get("filename") or "tmp", snippet["text"])
+            for snippet in body.get("input_extra") or ()
+        ],
+    )
