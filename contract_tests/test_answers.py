@@ -16,6 +16,7 @@ from contract_tests.server import Server
 CHAT = [name for name in GENERATING if "chat" in name]
 TEXT = [name for name in GENERATING if "chat" not in name]
 NATIVE = [name for name in TEXT if "openai" not in name]
+PROMPTED = [name for name in TEXT if name != "create_infill"]  # may have several prompts
 OPENAI = [name for name in GENERATING if name not in NATIVE]
 
 Tokens = list[dict[str, Any]]
@@ -196,7 +197,7 @@ def test_the_token_that_ends_a_text_is_reported(name: str, server: Server) -> No
 # ---- several texts -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize("name", PROMPTED)
 @pytest.mark.parametrize("field", ["n", "n_cmpl"])
 def test_several_texts_for_each_prompt(name: str, field: str, server: Server) -> None:
     prompts = [PROMPT, "Another one"]
@@ -222,6 +223,17 @@ def test_several_texts_for_each_prompt(name: str, field: str, server: Server) ->
             assert usage["completion_tokens"] == 6 * 8
 
 
+def test_several_texts_for_a_gap(server: Server) -> None:
+    request = body("create_infill", n_predict=6, seed=3, temperature=1.5, cache_prompt=False)
+    answers = contract.check(server.post("/infill", {**request, "n": 3}))
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    streamed = documents(server, "create_infill", {**request, "n": 3})
+    for index, answer in enumerate(answers):
+        alone = server.ask("/infill", {**request, "seed": 3 + index})
+        assert answer["content"] == alone["content"]
+        assert "".join(text_of(each, index) for each in streamed) == alone["content"]
+
+
 @pytest.mark.parametrize("name", CHAT)
 def test_several_answers_in_a_chat(name: str, server: Server) -> None:
     request = body(name, n=3, max_tokens=6, seed=5, ignore_eos=True, cache_prompt=False)
@@ -244,7 +256,7 @@ def test_several_answers_in_a_chat(name: str, server: Server) -> None:
 
 
 def test_too_many_texts_are_refused(server: Server) -> None:
-    for name in TEXT:
+    for name in PROMPTED:
         request = body(name, prompt=[PROMPT] * 5, n_cmpl=1000)
         assert "4096" in contract.check(server.post(path(name), request), 400)["error"]["message"]
     for name in GENERATING:
@@ -289,7 +301,7 @@ def test_selected_fields(name: str, server: Server) -> None:
         "generation_settings/n_predict": 3,
         "stop": True,
     }
-    several = contract.check(server.post(path(name), {**request, "prompt": [PROMPT, "b"]}))
+    several = contract.check(server.post(path(name), {**request, "n": 2}))
     assert [list(each) for each in several] == [list(answer)] * 2
     assert contract.check(server.post(path(name), {**request, "response_fields": ["x"]})) == {}
 
