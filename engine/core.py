@@ -7,6 +7,7 @@ belongs to the thread that calls `step`.
 import random
 import time
 
+import msgspec
 import numpy as np
 
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
@@ -14,7 +15,9 @@ from engine.detokenizer import TextStream
 from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
+from engine.prefix_cache import Key
 from engine.protocol import (
+    Adapter,
     Delta,
     Event,
     Failed,
@@ -26,6 +29,7 @@ from engine.protocol import (
     Timings,
 )
 from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.stats import Stats
 from engine.tokens import TokenArray, TokenBuffer
 
 
@@ -49,6 +53,7 @@ class Request:
             n_prompt=len(tokens),
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
+            key=tuple((id, scale) for id, scale in params.lora if scale),
         )
         self.sampler = sampler
         self.stream = TextStream(params.stop)
@@ -59,6 +64,7 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
+        self.arrived = 0.0  # s
         self.started = 0.0  # s; admission to a slot
         self.first_token = 0.0
         self.last_token = 0.0
@@ -102,6 +108,7 @@ class Engine:
     def __init__(self, model: Model, options: Options) -> None:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
+        self.adapters = _adapters(model, options)
         self.context = Context(model, options, n_slots, unified)
         self.special = False  # whether control tokens show in generated text
         self._scheduler = Scheduler(
@@ -115,6 +122,8 @@ class Engine:
         )
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
+        self._applied: Key = ()  # the adapters of the last step
+        self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
 
@@ -138,10 +147,16 @@ class Engine:
             n_ctx=self._scheduler.n_ctx,
         )
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """For what is done to idle slots, between steps."""
+        return self._scheduler
+
     # ---- requests ------------------------------------------------------------------------
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
+        arrived = time.perf_counter()
         tokens = self._tokenize_prompt(submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
@@ -162,9 +177,12 @@ class Engine:
                 f"the slots are 0 to {self._scheduler.n_slots - 1}"
             )
         params.logit_bias = self._resolve_biases(params)
+        params.lora = self._scales(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         sampler = Sampler(self.model, params, n_ctx, tokens)
-        return Request(submit, tokens, params, sampler, prompt)
+        request = Request(submit, tokens, params, sampler, prompt)
+        request.arrived = arrived
+        return request
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
@@ -211,6 +229,25 @@ class Engine:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
 
+    def _scales(self, wanted: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        """The scale of every adapter. Raises `EngineError` for an unknown id."""
+        if not wanted:
+            return [(adapter.id, adapter.scale) for adapter in self.adapters]
+        scales = {adapter.id: 0.0 for adapter in self.adapters}
+        for id, scale in wanted:
+            if id not in scales:
+                raise invalid_request(f"lora: there is no adapter {id}; {len(scales)} are loaded")
+            scales[id] = scale
+        return list(scales.items())
+
+    def set_adapters(self, scales: list[tuple[int, float]]) -> None:
+        """The scales for requests to come that name no adapters. Raises `EngineError`."""
+        new = dict(self._scales(scales)) if scales else {}
+        self.adapters = [
+            msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))
+            for adapter in self.adapters
+        ]
+
     def submit(self, request: Request) -> Event | None:
         """Queue a prepared request. An empty prompt is answered at once."""
         self._requests[request.id] = request
@@ -242,6 +279,12 @@ class Engine:
             request.slot = chunk.sequence.slot
             if not request.started:
                 request.started = now
+                if self._stats is not None:
+                    self._stats.queue.observe(now - request.arrived)
+                    self._stats.n_prompt_cached += chunk.sequence.n_cached
+        if chunks[0].sequence.key != self._applied:
+            self._applied = chunks[0].sequence.key
+            self.context.set_adapters(self._applied)
         ends = self._fill_batch(chunks)
         try:
             self.context.decode(ends[-1] + 1)
@@ -252,6 +295,8 @@ class Engine:
         except BackendError as error:
             return self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
+        if self._stats is not None:
+            self._count_step(self._stats, chunks, time.perf_counter() - now)
         events: list[Event] = []
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
@@ -259,6 +304,14 @@ class Engine:
                 if event is not None:
                     events.append(event)
         return events
+
+    def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
+        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
+        stats.n_prompt += n_prompt
+        stats.prompt_seconds += seconds if n_prompt else 0.0
+        stats.n_decode += 1
+        stats.n_busy += len(self._scheduler.active)
+        stats.n_tokens_max = max(stats.n_tokens_max, *(c.stop for c in chunks))
 
     def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
         """Write the chunks into the batch; the position of each chunk's last token in it."""
@@ -296,9 +349,15 @@ class Engine:
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
         token = request.sampler.sample(self.context, index)
-        request.last_token = time.perf_counter()
+        before, request.last_token = request.last_token, time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
+        if self._stats is not None:
+            self._stats.n_predicted += 1
+            if request.n_decoded:
+                self._stats.inter_token.observe(request.last_token - before)
+            else:
+                self._stats.first_token.observe(request.last_token - request.arrived)
         request.n_decoded += 1
         sequence = request.sequence
         sequence.generating = True
@@ -399,10 +458,30 @@ class Engine:
             n_prompt_tokens=seq.n_prompt,
             n_prompt_tokens_processed=max(0, min(seq.n_past, seq.n_prompt) - seq.n_cached),
             n_prompt_tokens_cache=seq.n_cached,
+            generated=self._text(seq.tokens.view(seq.n_prompt)),
         )
 
+    def stats(self) -> Stats:
+        """What has been counted since the start, and how much there is to do now."""
+        stats = self._stats or Stats()
+        scheduler, context = self._scheduler, self.context
+        stats.n_processing = len(scheduler.active)
+        stats.n_deferred = scheduler.n_waiting
+        stats.n_cells_used = scheduler.n_cells_used
+        stats.n_cells = context.n_ctx
+        return stats
+
     def close(self) -> None:
+        """Ends all requests; the model stays."""
         for request in self._requests.values():
             request.close()
         self._requests.clear()
         self.context.close()
+
+
+def _adapters(model: Model, options: Options) -> list[Adapter]:
+    scales = [0.0 if options.lora_init_without_apply else scale for _, scale in options.lora]
+    return [
+        Adapter(id, file.path, scale, file.task_name, file.prompt_prefix)
+        for id, (file, scale) in enumerate(zip(model.adapters, scales, strict=True))
+    ]

@@ -53,7 +53,8 @@ def sampler_name(text: str) -> SamplerName | None:
 
 class GenerationParams(msgspec.Struct, kw_only=True):
     """How to generate. `logit_bias` pairs a token id, or a text of which every token is
-    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty."""
+    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty.
+    `lora` pairs a LoRA adapter's id with its scale; none at all stands for the server's own."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -92,3 +93,4 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     logit_bias: list[tuple[int | str, float]] = []
+    lora: list[tuple[int, float]] = []

@@ -25,12 +25,15 @@ from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import Options
 from engine.protocol import (
     HEADER,
+    Adapters,
     Cancel,
     Detokenize,
     Event,
     Failed,
     FormatChat,
+    GetAdapters,
     GetSlots,
+    GetStats,
     Heartbeat,
     Load,
     LoadFailed,
@@ -38,7 +41,10 @@ from engine.protocol import (
     Progress,
     Ready,
     Reply,
+    SetAdapters,
+    SlotAction,
     Slots,
+    StatsReply,
     Step,
     Submit,
     Text,
@@ -49,8 +55,12 @@ from engine.protocol import (
     frame,
     to_engine_decoder,
 )
+from engine.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)
+
+Incoming = Request | Cancel | GetSlots | SlotTask | GetAdapters | SetAdapters | GetStats
+"""What the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
 
@@ -87,10 +97,11 @@ class Link:
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine, link: Link) -> None:
+    def __init__(self, engine: Engine, link: Link, options: Options) -> None:
         self._engine = engine
         self._link = link
-        self._inbox: SimpleQueue[Request | Cancel | GetSlots | None] = SimpleQueue()
+        self._slot_actions = SlotActions(engine, options, link.send)
+        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
@@ -98,6 +109,8 @@ class Worker:
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True, name="reader").start()
         while self._take_messages():
+            if self._slot_actions.pending:
+                self._slot_actions.run()
             if self._engine.has_work:
                 self._step()
 
@@ -114,9 +127,9 @@ class Worker:
             if message is None:
                 return False
             self._handle(message)
-            block = block and not self._engine.has_work
+            block = block and not (self._engine.has_work or self._slot_actions.pending)
 
-    def _handle(self, message: Request | Cancel | GetSlots) -> None:
+    def _handle(self, message: Incoming) -> None:
         match message:
             case Request(id=id):
                 self._preparing.discard(id)
@@ -130,8 +143,22 @@ class Worker:
                     self._cancelled.add(id)
                 else:
                     self._engine.cancel(id)
+                    self._slot_actions.cancel(id)
             case GetSlots(id=id):
                 self._link.send(Slots(id, self._engine.slots()))
+            case SlotTask():
+                self._slot_actions.add(message)
+            case GetAdapters(id=id):
+                self._link.send(Adapters(id, self._engine.adapters))
+            case SetAdapters(id=id, scales=scales):
+                try:
+                    self._engine.set_adapters(scales)
+                except EngineError as error:
+                    self._link.send(Failed(id, error.info))
+                else:
+                    self._link.send(Adapters(id, self._engine.adapters))
+            case GetStats(id=id):
+                self._link.send(StatsReply(id, self._engine.stats()))
 
     def _step(self) -> None:
         events: list[Event] = self._engine.step()
@@ -152,7 +179,9 @@ class Worker:
                     self._start(id, self._detokenize, message)
                 case FormatChat(id=id):
                     self._start(id, self._format_chat, message)
-                case Cancel() | GetSlots():
+                case SlotAction():
+                    self._slot_actions.start(message, self._inbox.put)
+                case Cancel() | GetSlots() | GetAdapters() | SetAdapters() | GetStats():
                     self._inbox.put(message)
                 case Load():
                     log.error("a second load message was ignored: a process serves one model")
@@ -273,7 +302,7 @@ def main() -> int:
     link.send(Ready(engine.info))
     sys.setswitchinterval(SWITCH_SECONDS)
     with suppress(BrokenPipeError):  # the server is gone
-        Worker(engine, link).run()
+        Worker(engine, link, first.options).run()
     engine.close()
     engine.model.close()
     return 0

@@ -18,7 +18,6 @@ COMPLETION: Supported = {
     "post_sampling_probs": [False],
     "grammar": [""],
     "json_schema": [],
-    "lora": [[]],
     "n": [1],
     "n_cmpl": [1],
     "response_fields": [[]],

@@ -35,6 +35,7 @@ class Opt:
     default: str = ""  # what to show where the default value does not explain itself
     bare: str = ""  # the value meant when the option stands alone
     repeats: bool = False  # several occurrences add up
+    joins: str = ""  # the (repeating) field that gets the value instead, in order of appearance
     replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins
     read: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None

@@ -33,9 +33,6 @@ _TABLE = """
 -fit --fit LLAMA_ARG_FIT
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
---lora
---lora-scaled
---lora-init-without-apply
 --control-vector
 --control-vector-scaled
 --control-vector-layer-range
@@ -81,8 +78,6 @@ _TABLE = """
 --rerank --reranking LLAMA_ARG_RERANKING
 --threads-http LLAMA_ARG_THREADS_HTTP
 --cache-reuse LLAMA_ARG_CACHE_REUSE
---metrics LLAMA_ARG_ENDPOINT_METRICS
---slot-save-path
 --media-path
 --models-dir LLAMA_ARG_MODELS_DIR
 --models-preset LLAMA_ARG_MODELS_PRESET

@@ -191,6 +191,35 @@ def _check_override(element: str, kind: str, value: str) -> None:
         raise OptionError(f"{quote(element)}: {error}") from None
 
 
+MAX_LORA_SCALE = 1e6  # as in requests; far above, numbers of the model become infinite
+
+
+def lora(text: str) -> tuple[tuple[str, float], ...]:
+    return tuple((path, 1.0) for path in comma_separated(text))
+
+
+def show_lora(adapters: Sequence[tuple[str, float]]) -> str:
+    return show_comma_separated([path for path, _ in adapters])
+
+
+def lora_scaled(text: str) -> tuple[tuple[str, float], ...]:
+    """FILE:SCALE elements; the last colon counts."""
+    adapters = []
+    for element in comma_separated(text):
+        path, colon, scale = element.rpartition(":")
+        if not (path and colon):
+            raise OptionError(f"{quote(element)} does not look like FILE:SCALE")
+        try:
+            adapters.append((path, real(scale, -MAX_LORA_SCALE, MAX_LORA_SCALE)))
+        except OptionError as error:
+            raise OptionError(f"{quote(element)}: {error}") from None
+    return tuple(adapters)
+
+
+def show_lora_scaled(adapters: Sequence[tuple[str, float]]) -> str:
+    return show_comma_separated([f"{path}:{scale}" for path, scale in adapters])
+
+
 # ---- sampling ----------------------------------------------------------------------------
 
 
