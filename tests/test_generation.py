@@ -201,9 +201,9 @@ def test_every_parameter_can_be_set() -> None:
             case int() | float():
                 wanted[field.name] = field.default + 1
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
-    wanted["dry_sequence_breakers"] = ["b"]
+    wanted |= {"dry_sequence_breakers": ["b"], "lora": [{"id": 1, "scale": 0.5}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
-    assert params == wanted | {"logit_bias": [(1, 2.0)]}
+    assert params == wanted | {"logit_bias": [(1, 2.0)], "lora": [(1, 0.5)]}
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -304,7 +304,6 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
         {"n_probs": 1},
         {"grammar": "root ::= x"},
         {"json_schema": {}},
-        {"lora": [{"id": 0, "scale": 1}]},
         {"n": 2},
         {"logprobs": True},
         {"tools": [{"type": "function"}]},
