@@ -1,5 +1,6 @@
 """Slots, LoRA adapters and metrics: do they do what they say?"""
 
+import contextlib
 import json
 import os
 import threading
@@ -32,8 +33,9 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def admin(module_server: Start, directory: Path, adapters: list[Path]) -> OwnServer:
     """A server with everything switched on, and two adapters that are not applied."""
     lora = ("--lora", f"{adapters[0]}", "--lora-scaled", f"{adapters[1]}:0.5")
-    options = ("--slot-save-path", str(directory), "--metrics", "--props", "-np", "4")
-    return module_server(*options, *lora, "--lora-init-without-apply", api_key="key")
+    options = ("--slot-save-path", str(directory), "--metrics", "--props")
+    slots = ("-np", "4", "-c", "32768")  # long enough for a text to be running while we look
+    return module_server(*options, *lora, *slots, "--lora-init-without-apply", api_key="key")
 
 
 def act(server: Server, action: str, name: str | None = "a.bin", slot: int = 0) -> Any:
@@ -140,35 +142,36 @@ def test_other_models_and_caches_are_refused(
 
 
 def test_actions_wait_for_a_busy_slot(admin: OwnServer) -> None:
-    endless = {**REQUEST, "n_predict": 3000, "ignore_eos": True}
+    request = {**REQUEST, "n_predict": 6000, "ignore_eos": True}
     answers: list[Any] = []
-    with admin.stream("/completion", endless) as (_, events):
+    thread = threading.Thread(target=lambda: answers.append(act(admin, "save", "w.bin")))
+    with admin.stream("/completion", request) as (_, events):
         next(events)
-        thread = threading.Thread(target=lambda: answers.append(act(admin, "save", "w.bin")))
         thread.start()
-        # Another slot is served meanwhile.
         assert act(admin, "erase", None, slot=3)["n_erased"] >= 0
-        for _ in range(20):
-            next(events)
-        assert not answers
+        *_, last = (event.json for event in events)
     thread.join(60)
-    assert answers[0]["n_saved"] > 20
+    n_tokens = last["tokens_evaluated"] + last["tokens_predicted"]
+    assert answers[0]["n_saved"] == n_tokens - 1, "the whole text was saved, not a part of it"
 
 
-def test_a_client_that_stops_waiting_withdraws_its_action(
-    admin: OwnServer, directory: Path
-) -> None:
-    endless = {**REQUEST, "n_predict": 6000, "ignore_eos": True, "n_keep": 0}
-    with admin.stream("/completion", endless) as (_, events):
+def test_a_client_that_stops_waiting_withdraws_it(admin: OwnServer, directory: Path) -> None:
+    request = {**REQUEST, "n_predict": 6000, "ignore_eos": True}
+    body = b'{"filename": "never.bin"}'
+    engine = admin.engine()
+    with admin.stream("/completion", request) as (_, events):
         next(events)
-        body = b'{"filename": "never.bin"}'
-        head = admin.head("/slots/0?action=save", len(body), Connection="close")
-        connection = admin.raw(head + body)
-        admin.get("/slots")
-        connection.close()
-        admin.get("/slots")
-        next(events)
-    admin.wait_until_idle()
+        engine.suspend()
+        try:
+            connection = admin.raw(admin.head("/slots/0?action=save", len(body)) + body)
+            admin.get("/health")
+            connection.close()
+            for _ in range(20):  # answered behind it
+                admin.get("/health")
+        finally:
+            engine.resume()
+        for _ in events:
+            pass
     act(admin, "save", "after.bin")  # files are written in order
     assert (directory / "after.bin").exists()
     assert not (directory / "never.bin").exists()
@@ -325,13 +328,18 @@ def test_metrics_count_what_was_done(admin: OwnServer) -> None:
 
 
 def test_metrics_show_who_works_and_who_waits(admin: OwnServer) -> None:
-    endless = {**REQUEST, "n_predict": 6000, "ignore_eos": True}
-    body = json.dumps(endless).encode()
-    with admin.stream("/completion", endless) as (_, events):
-        next(events)
-        with admin.raw(admin.head("/completion", len(body)) + body):
-            wait_until(lambda: metrics(admin)["llamacpp:requests_deferred"] == 1, "one waits", 20)
-            assert metrics(admin)["llamacpp:requests_processing"] == 1
+    body = json.dumps({**REQUEST, "n_predict": 6000, "ignore_eos": True}).encode()
+    with contextlib.ExitStack() as connections:
+        for _ in range(10):
+            connections.enter_context(admin.raw(admin.head("/completion", len(body)) + body))
+
+        def one_works_and_others_wait() -> bool:
+            seen = metrics(admin)
+            processing = seen["llamacpp:requests_processing"]
+            assert processing <= 1, "all want the same slot"
+            return processing == 1 and seen["llamacpp:requests_deferred"] >= 1
+
+        wait_until(one_works_and_others_wait, "one works and others wait")
     admin.wait_until_idle()
 
 

@@ -118,7 +118,7 @@ class Worker:
 
     def _take_messages(self) -> bool:
         """Handle what has come; wait for something if there is nothing to do."""
-        block = not self._engine.has_work
+        block = not (self._engine.has_work or self._slot_actions.pending)
         while True:
             try:
                 message = self._inbox.get(block)
