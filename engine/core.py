@@ -241,7 +241,10 @@ class Engine:
         return list(scales.items())
 
     def set_adapters(self, scales: list[tuple[int, float]]) -> None:
-        """The scales for requests to come that name no adapters. Raises `EngineError`."""
+        """The scales for requests to come that name no adapters. Raises `EngineError`.
+
+        May be called by another thread, but only by one.
+        """
         new = dict(self._scales(scales)) if scales else {}
         self.adapters = [
             msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))

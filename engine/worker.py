@@ -59,7 +59,7 @@ from engine.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)
 
-Incoming = Request | Cancel | GetSlots | SlotTask | GetAdapters | SetAdapters | GetStats
+Incoming = Request | Cancel | GetSlots | SlotTask | GetStats
 """What the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
@@ -148,15 +148,6 @@ class Worker:
                 self._link.send(Slots(id, self._engine.slots()))
             case SlotTask():
                 self._slot_actions.add(message)
-            case GetAdapters(id=id):
-                self._link.send(Adapters(id, self._engine.adapters))
-            case SetAdapters(id=id, scales=scales):
-                try:
-                    self._engine.set_adapters(scales)
-                except EngineError as error:
-                    self._link.send(Failed(id, error.info))
-                else:
-                    self._link.send(Adapters(id, self._engine.adapters))
             case GetStats(id=id):
                 self._link.send(StatsReply(id, self._engine.stats()))
 
@@ -181,12 +172,24 @@ class Worker:
                     self._start(id, self._format_chat, message)
                 case SlotAction():
                     self._slot_actions.start(message, self._inbox.put)
-                case Cancel() | GetSlots() | GetAdapters() | SetAdapters() | GetStats():
+                case GetAdapters() | SetAdapters():
+                    self._adapters(message)
+                case Cancel() | GetSlots() | GetStats():
                     self._inbox.put(message)
                 case Load():
                     log.error("a second load message was ignored: a process serves one model")
         self._inbox.put(None)
         threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
+
+    def _adapters(self, message: GetAdapters | SetAdapters) -> None:
+        """At once, so that it holds for every request that comes behind it."""
+        try:
+            if isinstance(message, SetAdapters):
+                self._engine.set_adapters(message.scales)
+        except EngineError as error:
+            self._link.send(Failed(message.id, error.info))
+        else:
+            self._link.send(Adapters(message.id, self._engine.adapters))
 
     def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
         def run() -> None:
