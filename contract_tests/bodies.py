@@ -8,6 +8,8 @@ PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
+_EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
+_RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
 
 BODIES: dict[str, Any] = {
@@ -17,6 +19,13 @@ BODIES: dict[str, Any] = {
     "create_chat_completion": _CHAT,
     "create_chat_completion_unversioned": _CHAT,
     "apply_template": {"messages": MESSAGES},
+    "create_embedding": {"content": "A llama carries wool."},
+    "create_embedding_plural": {"content": "A llama carries wool."},
+    "create_openai_embeddings": _EMBEDDING,
+    "create_rerank": _RERANK,
+    "create_reranking": _RERANK,
+    "create_rerank_v1": _RERANK,
+    "create_reranking_v1": _RERANK,
     "tokenize": {"content": "Hello world"},
     "detokenize": {"tokens": [5, 6, 7]},
     "act_on_slot": {"filename": "contract-tests.bin"},
@@ -26,9 +35,16 @@ BODIES: dict[str, Any] = {
 """One for each operation with a body."""
 
 GENERATING = [each.definition["operationId"] for each in contract.streaming()]
+EMBEDDING = [name for name in BODIES if "embedding" in name]
+"""Of a server that was started with --embeddings."""
+RERANKING = [name for name in BODIES if "rerank" in name]
+"""Of a server that was started with --reranking."""
 POSTS = [
-    name for name, each in contract.operations().items() if "requestBody" in each.definition
+    name
+    for name, each in contract.operations().items()
+    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING)
 ]
+"""Of a server that generates."""
 
 
 def path(operation_id: str) -> str:
@@ -50,6 +66,10 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         changes["messages"] = [{"role": "user", "content": text}]
     elif operation_id == "tokenize":
         changes["content"] = text
+    elif operation_id in EMBEDDING:
+        changes["input"] = [text]
+    elif operation_id in RERANKING:
+        changes["documents"] = [text]
     else:
         changes["prompt"] = text
     return body(operation_id, **changes)

@@ -5,6 +5,7 @@ The tests run them against the server under test, and test_mutants.py against br
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from contract_tests import contract
 from contract_tests.bodies import PROMPT, body, path
@@ -74,8 +75,7 @@ def stream(server: Server, name: str, **changes: object) -> list[Event]:
 
 def streams_are_as_described(server: Server) -> None:
     for name in STREAMS:
-        events = stream(server, name, n_predict=16)
-        contract.check_stream(contract.operations()[name], events)
+        contract.check(server.post(path(name), body(name, n_predict=16, stream=True)))
 
 
 def streams_say_the_same_as_plain_answers(server: Server) -> None:
@@ -87,17 +87,17 @@ def streams_say_the_same_as_plain_answers(server: Server) -> None:
         assert streamed == plain_text(plain), name
 
 
-def plain_text(answer: dict[str, object]) -> str:
+def plain_text(answer: Any) -> str:
     """The text of an answer, in whichever format."""
     if "content" in answer:
         return str(answer["content"])
-    [choice, *_] = answer["choices"]  # type: ignore[misc]
+    choice = answer["choices"][0]
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
 
 def characters_stay_whole(server: Server) -> None:
     """No event has a part of a character, whatever bytes the model's tokens are."""
-    for forced in (split_character(server), *map(server_tokens(server), ("é", "日本"))):
+    for forced in (split_character(server), tokens_of(server, "é"), tokens_of(server, "日本")):
         events = forced_stream(server, forced)
         documents = contract.check_stream(contract.operations()["create_completion"], events)
         text = "".join(map(text_of, documents))
@@ -105,14 +105,14 @@ def characters_stay_whole(server: Server) -> None:
         assert text == whole, (text, whole)
 
 
-def server_tokens(server: Server):  # type: ignore[no-untyped-def]
-    return lambda text: server.ask("/tokenize", {"content": text})["tokens"]
+def tokens_of(server: Server, text: str) -> list[int]:
+    tokens: list[int] = server.ask("/tokenize", {"content": text})["tokens"]
+    return tokens
 
 
 def split_character(server: Server) -> list[int]:
-    """The tokens of a character that no vocabulary has in one piece."""
-    tokens: list[int] = server.ask("/tokenize", {"content": "\U0001f999"})["tokens"]
-    return tokens
+    """The tokens of a character that hardly any vocabulary has in one piece."""
+    return tokens_of(server, "\U0001f999")
 
 
 def forced_body(tokens: Sequence[int], **changes: object) -> dict[str, object]:
@@ -156,12 +156,13 @@ def counts_add_up(server: Server) -> None:
     """Every count in every format, held against what /tokenize says of the prompt."""
     n_prompt = len(server.ask("/tokenize", {"content": PROMPT, "add_special": True})["tokens"])
     request = {"prompt": PROMPT, "n_predict": 5, "ignore_eos": True, "return_tokens": True}
-    native = server.ask("/completion", request)
-    timings = native["timings"]
-    assert native["tokens_evaluated"] == n_prompt
-    assert native["tokens_predicted"] == len(native["tokens"]) == timings["predicted_n"] == 5
-    assert native["tokens_cached"] == timings["cache_n"]
-    assert timings["cache_n"] + timings["prompt_n"] == n_prompt
+    for _ in range(2):  # the second time most of the prompt is cached
+        native = server.ask("/completion", request)
+        timings = native["timings"]
+        assert native["tokens_evaluated"] == n_prompt
+        assert native["tokens_predicted"] == len(native["tokens"]) == timings["predicted_n"] == 5
+        assert native["tokens_cached"] == timings["cache_n"]
+        assert timings["cache_n"] + timings["prompt_n"] == n_prompt
     counts = {"prompt_tokens": n_prompt, "completion_tokens": 5, "total_tokens": n_prompt + 5}
     usage = server.ask("/v1/completions", request)["usage"]
     assert {name: usage[name] for name in counts} == counts

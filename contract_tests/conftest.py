@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from contract_tests import fuzzing
-from contract_tests.server import API_KEY, OwnServer, Server, start
+# A failing assertion in these has to show its values, as one in a test does.
+for _module in ("bodies", "checks", "contract", "events", "server"):
+    pytest.register_assert_rewrite(f"contract_tests.{_module}")
+
+from contract_tests import fuzzing  # noqa: E402  # behind the registration, or it is too late
+from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402
 
 Start = Callable[..., OwnServer]
 
@@ -46,9 +50,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def default_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Any:
+def default_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The server under test, with the default options if we start it."""
     yield from _shared(request, tmp_path_factory)
 

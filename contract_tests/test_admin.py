@@ -343,6 +343,28 @@ def test_metrics_show_who_works_and_who_waits(admin: OwnServer) -> None:
     admin.wait_until_idle()
 
 
+def test_a_server_that_embeds_has_them_too(
+    own_server: Start, adapters: list[Path], tmp_path: Path
+) -> None:
+    options = ("--embeddings", "--pooling", "mean", "--metrics", "--slot-save-path", str(tmp_path))
+    server = own_server(*options, "--lora", str(adapters[0]), "--lora-init-without-apply")
+
+    def vector() -> list[float]:
+        found = server.ask("/v1/embeddings", {"input": "def read(self):"})["data"][0]["embedding"]
+        return [round(x, 3) for x in found]
+
+    plain = vector()
+    contract.check(server.post("/lora-adapters", [{"id": 0, "scale": 1}]))
+    adapted = vector()
+    contract.check(server.post("/lora-adapters", []))
+    assert plain == vector() != adapted
+    seen = metrics(server)
+    assert seen["llamacpp:n_decode_total"] == 3
+    assert seen["llamacpp:prompt_tokens_total"] >= 3
+    for action in ("erase", "save", "restore"):
+        contract.check(server.post(f"/slots/0?action={action}", {"filename": "a"}), 501)
+
+
 def test_the_start_is_told(admin: OwnServer) -> None:
     one, other = (admin.get("/metrics").headers["process-start-time-unix"] for _ in range(2))
     assert one == other

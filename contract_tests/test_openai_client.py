@@ -75,9 +75,7 @@ def test_chat(client: OpenAI) -> None:
     assert isinstance(choice.message.content, str)
     assert answer.usage is not None
     assert answer.usage.completion_tokens <= 6
-    again = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=6, seed=1
-    )
+    again = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=6, seed=1)
     assert again.choices[0].message.content == choice.message.content
 
 
@@ -113,9 +111,7 @@ def test_the_client_s_own_stream_helper(client: OpenAI) -> None:
         kinds = {event.type for event in stream}
         snapshot = stream.current_completion_snapshot
     assert {"chunk", "content.delta", "content.done"} <= kinds
-    plain = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=8, seed=1
-    )
+    plain = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, seed=1)
     assert snapshot.choices[0].message.content == plain.choices[0].message.content
 
 

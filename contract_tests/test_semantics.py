@@ -13,6 +13,7 @@ import pytest
 
 from contract_tests import contract
 from contract_tests.bodies import GENERATING, MESSAGES, PROMPT, body, path
+from contract_tests.checks import plain_text
 from contract_tests.conftest import Start
 from contract_tests.server import SECONDS, Server, wait_until
 
@@ -173,18 +174,11 @@ def test_has_new_line(server: Server) -> None:
 def test_stop_texts(name: str, server: Server) -> None:
     """For every text that begins somewhere in the first part of a longer one."""
     request = body(name, n_predict=30, temperature=0, ignore_eos=True)
-    whole = text_of_answer(server.ask(path(name), request))
+    whole = plain_text(server.ask(path(name), request))
     for at, length in itertools.product(range(0, len(whole) // 2, 7), (1, 2, 5, 9)):
         stop = whole[at : at + length]
         answer = server.ask(path(name), {**request, "stop": ["\x00", stop]})
-        assert text_of_answer(answer) == whole[: whole.index(stop)], stop
-
-
-def text_of_answer(answer: Any) -> str:
-    if "choices" not in answer:
-        return str(answer["content"])
-    choice = answer["choices"][0]
-    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+        assert plain_text(answer) == whole[: whole.index(stop)], stop
 
 
 def test_the_first_of_several_stop_texts(server: Server) -> None:
@@ -252,9 +246,10 @@ def test_settings_are_echoed(server: Server) -> None:
     assert settings["n_predict"] == 6
     default = server.get("/props").json()["default_generation_settings"]["params"]
     assert settings["top_p"] == default["top_p"]
-    assert complete(server, temperature=None)["generation_settings"]["temperature"] == default[
-        "temperature"
-    ]
+    assert (
+        complete(server, temperature=None)["generation_settings"]["temperature"]
+        == default["temperature"]
+    )
 
 
 # ---- biases --------------------------------------------------------------------------------
@@ -382,9 +377,7 @@ def test_many_requests_at_once(own_server: Start) -> None:
     limits = httpx.Limits(max_connections=200)
 
     async def run() -> list[httpx.Response]:
-        async with httpx.AsyncClient(
-            base_url=server.url, timeout=SECONDS, limits=limits
-        ) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS, limits=limits) as client:
             requests = [
                 client.post("/completion", json={"prompt": f"No. {n}", "n_predict": 3, "seed": n})
                 for n in range(200)
@@ -525,7 +518,7 @@ def test_chat_template(own_server: Start, tmp_path: Path) -> None:
         assert server.ask("/apply-template", request)["prompt"] == other
         options = {"temperature": 0, "n_predict": 5, "cache_prompt": False}
         chat = server.ask("/v1/chat/completions", {"messages": MESSAGES, **options})
-        assert text_of_answer(chat) == complete(server, RENDERED, **options)["content"]
+        assert plain_text(chat) == complete(server, RENDERED, **options)["content"]
     server = own_server(*ways[0], "--chat-template-kwargs", '{"who": "alpaca"}')
     prompt = server.ask("/apply-template", {"messages": MESSAGES})["prompt"]
     assert prompt == RENDERED.replace("bot", "alpaca")

@@ -7,7 +7,7 @@ own (one that loads, one whose engine dies) is made once, for all operations tog
 import json
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,15 @@ import httpx
 import pytest
 
 from contract_tests import contract
-from contract_tests.bodies import BODIES, GENERATING, POSTS, body, path, with_text
+from contract_tests.bodies import (
+    BODIES,
+    EMBEDDING,
+    GENERATING,
+    RERANKING,
+    body,
+    path,
+    with_text,
+)
 from contract_tests.conftest import Start
 from contract_tests.server import SECONDS, OwnServer, Server, engine_processes, wait_until
 
@@ -50,6 +58,15 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
     return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
 
 
+GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
+
+
+def reranker() -> tuple[str, ...]:
+    """Options of a server that reranks."""
+    build = pytest.importorskip("engine.embedded.build", reason="builds models of its own")
+    return ("-m", str(build.ensure("tiny-rerank")), "--reranking")
+
+
 class Situations:
     """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
 
@@ -73,6 +90,17 @@ class Situations:
         return self._start("-c", str(N_CTX), "-np", "1", api_key="key")
 
     @cached_property
+    def embedder(self) -> OwnServer:
+        return self._start("-c", str(N_CTX), "--embeddings", "--pooling", "mean", api_key="key")
+
+    @cached_property
+    def reranker(self) -> OwnServer:
+        return self._start(*reranker(), "-c", str(N_CTX), api_key="key")
+
+    def for_mode_of(self, name: str) -> OwnServer:
+        return self.reranker if name in RERANKING else self.embedder
+
+    @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
         """What a server answers while its engine process, stopped by us, loads the model."""
         for _ in range(5):
@@ -86,9 +114,20 @@ class Situations:
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:
         """What comes of requests at which the engine was working when it was killed."""
-        options = ("-np", "16", "--no-jinja", "--chat-template", "chatml", *self._switched_on)
-        server = self._start(*options, api_key="key")
-        names = [name for name in contract.operations() if needs_engine(name)]
+        options = {
+            (): [name for name in GENERAL if needs_engine(name)],
+            ("--embeddings", "--pooling", "mean"): EMBEDDING,
+            reranker(): RERANKING,
+        }
+        return {
+            name: response
+            for argv, names in options.items()
+            for name, response in self._killed(argv, names).items()
+        }
+
+    def _killed(self, argv: Sequence[str], names: Sequence[str]) -> Mapping[str, httpx.Response]:
+        chat = ("--no-jinja", "--chat-template", "chatml")
+        server = self._start(*argv, "-np", "16", *chat, *self._switched_on, api_key="key")
         with ThreadPoolExecutor(len(names)) as pool, server_engine_stopped(server):
             sent = {name: pool.submit(send, server, name) for name in names}
             for _ in range(20):  # answered behind them, so that they have reached the engine
@@ -103,7 +142,7 @@ class Situations:
         """What a client is told that sends half of a body and stops."""
         server = self.narrow
         connections = {
-            name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in POSTS
+            name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in BODIES
         }
         return {
             name: read_response(connection, name, server)
@@ -187,6 +226,63 @@ def too_long(situations: Situations, name: str) -> list[httpx.Response]:
         send(situations.small, name, **with_text(name, "word " * N_CTX, stream=stream))
         for stream in (False, True)
     ]
+
+
+def ok_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    return ok(situations.for_mode_of(name), name)
+
+
+def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
+    """Of an operation that a server with default options doesn't have."""
+    server = situations.for_mode_of(name)
+    many = ["a"] * 100_000
+    if name in RERANKING:
+        changes: list[dict[str, Any]] = [
+            {"documents": many},
+            {"documents": []},
+            {"documents": None},
+            {"documents": "a"},
+            {"documents": [1]},
+            {"query": None},
+            {"query": 5},
+            {"query": ["a"]},
+            {"top_n": -1},
+            {"top_n": 1.5},
+        ]
+    else:
+        n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+        wrong = (many, [], [[]], [""], "", [-1], [n_vocab], [["a"], [n_vocab]], [True], [None], {})
+        changes = [{"input": value} for value in wrong]
+        changes += [{"dimensions": value} for value in (0, -1, 1_000_000, "many")]
+        changes += [{"embd_normalize": value} for value in (-2, 0.5, "L2")]
+        changes += [{"encoding_format": "hex"}]
+    refused = [send(server, name, **change) for change in changes]
+    return [*bad_request(server, name), *refused]
+
+
+def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.for_mode_of(name)
+    return [server.post(path(name), with_text(name, "word " * N_CTX))]
+
+
+def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    """What a server does not have that was started for something else."""
+    servers = [situations.small]
+    if name in RERANKING:
+        servers.append(situations.embedder)
+    responses = [send(server, name) for server in servers]
+    for response in responses:
+        assert "Start it with" in response.json()["error"]["message"]
+    return responses
+
+
+def does_not_generate(situations: Situations, name: str) -> list[httpx.Response]:
+    servers = (situations.embedder, situations.reranker)
+    responses = [send(server, name, stream=s) for server in servers for s in (False, True)]
+    for response in responses:
+        message = response.json()["error"]["message"]
+        assert message.startswith("This server does not support completions.")
+    return responses
 
 
 def unauthorized(server: Server, name: str) -> list[httpx.Response]:
@@ -345,6 +441,10 @@ BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
 }
 PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 400): ([bad_request], [too_long]) for name in GENERATING},
+    **{(name, 501): ([not_supported], [does_not_generate]) for name in GENERATING},
+    **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
     ("list_slots", 400): ([bad_query], []),
     ("get_docs_asset", 400): ([no_asset_name], []),
     ("list_slots", 501): ([], [switched_off]),

@@ -10,13 +10,13 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.options import Options
+from engine.options import Options, Pooling
 from engine.params import GenerationParams
 from engine.sampling import plan, window
 
@@ -24,6 +24,8 @@ log = logging.getLogger("engine.llama")
 
 TokenArray = npt.NDArray[np.int32]
 StateArray = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+"""Rows of numbers, one row for each token or text."""
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -48,6 +50,14 @@ _ROPE_SCALING = {
     "none": C.LLAMA_ROPE_SCALING_TYPE_NONE,
     "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
     "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+_POOLING: dict[Pooling | Literal[""], int] = {
+    "": C.LLAMA_POOLING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_POOLING_TYPE_NONE,
+    "mean": C.LLAMA_POOLING_TYPE_MEAN,
+    "cls": C.LLAMA_POOLING_TYPE_CLS,
+    "last": C.LLAMA_POOLING_TYPE_LAST,
+    "rank": C.LLAMA_POOLING_TYPE_RANK,
 }
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
@@ -259,6 +269,30 @@ class Model:
     def has_decoder(self) -> bool:
         return bool(C.llama_model_has_decoder(self._model))
 
+    @property
+    def has_encoder(self) -> bool:
+        return bool(C.llama_model_has_encoder(self._model))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether each sequence has a recurrent state, which takes memory of its own."""
+        return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
+
+    @property
+    def rerank_template(self) -> str:
+        """The text to make of {query} and {document}; "" if the model has none."""
+        text = C.llama_model_chat_template(self._model, b"rerank")
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
+    def sep(self) -> int:
+        """The token that separates two texts; -1 if there is none."""
+        return int(C.llama_vocab_sep(self._vocab))
+
+    @property
+    def add_sep(self) -> bool:
+        return bool(C.llama_vocab_get_add_sep(self._vocab))
+
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
         """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
         size = len(text) + 16
@@ -442,11 +476,16 @@ class Context:
         params.swa_full = options.swa_full
         params.kv_unified = unified
         params.no_perf = True
+        if options.embeds():
+            _set_pooling(params, options)
         _errors.clear()
         self._ctx = C.llama_init_from_model(model._model, params)
         if not self._ctx:
             raise _fail("cannot create the context")
         self._memory = C.llama_get_memory(self._ctx)
+        if not self._memory and not options.embeds():
+            self.close()
+            raise BackendError("this model can't generate; start the server with --embeddings")
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
@@ -534,6 +573,54 @@ class Context:
         if self._ctx:
             C.llama_free(self._ctx)
             self._ctx = None
+
+
+def _set_pooling(params: Any, options: Options) -> None:
+    params.embeddings = True
+    params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
+    # 256), can be divided by the number of sequences.
+    params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
+    params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
+    # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
+    params.n_batch = params.n_ubatch
+
+
+class EmbeddingContext(Context):
+    """A context that gives vectors rather than logits. `options.embeds()` must hold.
+
+    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
+    sequences of different lengths into pieces, which pooling must not see.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int) -> None:
+        super().__init__(model, options, n_seq, unified=True)
+        kinds = {number: name for name, number in _POOLING.items() if name}
+        self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]
+        self.has_memory = bool(self._memory)
+        self.is_causal = bool(C.llama_get_causal_attn(self._ctx))
+        rank = self.pooling == "rank"
+        size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
+        self.n_vector = int(size(model._model))
+        self.outputs[:] = 1  # pooling needs all of them
+
+    def vectors_of_tokens(self, n_tokens: int) -> Vectors:
+        """One for each of the `n_tokens` of the last decode, without pooling."""
+        pointer = C.llama_get_embeddings(self._ctx)
+        if not pointer:
+            raise _fail("the model gave no embeddings")
+        return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
+
+    def vector_of_sequence(self, sequence: int) -> Vectors:
+        """What pooling made of the tokens of `sequence` in the last decode: one row."""
+        pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
+        if not pointer:
+            raise _fail("the model gave no embedding")
+        return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
+
+    def clear(self) -> None:
+        """Forget the tokens of all sequences."""
+        C.llama_memory_clear(self._memory, False)
 
 
 # ---- sampling ----------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Literal, TypeVar
 
-from engine.errors import EngineError, ErrorInfo
+from engine.errors import EngineError, ErrorInfo, not_supported
 from engine.params import GenerationParams
 from engine.protocol import (
     Adapter,
@@ -12,6 +13,7 @@ from engine.protocol import (
     Cancel,
     Delta,
     Detokenize,
+    Embed,
     Event,
     Failed,
     Finished,
@@ -21,6 +23,7 @@ from engine.protocol import (
     GetStats,
     ModelInfo,
     Reply,
+    Rerank,
     SetAdapters,
     SlotAction,
     SlotDone,
@@ -33,6 +36,7 @@ from engine.protocol import (
     ToEngine,
     Tokenize,
     Tokens,
+    Vectors,
     frame,
 )
 from engine.stats import Stats
@@ -48,6 +52,12 @@ Question = (
     | GetStats
 )
 R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
+T = TypeVar("T")
+
+SLICE = 64
+"""Inputs in one message: a request for the vectors of many is sent little by little, so that
+neither process is ever busy with a long message, and no request gets more than its turn."""
+SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
 
 
 class Generation:
@@ -109,22 +119,59 @@ class EngineClient:
         self._writer = writer
         self._next_id = 0
         self._generations: dict[int, Generation] = {}
-        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._replies: dict[int, asyncio.Future[Reply | Vectors]] = {}
         self._dead: ErrorInfo | None = None
 
     @property
     def n_running(self) -> int:
-        """Generations that are waiting or running."""
-        return len(self._generations)
+        """Requests that are waiting or running."""
+        return len(self._generations) + len(self._replies)
 
     def generate(
         self, prompt: list[int | str], params: GenerationParams, *, echo_prompt: bool = False
     ) -> Generation:
-        """Start a generation; `engine.protocol.Submit` says what the arguments mean."""
+        """Start a generation; `engine.protocol.Submit` says what the arguments mean.
+
+        Raises `EngineError` (not_supported) if the engine embeds.
+        """
+        if self.info.pooling is not None:
+            raise not_supported(
+                "This server does not support completions. Start it without `--embeddings`"
+            )
         id = self._new_id()
         generation = self._generations[id] = Generation(id, self)
         self._send(Submit(id, prompt, params, echo_prompt))
         return generation
+
+    def embed(
+        self, inputs: Sequence[list[int | str]], *, normalize: int, dimensions: int = 0
+    ) -> AsyncGenerator[Vectors, None]:
+        """The vectors of all inputs, in their order, some inputs at a time;
+        `engine.protocol.Embed` says what the arguments mean.
+
+        Raises `EngineError`, not_supported at once. Closing the iterator ends the work.
+        """
+        self.check_embeds()
+        return self._in_slices(lambda id, part: Embed(id, part, normalize, dimensions), inputs)
+
+    def rerank(self, query: str, documents: Sequence[str]) -> AsyncGenerator[Vectors, None]:
+        """The scores of all documents, in their order, some documents at a time. As `embed`."""
+        self.check_reranks()
+        return self._in_slices(lambda id, part: Rerank(id, query, part), documents)
+
+    def check_embeds(self) -> None:
+        """Raises `EngineError` (not_supported) if the engine generates."""
+        if self.info.pooling is None:
+            raise not_supported(
+                "This server does not support embeddings. Start it with `--embeddings`"
+            )
+
+    def check_reranks(self) -> None:
+        """Raises `EngineError` (not_supported) if the engine has no scores to give."""
+        if self.info.pooling != "rank":
+            raise not_supported(
+                "This server does not support reranking. Start it with `--reranking`"
+            )
 
     async def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
@@ -177,14 +224,17 @@ class EngineClient:
         """Hand a message of the engine to whom it is for; late ones for nobody are dropped."""
         if isinstance(message, Step):
             for event in message.events:
-                self._put(event)
+                if isinstance(event, Vectors):
+                    self._answer(event)
+                else:
+                    self._put(event)
         elif isinstance(message, Failed):
-            if future := self._replies.pop(message.id, None):
-                if not future.done():
-                    future.set_exception(EngineError(message.error))
-            else:
-                self._put(message)
-        elif (future := self._replies.pop(message.id, None)) and not future.done():
+            self._put(message)
+        else:
+            self._answer(message)
+
+    def _answer(self, message: Reply | Vectors) -> None:
+        if (future := self._replies.pop(message.id, None)) and not future.done():
             future.set_result(message)
 
     def close(self, error: ErrorInfo) -> None:
@@ -202,13 +252,17 @@ class EngineClient:
             if not isinstance(event, Delta):
                 del self._generations[event.id]
             generation._put(event)
+        elif isinstance(event, Failed):
+            future = self._replies.pop(event.id, None)
+            if future is not None and not future.done():
+                future.set_exception(EngineError(event.error))
 
     def _forget(self, id: int) -> None:
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply | Vectors] = asyncio.get_running_loop().create_future()
         self._replies[message.id] = future
         try:
             self._send(message)
@@ -218,6 +272,33 @@ class EngineClient:
         if not isinstance(reply, kind):
             raise RuntimeError(f"the engine answered {type(message)} with {type(reply)}")
         return reply
+
+    async def _in_slices(
+        self, make: Callable[[int, list[T]], Embed | Rerank], items: Sequence[T]
+    ) -> AsyncGenerator[Vectors, None]:
+        """The answers to `make(id, part)` for all parts of `items`."""
+        starts = iter(range(0, len(items), SLICE))
+        waiting: deque[tuple[int, asyncio.Future[Reply | Vectors]]] = deque()
+        try:
+            while True:
+                while len(waiting) < SLICES_AHEAD and (start := next(starts, None)) is not None:
+                    id, future = self._new_id(), asyncio.get_running_loop().create_future()
+                    self._replies[id] = future
+                    waiting.append((id, future))
+                    self._send(make(id, list(items[start : start + SLICE])))
+                if not waiting:
+                    return
+                reply = await waiting[0][1]
+                waiting.popleft()
+                if not isinstance(reply, Vectors):
+                    raise RuntimeError(f"the engine answered with {type(reply)}")
+                yield reply
+        finally:
+            for id, future in waiting:
+                if self._replies.pop(id, None) is not None and self._dead is None:
+                    self._send(Cancel(id))
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # seen, or asyncio would complain that nobody looked
 
     def _new_id(self) -> int:
         self._next_id += 1

@@ -7,17 +7,18 @@ belongs to the thread that calls `step`.
 import random
 import time
 
-import msgspec
 import numpy as np
 
+from engine.adapters import LoraScales, key_of
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
 from engine.detokenizer import TextStream
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.errors import ErrorInfo, invalid_request
+from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.prefix_cache import Key
+from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import (
-    Adapter,
     Delta,
     Event,
     Failed,
@@ -53,7 +54,7 @@ class Request:
             n_prompt=len(tokens),
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
-            key=tuple((id, scale) for id, scale in params.lora if scale),
+            key=key_of(params.lora),
         )
         self.sampler = sampler
         self.stream = TextStream(params.stop)
@@ -108,7 +109,7 @@ class Engine:
     def __init__(self, model: Model, options: Options) -> None:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
-        self.adapters = _adapters(model, options)
+        self.lora = LoraScales(model, options)
         self.context = Context(model, options, n_slots, unified)
         self.special = False  # whether control tokens show in generated text
         self._scheduler = Scheduler(
@@ -129,23 +130,7 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        model = self.model
-        return ModelInfo(
-            vocab_type=model.vocab_type,
-            n_vocab=model.n_vocab,
-            n_ctx_train=model.n_ctx_train,
-            n_embd=model.n_embd,
-            n_params=model.n_params,
-            size=model.size,
-            description=model.description,
-            bos_token=model.token_text(model.bos),
-            eos_token=model.token_text(model.eos),
-            add_bos=model.add_bos,
-            add_eos=model.add_eos,
-            chat_template=model.chat_template,
-            n_slots=self._scheduler.n_slots,
-            n_ctx=self._scheduler.n_ctx,
-        )
+        return model_info(self.model, n_slots=self._scheduler.n_slots, n_ctx=self._scheduler.n_ctx)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -157,17 +142,10 @@ class Engine:
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
         arrived = time.perf_counter()
-        tokens = self._tokenize_prompt(submit.prompt)
+        tokens = tokenize_prompt(self.model, submit.prompt)
         n_ctx = self._scheduler.n_ctx
         if len(tokens) >= n_ctx:
-            raise EngineError(
-                ErrorInfo(
-                    type="exceed_context_size_error",
-                    message=f"the request has {len(tokens)} tokens, the context only {n_ctx}",
-                    n_prompt_tokens=len(tokens),
-                    n_ctx=n_ctx,
-                )
-            )
+            raise exceeds_context(len(tokens), n_ctx)
         params = submit.params
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)  # so that the answer can tell it
@@ -177,7 +155,7 @@ class Engine:
                 f"the slots are 0 to {self._scheduler.n_slots - 1}"
             )
         params.logit_bias = self._resolve_biases(params)
-        params.lora = self._scales(params.lora)
+        params.lora = self.lora.resolve(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         sampler = Sampler(self.model, params, n_ctx, tokens)
         request = Request(submit, tokens, params, sampler, prompt)
@@ -186,34 +164,6 @@ class Engine:
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
-
-    def _tokenize_prompt(self, prompt: list[int | str]) -> TokenArray:
-        parts: list[TokenArray] = []
-        ids: list[int] = []
-        for i, element in enumerate(prompt):
-            if isinstance(element, str):
-                if ids:
-                    parts.append(self.check_tokens(ids))
-                    ids = []
-                text = element.encode()
-                parts.append(self.model.tokenize(text, add_special=i == 0, parse_special=True))
-            else:
-                ids.append(element)
-        if ids:
-            parts.append(self.check_tokens(ids))
-        if not parts:
-            return np.empty(0, np.int32)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def check_tokens(self, ids: list[int]) -> TokenArray:
-        """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
-        wide = np.array(ids, np.int64)
-        wrong = np.flatnonzero((wide < 0) | (wide >= self.model.n_vocab))
-        if len(wrong):
-            raise invalid_request(
-                f"token {wide[wrong[0]]} is not in the vocabulary of {self.model.n_vocab} tokens"
-            )
-        return wide.astype(np.int32)
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
@@ -228,28 +178,6 @@ class Engine:
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
-
-    def _scales(self, wanted: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """The scale of every adapter. Raises `EngineError` for an unknown id."""
-        if not wanted:
-            return [(adapter.id, adapter.scale) for adapter in self.adapters]
-        scales = {adapter.id: 0.0 for adapter in self.adapters}
-        for id, scale in wanted:
-            if id not in scales:
-                raise invalid_request(f"lora: there is no adapter {id}; {len(scales)} are loaded")
-            scales[id] = scale
-        return list(scales.items())
-
-    def set_adapters(self, scales: list[tuple[int, float]]) -> None:
-        """The scales for requests to come that name no adapters. Raises `EngineError`.
-
-        May be called by another thread, but only by one.
-        """
-        new = dict(self._scales(scales)) if scales else {}
-        self.adapters = [
-            msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))
-            for adapter in self.adapters
-        ]
 
     def submit(self, request: Request) -> Event | None:
         """Queue a prepared request. An empty prompt is answered at once."""
@@ -480,11 +408,3 @@ class Engine:
             request.close()
         self._requests.clear()
         self.context.close()
-
-
-def _adapters(model: Model, options: Options) -> list[Adapter]:
-    scales = [0.0 if options.lora_init_without_apply else scale for _, scale in options.lora]
-    return [
-        Adapter(id, file.path, scale, file.task_name, file.prompt_prefix)
-        for id, (file, scale) in enumerate(zip(model.adapters, scales, strict=True))
-    ]

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from engine.errors import ErrorInfo
-from engine.options import Options
+from engine.options import Options, Pooling
 from engine.params import GenerationParams
 from engine.stats import Stats
 
@@ -39,6 +39,28 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     prompt: list[int | str]
     params: GenerationParams
     echo_prompt: bool = False
+
+
+class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
+    """Turn each of `inputs`, in the form of `Submit.prompt`, into `Vectors`.
+
+    Pooled vectors are cut to their first `dimensions` numbers (0: all), then divided by their
+    `normalize`-norm, as `POST /embedding` describes it.
+    """
+
+    id: int
+    inputs: list[list[int | str]]
+    normalize: int
+    dimensions: int = 0
+
+
+class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
+    """Judge how well each document answers the query: `Vectors` whose first number is the
+    score."""
+
+    id: int
+    query: str
+    documents: list[str]
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
@@ -102,6 +124,8 @@ class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
 ToEngine = (
     Load
     | Submit
+    | Embed
+    | Rerank
     | Cancel
     | Tokenize
     | Detokenize
@@ -133,6 +157,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str  # "" if the model has none
     n_slots: int
     n_ctx: int  # of one slot, in tokens
+    pooling: Pooling | None = None  # of a process that embeds; None: it generates
+    n_vector: int = 0  # numbers in one embedding
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
@@ -205,13 +231,26 @@ class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
     error: ErrorInfo
 
 
+class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
+    """The vectors of all inputs of one request, in their order.
+
+    `values` are 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
+    without pooling one for each token. `n_tokens` counts the tokens of all inputs.
+    """
+
+    id: int
+    values: bytes
+    n_rows: list[int]
+    n_tokens: int
+
+
 Event = Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
     """The events of all sequences in one step of the engine."""
 
-    events: list[Event]
+    events: list[Event | Vectors]
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -15,9 +15,11 @@ from engine import slot_file
 from engine.backend import BackendError
 from engine.core import Engine
 from engine.embedded import model_path
+from engine.embedding import Embedder
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
 from engine.options import Options
 from engine.prefix_cache import Key
+from engine.prompts import check_tokens
 from engine.protocol import Failed, SlotAction, SlotDone
 from engine.slot_file import Origin, SavedSlot
 
@@ -35,9 +37,12 @@ class SlotActions:
     """The actions of one engine. `reply` sends a message to the server, from any thread."""
 
     def __init__(
-        self, engine: Engine, options: Options, reply: Callable[[SlotDone | Failed], None]
+        self,
+        engine: Engine | Embedder,
+        options: Options,
+        reply: Callable[[SlotDone | Failed], None],
     ) -> None:
-        self._engine = engine
+        self._generator = engine if isinstance(engine, Engine) else None
         self._directory = options.slot_save_path
         self._reply = reply
         self._waiting: list[SlotTask] = []
@@ -46,6 +51,13 @@ class SlotActions:
             self._model = slot_file.fingerprint(options.model or str(model_path()))
             self._adapters = [slot_file.fingerprint(path) for path, _ in options.lora]
             self._settings = _settings(options)
+
+    @property
+    def _engine(self) -> Engine:
+        """Raises `EngineError` if this process embeds: its slots remember nothing."""
+        if self._generator is None:
+            raise not_supported("the slots of a server that embeds or reranks remember nothing")
+        return self._generator
 
     # ---- any thread ----------------------------------------------------------------------
 
@@ -95,7 +107,7 @@ class SlotActions:
             raise invalid_request(
                 f"the slot file {name!r} has {len(saved.tokens)} tokens, a slot only {n_ctx}"
             )
-        self._engine.check_tokens(saved.tokens.tolist())
+        check_tokens(self._engine.model, saved.tokens.tolist())
         return saved
 
     # ---- the main thread -----------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -21,13 +21,16 @@ from typing import BinaryIO, TypeVar
 from engine.backend import BackendError, Model, initialize
 from engine.core import Engine, Request
 from engine.embedded import model_path
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.embedding import Embedder, Job
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.options import Options
+from engine.prompts import check_tokens
 from engine.protocol import (
     HEADER,
     Adapters,
     Cancel,
     Detokenize,
+    Embed,
     Event,
     Failed,
     FormatChat,
@@ -41,6 +44,7 @@ from engine.protocol import (
     Progress,
     Ready,
     Reply,
+    Rerank,
     SetAdapters,
     SlotAction,
     Slots,
@@ -52,6 +56,7 @@ from engine.protocol import (
     Tokenize,
     Tokens,
     ToServer,
+    Vectors,
     frame,
     to_engine_decoder,
 )
@@ -59,7 +64,7 @@ from engine.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)
 
-Incoming = Request | Cancel | GetSlots | SlotTask | GetStats
+Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
 """What the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
@@ -97,7 +102,7 @@ class Link:
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine, link: Link, options: Options) -> None:
+    def __init__(self, engine: Engine | Embedder, link: Link, options: Options) -> None:
         self._engine = engine
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
@@ -113,6 +118,20 @@ class Worker:
                 self._slot_actions.run()
             if self._engine.has_work:
                 self._step()
+
+    @property
+    def _generator(self) -> Engine:
+        """Raises `EngineError` if this process embeds."""
+        if not isinstance(self._engine, Engine):
+            raise not_supported("this engine process does not generate")
+        return self._engine
+
+    @property
+    def _embedder(self) -> Embedder:
+        """Raises `EngineError` if this process generates."""
+        if not isinstance(self._engine, Embedder):
+            raise not_supported("this engine process does not embed")
+        return self._engine
 
     # ---- the main thread -----------------------------------------------------------------
 
@@ -136,8 +155,14 @@ class Worker:
                 if id in self._cancelled:
                     self._cancelled.discard(id)
                     message.close()
-                elif (event := self._engine.submit(message)) is not None:
+                elif (event := self._generator.submit(message)) is not None:
                     self._link.send(Step([event]))
+            case Job(id=id):
+                self._preparing.discard(id)
+                if id in self._cancelled:
+                    self._cancelled.discard(id)
+                else:
+                    self._embedder.submit(message)
             case Cancel(id=id):
                 if id in self._preparing:
                     self._cancelled.add(id)
@@ -152,9 +177,9 @@ class Worker:
                 self._link.send(StatsReply(id, self._engine.stats()))
 
     def _step(self) -> None:
-        events: list[Event] = self._engine.step()
+        events: Sequence[Event | Vectors] = self._engine.step()
         if events:
-            self._link.send(Step(events))
+            self._link.send(Step(list(events)))
 
     # ---- the reader and its workers ------------------------------------------------------
 
@@ -164,6 +189,9 @@ class Worker:
                 case Submit(id=id):
                     self._preparing.add(id)
                     self._start(id, self._prepare, message)
+                case Embed(id=id) | Rerank(id=id):
+                    self._preparing.add(id)
+                    self._start(id, self._prepare_job, message)
                 case Tokenize(id=id):
                     self._start(id, self._tokenize, message)
                 case Detokenize(id=id):
@@ -185,11 +213,11 @@ class Worker:
         """At once, so that it holds for every request that comes behind it."""
         try:
             if isinstance(message, SetAdapters):
-                self._engine.set_adapters(message.scales)
+                self._engine.lora.set(message.scales)
         except EngineError as error:
             self._link.send(Failed(message.id, error.info))
         else:
-            self._link.send(Adapters(message.id, self._engine.adapters))
+            self._link.send(Adapters(message.id, self._engine.lora.adapters))
 
     def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
         def run() -> None:
@@ -212,7 +240,10 @@ class Worker:
         self._link.send(Failed(id, error))
 
     def _prepare(self, message: Submit) -> None:
-        self._inbox.put(self._engine.prepare(message))
+        self._inbox.put(self._generator.prepare(message))
+
+    def _prepare_job(self, message: Embed | Rerank) -> None:
+        self._inbox.put(self._embedder.prepare(message))
 
     def _tokenize(self, message: Tokenize) -> Tokens:
         model = self._engine.model
@@ -226,7 +257,7 @@ class Worker:
         return Tokens(message.id, ids, [Piece(id, _piece_text(model, id)) for id in ids])
 
     def _detokenize(self, message: Detokenize) -> Text:
-        tokens = self._engine.check_tokens(message.tokens).tolist()
+        tokens = check_tokens(self._engine.model, message.tokens).tolist()
         return Text(message.id, self._engine.model.detokenize(tokens).decode("utf-8", "replace"))
 
     def _format_chat(self, message: FormatChat) -> Text:
@@ -256,7 +287,7 @@ def _beat(link: Link) -> None:
             return  # the server is gone; the reader ends the process
 
 
-def _load(link: Link, options: Options) -> Engine | None:
+def _load(link: Link, options: Options) -> Engine | Embedder | None:
     path = options.model or str(model_path())
     sent = 0.0
 
@@ -269,8 +300,12 @@ def _load(link: Link, options: Options) -> Engine | None:
     try:
         initialize(options.numa)
         model = Model(path, options, progress)
-        if not model.has_decoder:
+        if not model.has_decoder and not options.embeds():
             raise BackendError(f"the model {path!r} has no decoder: it can't generate")
+        if options.embeds():
+            if model.has_encoder and model.has_decoder:
+                raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+            return Embedder(model, options)
         return Engine(model, options)
     except BackendError as error:
         link.send(LoadFailed(str(error)))

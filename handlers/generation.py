@@ -166,8 +166,8 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
 # ---- prompts -----------------------------------------------------------------------------
 
 
-def parse_prompts(prompt: Any) -> list[Prompt]:
-    """The prompts of a request, each a list of token ids and texts.
+def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, each a list of token ids and texts. `where` is the field's name.
 
     A list with a number in it is one prompt; any other list holds a prompt per element, which
     may be text, a list of ids and texts, or an object with `prompt_string`.
@@ -176,10 +176,10 @@ def parse_prompts(prompt: Any) -> list[Prompt]:
     not_supported_error for multimodal data.
     """
     if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
-        return [_parse_prompt(prompt, "prompt")]
+        return [_parse_prompt(prompt, where)]
     if not prompt:
-        raise invalid_request("prompt: the list is empty")
-    return [_parse_prompt(element, f"prompt[{i}]") for i, element in enumerate(prompt)]
+        raise invalid_request(f"{where}: the list is empty")
+    return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
 
 
 def _parse_prompt(prompt: Any, where: str) -> Prompt:

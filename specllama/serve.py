@@ -114,6 +114,11 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+            if connection.transport.is_closing():  # it was idle
+                # Over TLS, the end would otherwise wait for the client's goodbye.
+                connection.transport.abort()
         await super().shutdown(sockets)
 
 

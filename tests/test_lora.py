@@ -119,16 +119,16 @@ def test_the_servers_scales_are_for_requests_without_their_own(
     model: Model, options: Options, base: str
 ) -> None:
     engine = Engine(model, options)
-    engine.set_adapters([(1, 1.0)])
-    assert [adapter.scale for adapter in engine.adapters] == [0.0, 1.0]
+    engine.lora.set([(1, 1.0)])
+    assert [adapter.scale for adapter in engine.lora.adapters] == [0.0, 1.0]
     with_b = play(engine)
     assert with_b.params.lora == [(0, 0.0), (1, 1.0)]
     assert with_b.text == play(engine, lora=[(1, 1.0)]).text != base
     assert play(engine, lora=[(0, 0.0)]).text == base
     with pytest.raises(EngineError, match="there is no adapter 2"):
-        engine.set_adapters([(0, 1.0), (2, 1.0)])
-    assert [adapter.scale for adapter in engine.adapters] == [0.0, 1.0]
-    engine.set_adapters([])
+        engine.lora.set([(0, 1.0), (2, 1.0)])
+    assert [adapter.scale for adapter in engine.lora.adapters] == [0.0, 1.0]
+    engine.lora.set([])
     assert play(engine).text == base
     engine.close()
 

@@ -7,7 +7,8 @@ from gguf import GGMLQuantizationType as WeightType
 from gguf import GGUFWriter, LlamaFileType
 from gguf.quants import quantize
 
-from engine.embedded.recipes import Decoder, Recipe
+from engine.embedded import encoder
+from engine.embedded.recipes import Decoder, EncoderRecipe, Recipe
 from engine.embedded.tokenizer import Vocabulary
 from engine.embedded.weights import tensors
 
@@ -20,20 +21,17 @@ NORM_EPSILON = 1e-5
 ROPE_BASE = 10_000.0
 
 
-def write_model(recipe: Recipe, path: Path) -> None:
+def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
     """Write `path` in one go: it is complete, or not there. The directory must exist."""
-    vocabulary = recipe.vocabulary()
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    writer = GGUFWriter(part, "llama")
+    writer = GGUFWriter(part, "llama" if isinstance(recipe, Recipe) else "bert")
     writer.add_name(recipe.file_name)
     writer.add_description(recipe.description)
     writer.add_license("MIT")
-    _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
-    _add_vocabulary(writer, vocabulary)
-    if recipe.chat_template is not None:
-        writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
-    for name, values, weight_type in tensors(recipe.decoder, vocabulary, recipe.seed):
-        writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
+    if isinstance(recipe, Recipe):
+        _add_decoder(writer, recipe)
+    else:
+        _add_encoder(writer, recipe)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -42,6 +40,28 @@ def write_model(recipe: Recipe, path: Path) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _add_decoder(writer: GGUFWriter, recipe: Recipe) -> None:
+    vocabulary = recipe.vocabulary()
+    _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
+    if recipe.pooling is not None:
+        writer.add_pooling_type(recipe.pooling)
+    _add_vocabulary(writer, vocabulary)
+    if recipe.chat_template is not None:
+        writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
+    for name, values, weight_type in tensors(recipe.decoder, vocabulary, recipe.seed):
+        writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
+
+
+def _add_encoder(writer: GGUFWriter, recipe: EncoderRecipe) -> None:
+    vocabulary = recipe.vocabulary()
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    writer.add_vocab_size(len(vocabulary.tokens))
+    encoder.add_shape(writer, recipe.encoder)
+    _add_vocabulary(writer, vocabulary)
+    for name, values in encoder.tensors(recipe.encoder, len(vocabulary.tokens), recipe.seed):
+        writer.add_tensor(name, values)
 
 
 def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:

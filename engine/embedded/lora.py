@@ -10,7 +10,7 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-from engine.embedded.recipes import RECIPES, Decoder
+from engine.embedded.recipes import RECIPES, Decoder, Recipe
 
 Matrix = NDArray[np.float32]
 
@@ -47,7 +47,10 @@ def write_adapter(adapter: Adapter, path: Path) -> None:
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", adapter.alpha)
     writer.add_string("adapter.lora.task_name", f"test {adapter.file_name}")
-    for name, values in _tensors(adapter, RECIPES[adapter.base].decoder):
+    recipe = RECIPES[adapter.base]
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"{adapter.base} is no decoder")
+    for name, values in _tensors(adapter, recipe.decoder):
         writer.add_tensor(name, values)
     try:
         writer.write_header_to_file()

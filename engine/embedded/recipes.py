@@ -1,14 +1,17 @@
 """What each model that we can build looks like. All weights are random, from a fixed seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gguf import GGMLQuantizationType as WeightType
+from gguf import PoolingType
 
 from engine.embedded import MODEL_NAME
+from engine.embedded.encoder import Encoder
 from engine.embedded.sentencepiece import small_vocabulary
 from engine.embedded.tokenizer import Vocabulary, extended_vocabulary, shipped_vocabulary
+from engine.embedded.wordpiece import wordpiece_vocabulary
 
 CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
 
@@ -45,7 +48,19 @@ class Recipe:
     description: str
     vocabulary: Callable[[], Vocabulary]
     decoder: Decoder
+    pooling: PoolingType | None = None
     chat_template: Path | None = CHAT_TEMPLATE
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderRecipe:
+    """One model that embeds or reranks. See `Recipe`."""
+
+    file_name: str
+    description: str
+    vocabulary: Callable[[], Vocabulary]
+    encoder: Encoder
     seed: int = 0
 
 
@@ -63,7 +78,17 @@ TINY = Decoder(
     end_bias=0.4,
 )
 
-RECIPES: dict[str, Recipe] = {
+TINY_ENCODER = Encoder(
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    n_ff=128,
+    n_ctx_train=128,
+    pooling=PoolingType.MEAN,
+)
+TINY_RERANKER = replace(TINY_ENCODER, pooling=PoolingType.RANK, head=True)
+
+RECIPES: dict[str, Recipe | EncoderRecipe] = {
     "embedded": Recipe(
         file_name=MODEL_NAME,
         description="The model that ships with specllama. Its weights are random.",
@@ -98,5 +123,39 @@ RECIPES: dict[str, Recipe] = {
         vocabulary=shipped_vocabulary,
         decoder=TINY,
         chat_template=None,
+    ),
+    "tiny-embed": Recipe(
+        file_name="tiny-embed",
+        description="A decoder whose last token's vector stands for the text, for tests.",
+        vocabulary=small_vocabulary,
+        decoder=Decoder(
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            n_head_kv=2,
+            n_ff=128,
+            n_ctx_train=512,
+            weight_type=WeightType.F32,
+        ),
+        pooling=PoolingType.LAST,
+        chat_template=None,
+    ),
+    "tiny-bert": EncoderRecipe(
+        file_name="tiny-bert",
+        description="A text encoder without causal attention, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=TINY_ENCODER,
+    ),
+    "tiny-rerank": EncoderRecipe(
+        file_name="tiny-rerank",
+        description="A cross-encoder that judges a query and a document, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=TINY_RERANKER,
+    ),
+    "tiny-rerank-template": EncoderRecipe(
+        file_name="tiny-rerank-template",
+        description="A cross-encoder that wants query and document in a text, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=replace(TINY_RERANKER, rerank_template="[CLS]is {query} in {document}?[SEP]"),
     ),
 }

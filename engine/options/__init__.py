@@ -6,11 +6,13 @@
 from engine.options.help import help_text, reference
 from engine.options.parser import from_environ, parse, unknown_variables
 from engine.options.table import Options
+from engine.options.tables.embedding import Pooling
 from engine.options.values import OptionError
 
 __all__ = [
     "OptionError",
     "Options",
+    "Pooling",
     "from_environ",
     "help_text",
     "parse",

@@ -24,6 +24,8 @@ def check(options: Options) -> None:
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
     _check_tls(options)
+    if options.reranking and options.pooling not in ("", "rank"):
+        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
     if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
             f"--cache-type-v {options.cache_type_v} needs Flash Attention, "

@@ -21,6 +21,10 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         """Whether all slots share one KV cache."""
         return self.parallel < 0 if self.kv_unified is None else self.kv_unified
 
+    def embeds(self) -> bool:
+        """Whether the server embeds or reranks, and does not generate."""
+        return self.embedding or self.reranking
+
     def aliases(self) -> list[str]:
         """The names of `--alias`, without repetition, in alphabetical order: the first is
         the model's id."""

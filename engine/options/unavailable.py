@@ -60,7 +60,6 @@ _TABLE = """
 -r --reverse-prompt
 -sp --special
 --spm-infill
---pooling LLAMA_ARG_POOLING
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
 --mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO
@@ -74,8 +73,6 @@ _TABLE = """
 --webui-config LLAMA_ARG_WEBUI_CONFIG
 --webui-config-file LLAMA_ARG_WEBUI_CONFIG_FILE
 --webui --no-webui LLAMA_ARG_WEBUI
---embedding --embeddings LLAMA_ARG_EMBEDDINGS
---rerank --reranking LLAMA_ARG_RERANKING
 --threads-http LLAMA_ARG_THREADS_HTTP
 --cache-reuse LLAMA_ARG_CACHE_REUSE
 --media-path

@@ -37,8 +37,8 @@ class OptionError(Exception):
 
 
 def quote(text: str) -> str:
-    """`text` in quotes on one line, shortened if it is long."""
-    short = text if len(text) <= 60 else text[:57] + "..."
+    """`text` in quotes on one line, shortened if it is long: the end of a path says most."""
+    short = text if len(text) <= 300 else f"{text[:57]}...{text[-57:]}"
     return '"' + short.encode("unicode_escape").decode("ascii") + '"'
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from engine.options import values
 from engine.options.declaration import INT32_MAX, Opt, Switch
-from engine.options.tables.sampling import SamplingOptions
+from engine.options.tables.embedding import EmbeddingOptions
 
 _server = partial(Opt, group="Server")
 _chat = partial(Opt, group="Chat templates")
@@ -15,7 +15,7 @@ _log = partial(Opt, group="Logging")
 _general = partial(Opt, group="General")
 
 
-class ServingOptions(SamplingOptions, kw_only=True, frozen=True):
+class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
     """How to serve: HTTP, chat templates, logging."""
 
     # ---- server -------------------------------------------------------------------------

@@ -1,0 +1,224 @@
+"""A server that is broken on purpose, for test_mutants.py.
+
+    python -m contract_tests.mutants NAME [options of specllama]
+
+Each function in `MUTANTS` breaks one thing in a process that then becomes the server.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from connexion.lifecycle import ConnexionResponse
+
+import handlers.chat
+import handlers.completion
+import handlers.http.application
+import handlers.http.security
+import handlers.http.sse
+import handlers.http.validation
+import handlers.openai_format
+import handlers.tokenize
+from engine.embedded import model_path
+from handlers.answers import JSONAnswer
+from handlers.http import errors
+from specllama.cli import main
+
+Mutant = Callable[[], None]
+
+
+def healthy() -> None:
+    """Nothing is broken."""
+
+
+def malformed_json_is_an_empty_object() -> None:
+    original = handlers.http.validation.decode
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return original(raw)
+        except Exception:
+            return {"prompt": "a", "content": "a"}
+
+    handlers.http.validation.decode = decode
+
+
+def malformed_json_is_a_server_error() -> None:
+    def decode(raw: bytes) -> Any:
+        import json
+
+        return json.loads(raw)
+
+    handlers.http.validation.decode = decode
+
+
+def bodies_are_not_validated() -> None:
+    class Anything:
+        def is_valid(self, body: Any) -> bool:
+            return True
+
+    handlers.http.validation.compile_schema = lambda schema: Anything()  # type: ignore[assignment]
+
+
+def _change_result(change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    original = handlers.completion.NativeFormat.result
+
+    def result(self: Any, index: int, finished: Any) -> Any:
+        return change(original(self, index, finished))
+
+    handlers.completion.NativeFormat.result = result  # type: ignore[method-assign]
+
+
+def a_field_is_missing() -> None:
+    _change_result(lambda result: {k: v for k, v in result.items() if k != "timings"})
+
+
+def a_number_is_text() -> None:
+    _change_result(lambda result: {**result, "tokens_cached": str(result["tokens_cached"])})
+
+
+def a_stop_text_is_shown() -> None:
+    _change_result(
+        lambda result: {**result, "content": result["content"] + result["stopping_word"]}
+    )
+
+
+def cached_tokens_are_not_counted() -> None:
+    _change_result(lambda r: {**r, "tokens_evaluated": r["tokens_evaluated"] - r["tokens_cached"]})
+
+
+def usage_is_off_by_one() -> None:
+    original = handlers.openai_format.usage
+
+    def usage(results: Any) -> Any:
+        right = original(results)
+        return {**right, "completion_tokens": right["completion_tokens"] + 1}
+
+    handlers.openai_format.usage = usage
+
+
+def streams_have_no_end() -> None:
+    handlers.completion.DONE = handlers.chat.DONE = b""
+
+
+def streams_have_a_broken_event() -> None:
+    original = handlers.completion.frame
+    handlers.completion.frame = lambda data: b'data: {"content": "a"}\n\n' + original(data)
+
+
+def streams_are_announced_as_text() -> None:
+    handlers.http.sse._EventStream.media_type = "text/plain"
+
+
+def streams_repeat_a_piece() -> None:
+    original = handlers.openai_format.TextChunks.delta
+
+    def delta(self: Any, index: int, event: Any) -> bytes:
+        return original(self, index, event) * 2
+
+    handlers.openai_format.TextChunks.delta = delta  # type: ignore[method-assign]
+
+
+def _change_delta(change: Callable[[bytes], bytes]) -> None:
+    original = handlers.completion.NativeFormat.delta
+
+    def delta(self: Any, index: int, event: Any) -> bytes:
+        return change(original(self, index, event))
+
+    handlers.completion.NativeFormat.delta = delta  # type: ignore[method-assign]
+
+
+def characters_are_broken() -> None:
+    def halve(event: bytes) -> bytes:
+        text = event.decode()
+        for character in text:
+            if not character.isascii():
+                return event.replace(character.encode(), character.encode()[:1], 1)
+        return event
+
+    _change_delta(halve)
+
+
+def characters_are_replaced() -> None:
+    def replace(event: bytes) -> bytes:
+        return "".join(c if c.isascii() else "\ufffd" for c in event.decode()).encode()
+
+    _change_delta(replace)
+
+
+def errors_are_plain_text() -> None:
+    async def answer(request: Any, error: Exception) -> ConnexionResponse:
+        failure = errors.describe(error, request.scope)
+        return ConnexionResponse(
+            status_code=failure.status, mimetype="text/plain", body=failure.info.message.encode()
+        )
+
+    handlers.http.application.answer = answer
+
+
+def errors_have_the_wrong_type() -> None:
+    errors._TYPE[404] = "server_error"
+
+
+def bad_tokens_are_server_errors() -> None:
+    errors.STATUS["invalid_request_error"] = 500
+
+
+def every_key_is_right() -> None:
+    handlers.http.security._is_api_key = lambda candidate, keys: True
+
+
+def a_part_of_a_key_is_enough() -> None:
+    handlers.http.security._is_api_key = lambda candidate, keys: any(
+        key.startswith(candidate.encode()) and candidate for key in keys
+    )
+
+
+def refusals_do_not_say_how_to_authenticate() -> None:
+    original = errors._failure
+    errors._failure = lambda status, message, headers=None: original(status, message)
+
+
+def spaces_get_lost() -> None:
+    async def detokenize(body: dict[str, Any]) -> Any:
+        answer = await original(body)
+        assert isinstance(answer, JSONAnswer)
+        text = bytes(answer.body)
+        return JSONAnswer({"content": text.decode().split('"', 3)[3].rsplit('"', 1)[0].strip()})
+
+    original = handlers.tokenize.detokenize
+    handlers.tokenize.detokenize = detokenize
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        healthy,
+        malformed_json_is_an_empty_object,
+        malformed_json_is_a_server_error,
+        bodies_are_not_validated,
+        a_field_is_missing,
+        a_number_is_text,
+        a_stop_text_is_shown,
+        cached_tokens_are_not_counted,
+        usage_is_off_by_one,
+        streams_have_no_end,
+        streams_have_a_broken_event,
+        streams_are_announced_as_text,
+        streams_repeat_a_piece,
+        characters_are_broken,
+        characters_are_replaced,
+        errors_are_plain_text,
+        errors_have_the_wrong_type,
+        bad_tokens_are_server_errors,
+        every_key_is_right,
+        a_part_of_a_key_is_enough,
+        refusals_do_not_say_how_to_authenticate,
+        spaces_get_lost,
+    )
+}
+
+if __name__ == "__main__":
+    assert model_path().exists()
+    MUTANTS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))

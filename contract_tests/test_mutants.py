@@ -1,0 +1,87 @@
+"""Would the kit notice? A server is broken in one way after the other, and has to be caught."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from contract_tests import checks
+from contract_tests.conftest import Start
+from contract_tests.mutants import MUTANTS
+from contract_tests.server import API_KEY, ROOT, OwnServer, Server, environment
+
+Check = Callable[[Server], None]
+
+CAUGHT: list[tuple[str, Check]] = [
+    ("malformed_json_is_an_empty_object", checks.malformed_json_is_refused),
+    ("malformed_json_is_a_server_error", checks.malformed_json_is_refused),
+    ("bodies_are_not_validated", checks.errors_have_the_envelope),
+    ("a_field_is_missing", checks.plain_answers_are_as_described),
+    ("a_number_is_text", checks.streams_are_as_described),
+    ("a_stop_text_is_shown", checks.stop_texts_are_never_shown),
+    ("cached_tokens_are_not_counted", checks.counts_add_up),
+    ("usage_is_off_by_one", checks.counts_add_up),
+    ("streams_have_no_end", checks.streams_are_as_described),
+    ("streams_have_a_broken_event", checks.streams_are_as_described),
+    ("streams_are_announced_as_text", checks.streams_are_as_described),
+    ("streams_repeat_a_piece", checks.streams_say_the_same_as_plain_answers),
+    ("characters_are_broken", checks.characters_stay_whole),
+    ("characters_are_replaced", checks.characters_stay_whole),
+    ("errors_are_plain_text", checks.errors_have_the_envelope),
+    ("errors_have_the_wrong_type", checks.errors_have_the_envelope),
+    ("bad_tokens_are_server_errors", checks.errors_have_the_envelope),
+    ("every_key_is_right", checks.keys_are_wanted),
+    ("a_part_of_a_key_is_enough", checks.keys_are_wanted),
+    ("refusals_do_not_say_how_to_authenticate", checks.keys_are_wanted),
+    ("spaces_get_lost", checks.tokens_and_text_correspond),
+]
+FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_right")
+"""Mutants that Schemathesis alone has to find as well."""
+
+
+def start_mutant(start: Start, name: str) -> OwnServer:
+    return start(launcher=("-m", "contract_tests.mutants", name), api_key=API_KEY)
+
+
+@pytest.mark.parametrize(("name", "check"), CAUGHT, ids=[name for name, _ in CAUGHT])
+def test_a_mutant_is_caught(name: str, check: Check, own_server: Start) -> None:
+    server = start_mutant(own_server, name)
+    with pytest.raises(AssertionError) as caught:
+        check(server)
+    assert server.process.poll() is None, "the mutant died instead"
+    assert str(caught.value), "the failure doesn't say what is wrong"
+
+
+def test_every_mutant_and_every_check_is_used() -> None:
+    assert {"healthy", *(name for name, _ in CAUGHT)} == MUTANTS.keys()
+    assert {check for _, check in CAUGHT} == set(checks.ALL)
+
+
+def test_a_healthy_server_passes_all_checks(own_server: Start) -> None:
+    server = start_mutant(own_server, "healthy")
+    for check in checks.ALL:
+        check(server)
+
+
+def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
+    """Schemathesis, and one operation, against a server that runs already."""
+    options = ["--base-url", server.url, "--api-key", API_KEY, "--max-examples", "5"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "contract_tests/test_schemathesis.py", *options,
+         "-k", "/tokenize", "-p", "no:cacheprovider", "--tb=line", "-x"],
+        cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
+        timeout=240,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_schemathesis_finds_it(name: str, own_server: Start) -> None:
+    done = fuzz(start_mutant(own_server, name))
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_schemathesis_has_nothing_against_a_healthy_server(own_server: Start) -> None:
+    done = fuzz(start_mutant(own_server, "healthy"))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "2 passed" in done.stdout

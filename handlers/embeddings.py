@@ -1,0 +1,133 @@
+"""POST /embedding in the native format, POST /v1/embeddings in OpenAI's."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from starlette.responses import Response
+
+from engine.client import EngineClient
+from engine.errors import invalid_request, not_supported
+from engine.protocol import Vectors
+from handlers.answers import JSONAnswer
+from handlers.generation import Prompt, parse_prompts
+from handlers.http.disconnect import until_disconnect
+from handlers.runtime import runtime
+
+Rows = npt.NDArray[np.float32]
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def create_embedding(body: dict[str, Any]) -> Response:
+    """An object for each input, with a list of vectors."""
+    engine = await runtime().supervisor.engine()
+    engine.check_embeds()
+    return await until_disconnect(_native(engine, body))
+
+
+create_embedding_plural = create_embedding
+
+
+async def create_openai_embeddings(body: dict[str, Any]) -> Response:
+    """A list object with a vector for each input; in the native format for `content`, which
+    OpenAI doesn't know."""
+    engine = await runtime().supervisor.engine()
+    engine.check_embeds()
+    if engine.info.pooling == "none":
+        raise invalid_request(
+            "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
+        )
+    work = _native if body.get("input") is None else _openai
+    return await until_disconnect(work(engine, body))
+
+
+async def _native(engine: EngineClient, body: Mapping[str, Any]) -> Response:
+    answers: list[msgspec.Raw] = []
+    async for vectors in _vectors(engine, body):
+        for rows in split(vectors):
+            answer = {"index": len(answers), "embedding": rows.tolist()}
+            answers.append(msgspec.Raw(_encode(answer)))
+            await asyncio.sleep(0)  # many numbers take long to write: others get their turn
+    return JSONAnswer(answers)
+
+
+async def _openai(engine: EngineClient, body: Mapping[str, Any]) -> Response:
+    as_base64 = body.get("encoding_format") == "base64"
+    data: list[msgspec.Raw] = []
+    n_tokens = 0
+    async for vectors in _vectors(engine, body):
+        n_tokens += vectors.n_tokens
+        for rows in split(vectors):
+            entry: dict[str, Any] = {"object": "embedding", "index": len(data)}
+            if as_base64:
+                entry["embedding"] = b64encode(rows.tobytes()).decode("ascii")
+                entry["encoding_format"] = "base64"
+            else:
+                entry["embedding"] = rows[0].tolist()
+            data.append(msgspec.Raw(_encode(entry)))
+        await asyncio.sleep(0)
+    return JSONAnswer(
+        {
+            "object": "list",
+            "model": body.get("model") or runtime().model_id,
+            "data": data,
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        }
+    )
+
+
+async def _vectors(engine: EngineClient, body: Mapping[str, Any]) -> AsyncIterator[Vectors]:
+    inputs = parse_inputs(body)
+    dimensions = int(body.get("dimensions") or 0)
+    if dimensions > engine.info.n_vector:
+        raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
+    norm = body.get("embd_normalize")
+    normalize = runtime().options.embd_normalize if norm is None else int(norm)
+    work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
+    async with aclosing(work):
+        async for vectors in work:
+            yield vectors
+
+
+def split(vectors: Vectors) -> Iterator[Rows]:
+    """The rows of each input."""
+    n_rows = sum(vectors.n_rows)
+    values = np.frombuffer(vectors.values, "<f4").reshape(n_rows, -1)
+    start = 0
+    for n in vectors.n_rows:
+        yield values[start : start + n]
+        start += n
+
+
+# ---- inputs ------------------------------------------------------------------------------
+
+
+def parse_inputs(body: Mapping[str, Any]) -> list[Prompt]:
+    """The inputs of a request: those of `input` or, without it, of `content`.
+
+    Raises EngineError (invalid_request_error, or not_supported_error for images and sounds).
+    """
+    for name in ("input", "content"):
+        if (given := body.get(name)) is not None:
+            if isinstance(given, list):
+                given = [_text_of_parts(each, name) for each in given]
+            return parse_prompts(_text_of_parts(given, name), name)
+    raise invalid_request('"input" or "content" must be provided')
+
+
+def _text_of_parts(value: Any, where: str) -> Any:
+    """The text of an object with `content`, as in a chat's message; anything else as it is."""
+    if not isinstance(value, Mapping) or "content" not in value:
+        return value
+    content = value["content"]
+    if isinstance(content, str):
+        return content
+    if any(part["type"] != "text" for part in content):
+        raise not_supported(f"{where}: this server can't embed images and sounds yet")
+    return "".join(part["text"] for part in content)

@@ -1,0 +1,88 @@
+"""POST /rerank: documents by how well they answer a query, in Jina's format and in TEI's."""
+
+import math
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+
+from engine.client import EngineClient
+from engine.errors import invalid_request
+from handlers.answers import JSONAnswer
+from handlers.embeddings import split
+from handlers.http.disconnect import until_disconnect
+from handlers.runtime import runtime
+
+
+async def create_rerank(body: dict[str, Any]) -> Response:
+    """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
+    engine = await runtime().supervisor.engine()
+    engine.check_reranks()
+    documents = body.get("documents") or body.get("texts")
+    if not documents:
+        raise invalid_request('"documents" must be a non-empty string array')
+    scores, n_tokens = await until_disconnect(_scores(engine, body["query"], documents))
+    best = sorted(enumerate(scores), key=lambda each: -each[1])
+    if (top_n := body.get("top_n")) is not None:
+        best = best[: int(top_n)]
+    if body.get("texts") is not None:
+        return JSONAnswer(tei_results(body, documents, best))
+    return JSONAnswer(
+        {
+            "object": "list",
+            "model": body.get("model") or runtime().model_id,
+            "results": jina_results(body, documents, best),
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        }
+    )
+
+
+create_reranking = create_rerank
+create_rerank_v1 = create_rerank
+create_reranking_v1 = create_rerank
+
+
+async def _scores(
+    engine: EngineClient, query: str, documents: list[str]
+) -> tuple[list[float], int]:
+    """The score of each document, and the number of tokens in all."""
+    scores: list[float] = []
+    n_tokens = 0
+    work = engine.rerank(query, documents)
+    async with aclosing(work):
+        async for vectors in work:
+            scores += [float(rows[0, 0]) for rows in split(vectors)]
+            n_tokens += vectors.n_tokens
+    return scores, n_tokens
+
+
+def jina_results(
+    body: Mapping[str, Any], documents: list[str], best: list[tuple[int, float]]
+) -> list[dict[str, Any]]:
+    """`best` are (index of the document, score)."""
+    with_text = body.get("return_documents")
+    return [
+        {"index": index, "relevance_score": score}
+        | ({"document": {"text": documents[index]}} if with_text else {})
+        for index, score in best
+    ]
+
+
+def tei_results(
+    body: Mapping[str, Any], documents: list[str], best: list[tuple[int, float]]
+) -> list[dict[str, Any]]:
+    """`best` are (index of the document, score). Scores are the model's own, unless
+    `raw_scores` is false."""
+    with_text = body.get("return_text")
+    squash = body.get("raw_scores") is False
+    return [
+        {"index": index, "score": sigmoid(score) if squash else score}
+        | ({"text": documents[index]} if with_text else {})
+        for index, score in best
+    ]
+
+
+def sigmoid(x: float) -> float:
+    # Of a negative number only: the exponential of a large positive one overflows.
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
