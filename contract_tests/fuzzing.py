@@ -18,6 +18,9 @@ MODES = ("positive", "negative")
 N_PREDICT = 2
 """Generated requests generate at most so many tokens: it is their form that is tested."""
 
+N_TEXTS = 3
+"""And so many texts for a prompt."""
+
 GENERATING = (
     "create_completion",
     "create_completion_plural",
@@ -105,7 +108,8 @@ def schema(mode: str) -> OpenApiSchema:
 
 
 def bound_length(case: Case) -> None:
-    """Gives a request an `n_predict` of at most `N_PREDICT`, unless an invalid one is tried.
+    """Gives a request an `n_predict` of at most `N_PREDICT` and at most `N_TEXTS` texts, unless
+    an invalid number is tried.
 
     Not a `map_case` hook: those are not called for the cases of the coverage phase.
     """
@@ -115,10 +119,14 @@ def bound_length(case: Case) -> None:
 
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
+    body = {**body}
+    for name in ("n", "n_cmpl", "best_of"):
+        if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
+            body[name] = N_TEXTS
     given = body.get("n_predict")
     valid = given is None or (type(given) is int and -1 <= given < 2**31)
     if not valid or given == 0:
-        return dict(body)
+        return body
     return {**body, "n_predict": N_PREDICT}
 
 

@@ -7,11 +7,13 @@ from that document to the problems it finds, one sentence each; `RULES` has them
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from connexion.spec import Specification
+from jsonschema import validators
 from openapi_schema_validator import OAS30Validator
 
 DESCRIPTION = Path(__file__).parent.parent / "openapi" / "server.yaml"
@@ -111,10 +113,21 @@ def schema_nodes(document: Document) -> Iterator[Node]:
             yield from walk(each.definition["x-event-data-schema"], f"{each.where} event")
 
 
-def errors(schema: Mapping[str, Any], instance: Any) -> Iterator[str]:
-    """Where and why `instance` does not match the OpenAPI 3.0 `schema`."""
-    for error in OAS30Validator(schema).iter_errors(instance):
+def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
+    """Where and why `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
+    `schema`. Alternatives marked with `x-only-with` count only if the request has that field."""
+    asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
+    for error in _validator(frozenset(asked))(schema).iter_errors(instance):
         yield f"{error.json_path}: {error.message[:300]}"
+
+
+@cache
+def _validator(asked: frozenset[str]) -> Any:
+    def any_of(validator: Any, branches: Any, value: Any, schema: Any) -> Iterator[Any]:
+        possible = [b for b in branches if b.get("x-only-with") in (None, *asked)]
+        yield from OAS30Validator.VALIDATORS["anyOf"](validator, possible, value, schema)
+
+    return validators.extend(OAS30Validator, {"anyOf": any_of})
 
 
 def event_errors(definition: Mapping[str, Any], data: str) -> Iterator[str]:

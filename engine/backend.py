@@ -489,6 +489,7 @@ class Context:
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
+        self._logits_row = ctypes.POINTER(ctypes.c_float * model.n_vocab)
         self._allocate_batch()
 
     def _allocate_batch(self) -> None:
@@ -524,6 +525,13 @@ class Context:
             raise OutOfCellsError
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
+
+    def logits(self, index: int) -> npt.NDArray[np.float32]:
+        """The logits (n_vocab,) of batch position `index`, an output of the last decode.
+
+        A view, good until the next decode."""
+        row = C.llama_get_logits_ith(self._ctx, index)
+        return np.frombuffer(ctypes.cast(row, self._logits_row).contents, np.float32)
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
@@ -625,6 +633,8 @@ class EmbeddingContext(Context):
 
 # ---- sampling ----------------------------------------------------------------------------
 
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
 
 class Sampler:
     """A sampler chain for one request, on the CPU.
@@ -650,6 +660,30 @@ class Sampler:
         """Choose a token from the logits of batch position `index`, which must have been an
         output of the last decode, and remember it for the penalties."""
         return int(C.llama_sampler_sample(self._chain, context._ctx, index))
+
+    def sample_among(
+        self, context: Context, index: int
+    ) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The same as `sample`, with the candidates that the chain left, in no order: their
+        ids and their probabilities, copied."""
+        logits = context.logits(index)
+        candidates = np.zeros(len(logits), _CANDIDATE)
+        candidates["id"] = np.arange(len(logits), dtype=np.int32)
+        candidates["logit"] = logits
+        array = C.llama_token_data_array(
+            data=candidates.ctypes.data_as(ctypes.POINTER(C.llama_token_data)),
+            size=len(candidates),
+            selected=-1,
+            sorted=False,
+        )
+        C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        token = int(array.data[array.selected].id)
+        C.llama_sampler_accept(self._chain, token)
+        # A sampler may have put an array of its own in the place of ours.
+        start = ctypes.cast(array.data, ctypes.c_void_p).value
+        size = array.size * _CANDIDATE.itemsize
+        left = np.frombuffer((ctypes.c_char * size).from_address(start), _CANDIDATE)
+        return token, left["id"].copy(), left["p"].copy()
 
     def close(self) -> None:
         if self._chain:

@@ -11,12 +11,13 @@ import numpy as np
 
 from engine.adapters import LoraScales, key_of
 from engine.backend import BackendError, Context, Model, OutOfCellsError, Sampler
-from engine.detokenizer import TextStream
+from engine.detokenizer import IndentLimit, TextStream
 from engine.errors import ErrorInfo, invalid_request
 from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.prefix_cache import Key
+from engine.probabilities import ProbabilityLog
 from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import (
     Delta,
@@ -24,6 +25,7 @@ from engine.protocol import (
     Failed,
     Finished,
     ModelInfo,
+    PromptProgress,
     SlotState,
     StopType,
     Submit,
@@ -44,6 +46,7 @@ class Request:
         params: GenerationParams,
         sampler: Sampler,
         prompt: str,
+        probs: ProbabilityLog | None = None,
     ) -> None:
         self.id = submit.id
         self.params = params
@@ -58,6 +61,8 @@ class Request:
         )
         self.sampler = sampler
         self.stream = TextStream(params.stop)
+        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
+        self.probs = probs  # None: not wanted
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
         self.n_decoded = 0
@@ -88,6 +93,39 @@ class Request:
             predicted_ms=1e3 * (self.last_token - self.first_token),
         )
 
+    @property
+    def progress(self) -> PromptProgress:
+        sequence = self.sequence
+        return PromptProgress(
+            total=sequence.n_prompt,
+            cache=sequence.n_cached,
+            processed=min(sequence.n_past, sequence.n_prompt),
+            time_ms=1e3 * (time.perf_counter() - self.started),
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text ends before the last token's end."""
+        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
+
+    def feed(self, piece: bytes) -> str:
+        """Take the bytes of one more token; the text that can be shown now."""
+        return self._show(self.stream.feed(piece))
+
+    def flush(self) -> None:
+        """Show what was held back, for nothing more will come."""
+        if not self.is_cut:
+            self._show(self.stream.finish())
+
+    def _show(self, text: str) -> str:
+        if self.indent is not None:
+            text = self.indent.feed(text)
+        if self.probs is not None:
+            self.probs.shown(len(text), self.stream.n_held)
+        if text:
+            self.pending_text.append(text)
+        return text
+
     def unsent_tokens(self) -> list[int]:
         start = self.sequence.n_prompt + self.n_sent
         tokens: list[int] = self.sequence.tokens.view(start).tolist()
@@ -111,7 +149,7 @@ class Engine:
         self.model = model
         self.lora = LoraScales(model, options)
         self.context = Context(model, options, n_slots, unified)
-        self.special = False  # whether control tokens show in generated text
+        self.special = options.special  # whether control tokens show in generated text
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
@@ -122,6 +160,7 @@ class Engine:
             continuous=options.cont_batching,
         )
         self._requests: dict[int, Request] = {}
+        self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats() if options.metrics else None
@@ -158,9 +197,15 @@ class Engine:
         params.lora = self.lora.resolve(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         sampler = Sampler(self.model, params, n_ctx, tokens)
-        request = Request(submit, tokens, params, sampler, prompt)
+        probs = None
+        if params.n_probs > 0:
+            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
+        request = Request(submit, tokens, params, sampler, prompt, probs)
         request.arrived = arrived
         return request
+
+    def _piece(self, token: int) -> bytes:
+        return self.model.piece(token, special=self.special)
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
@@ -185,12 +230,15 @@ class Engine:
         if not request.sequence.n_prompt:
             return self._finish(request)
         self._scheduler.submit(request.sequence)
+        if request.params.return_progress and request.params.stream:
+            self._telling_progress.add(request.id)
         return None
 
     def cancel(self, id: int) -> None:
         if request := self._requests.pop(id, None):
             self._remember_slot(request)
             self._scheduler.cancel(id)
+            self._telling_progress.discard(id)
             request.close()
 
     @property
@@ -205,6 +253,7 @@ class Engine:
         if not chunks:
             return []
         now = time.perf_counter()
+        events: list[Event] = []
         for chunk in chunks:
             request = self._requests[chunk.sequence.id]
             request.slot = chunk.sequence.slot
@@ -213,6 +262,8 @@ class Engine:
                 if self._stats is not None:
                     self._stats.queue.observe(now - request.arrived)
                     self._stats.n_prompt_cached += chunk.sequence.n_cached
+                if request.id in self._telling_progress:
+                    events.append(self._progress(request))
         if chunks[0].sequence.key != self._applied:
             self._applied = chunks[0].sequence.key
             self.context.set_adapters(self._applied)
@@ -221,14 +272,15 @@ class Engine:
             self.context.decode(ends[-1] + 1)
         except OutOfCellsError:
             if self._scheduler.relieve():
-                return []
-            return self._fail(chunks, "the KV cache is full")
+                return events
+            return events + self._fail(chunks, "the KV cache is full")
         except BackendError as error:
-            return self._fail(chunks, str(error))
+            return events + self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
         if self._stats is not None:
             self._count_step(self._stats, chunks, time.perf_counter() - now)
-        events: list[Event] = []
+        if self._telling_progress:
+            events += self._all_progress(chunks)
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
                 event = self._sample(self._requests[chunk.sequence.id], end)
@@ -269,6 +321,7 @@ class Engine:
             request = self._requests.pop(chunk.sequence.id)
             self._remember_slot(request)
             self._scheduler.discard(chunk.sequence)
+            self._telling_progress.discard(request.id)
             request.close()
             events.append(Failed(request.id, ErrorInfo("server_error", message)))
         return events
@@ -279,8 +332,12 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
-        token = request.sampler.sample(self.context, index)
-        before, request.last_token = request.last_token, time.perf_counter()
+        before = request.last_token
+        if request.probs is None:
+            token = request.sampler.sample(self.context, index)
+        else:
+            token = request.probs.sample(request.sampler, self.context, index)
+        request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
         if self._stats is not None:
@@ -294,33 +351,55 @@ class Engine:
         sequence.generating = True
         sequence.tokens.append(token)
 
-        text = request.stream.feed(self.model.piece(token, special=self.special))
-        if "\n" in text:
+        text = request.feed(self.model.piece(token, special=self.special))
+        if new_line := "\n" in text:
             request.has_new_line = True
-        if text:
-            request.pending_text.append(text)
         if request.stream.stopping_word:
             request.stop_type = "word"
         elif token in self.model.eog:
             request.stop_type = "eos"
         elif len(sequence.tokens) >= self._scheduler.n_ctx:
             request.stop_type, request.truncated = "limit", True
-        elif request.n_decoded == request.params.n_predict:
+        elif (
+            request.n_decoded == request.params.n_predict
+            or (request.indent is not None and request.indent.reached)
+            or (new_line and self._out_of_time(request))
+        ):
             request.stop_type = "limit"
         else:
             return self._delta(request) if text and request.params.stream else None
         return self._finish(request)
 
+    @staticmethod
+    def _out_of_time(request: Request) -> bool:
+        limit = request.params.t_max_predict_ms
+        return 0 < limit < 1e3 * (request.last_token - request.first_token)
+
     def _delta(self, request: Request) -> Delta:
         text, tokens = request.take_text(), request.unsent_tokens()
-        return Delta(request.id, text, tokens, request.slot, request.timings)
+        probs = request.probs.take() if request.probs is not None else []
+        return Delta(request.id, text, tokens, request.slot, request.timings, probs)
+
+    def _progress(self, request: Request) -> Delta:
+        timings, progress = request.timings, request.progress
+        return Delta(request.id, "", [], request.slot, timings, progress=progress)
+
+    def _all_progress(self, chunks: list[Chunk]) -> list[Event]:
+        """What the chunks of this step, which are in the KV cache now, mean for those prompts
+        whose progress is to be told."""
+        events: list[Event] = []
+        for chunk in chunks:
+            if chunk.sequence.id in self._telling_progress:
+                events.append(self._progress(self._requests[chunk.sequence.id]))
+                if chunk.is_last:
+                    self._telling_progress.discard(chunk.sequence.id)
+        return events
 
     def _finish(self, request: Request) -> Finished:
         del self._requests[request.id]
-        if request.stop_type != "word":
-            request.pending_text.append(request.stream.finish())
-            if request.stream.stopping_word:
-                request.stop_type = "word"
+        request.flush()
+        if request.stream.stopping_word:
+            request.stop_type = "word"
         sequence = request.sequence
         finished = Finished(
             id=request.id,
@@ -336,6 +415,7 @@ class Engine:
             n_decoded=request.n_decoded,
             timings=request.timings,
             params=request.params,
+            probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
         )
         if sequence.slot >= 0:
             self._remember_slot(request)

@@ -24,6 +24,11 @@ class TextStream:
         self._lengths = sorted({len(stop) for stop in stops}, reverse=True)
         self._first = frozenset(stop[0] for stop in stops)
 
+    @property
+    def n_held(self) -> int:
+        """Decoded characters that are held back."""
+        return len(self._held)
+
     def feed(self, piece: bytes) -> str:
         """The text that can be shown now that `piece` has come."""
         text = self._decode(piece)
@@ -63,3 +68,34 @@ class TextStream:
                 if i < len(self._sorted) and self._sorted[i].startswith(end):
                     return start
         return len(text)
+
+
+class IndentLimit:
+    """Cuts a text where a line after the first begins with less than `n_blanks` blanks.
+
+    Spaces and tabs count as one each. The line's blanks stay, the rest goes. A line without
+    any other character is one with too few blanks, unless it has enough of them.
+    """
+
+    def __init__(self, n_blanks: int) -> None:
+        self.reached = False
+        self._wanted = n_blanks
+        self._found: int | None = None  # in the line's beginning; None: beyond it
+
+    def feed(self, text: str) -> str:
+        """The part of `text` before the cut; all of it while `reached` is false."""
+        at = 0
+        while not self.reached:
+            if self._found is None:
+                at = text.find("\n", at) + 1
+                if not at:
+                    return text
+                self._found = 0
+            while at < len(text) and text[at] in " \t":
+                self._found += 1
+                at += 1
+            if at == len(text):
+                return text
+            self.reached = self._found < self._wanted
+            self._found = None
+        return text[:at]

@@ -23,8 +23,10 @@ SamplerName = Literal[
     "min_p",
     "xtc",
     "temperature",
+    "adaptive_p",
 ]
-DEFAULT_SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+ALL_SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
+DEFAULT_SAMPLERS: tuple[SamplerName, ...] = ALL_SAMPLERS[:-1]  # without adaptive_p
 SAMPLER_LETTERS: dict[str, SamplerName] = {
     "e": "penalties",
     "d": "dry",
@@ -35,6 +37,7 @@ SAMPLER_LETTERS: dict[str, SamplerName] = {
     "m": "min_p",
     "x": "xtc",
     "t": "temperature",
+    "a": "adaptive_p",
 }
 _SPELLINGS: dict[str, SamplerName] = {
     "nucleus": "top_p",
@@ -42,7 +45,7 @@ _SPELLINGS: dict[str, SamplerName] = {
     "typ": "typ_p",
     "typical": "typ_p",
     "typicalp": "typ_p",
-    **{name.replace("_", ""): name for name in DEFAULT_SAMPLERS},
+    **{name.replace("_", ""): name for name in ALL_SAMPLERS},
 }
 
 
@@ -66,6 +69,11 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     id_slot: int = -1
     return_tokens: bool = False
     timings_per_token: bool = False
+    return_progress: bool = False
+    n_probs: int = 0
+    post_sampling_probs: bool = False
+    n_indent: int = 0
+    t_max_predict_ms: int = 0
 
     seed: int = RANDOM_SEED
     samplers: list[SamplerName] = msgspec.field(default_factory=lambda: list(DEFAULT_SAMPLERS))
@@ -92,5 +100,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
     logit_bias: list[tuple[int | str, float]] = []
     lora: list[tuple[int, float]] = []

@@ -191,14 +191,44 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
     predicted_ms: float
 
 
+class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a generated token was, and its rivals, the likeliest first.
+
+    `value` is the natural logarithm of the model's probability, or, with
+    `post_sampling_probs`, the probability that the samplers left it. `piece` are the token's
+    bytes. A rival is (id, piece, value).
+    """
+
+    id: int
+    piece: bytes
+    value: float
+    top: list[tuple[int, bytes, float]]
+
+
+class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
+    """`processed` of `total` prompt tokens are in the KV cache, `cache` of them from before."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
-    """New text of a streamed request: whole characters, nothing of a stop string."""
+    """New text of a streamed request: whole characters, nothing of a stop string.
+
+    `probs` are those of the tokens that `text` comes from (if the request wants any); where
+    a token's text is spread over events, those of the first of them. With `progress`, the
+    event tells of the prompt, and has no text.
+    """
 
     id: int
     text: str
     tokens: list[int]
     id_slot: int
     timings: Timings
+    probs: list[TokenProbs] = []
+    progress: PromptProgress | None = None
 
 
 class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
@@ -207,6 +237,8 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     `text` and `tokens` are everything for a plain request, and what no `Delta` has carried
     yet for a streamed one. `n_prompt` counts the whole prompt, cached tokens included.
     `params` are the parameters as they were applied (biased texts turned into token ids).
+    `probs` has an entry for every token that a part of the text comes from, or none at all;
+    like `text`, only what no `Delta` has carried.
     """
 
     id: int
@@ -222,6 +254,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     n_decoded: int
     timings: Timings
     params: GenerationParams
+    probs: list[TokenProbs] = []
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):

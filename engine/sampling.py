@@ -39,18 +39,23 @@ def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
         return [*specs, SamplerSpec("mirostat_v2", mirostat_v2)]
     if is_greedy(params):
         return [*specs, SamplerSpec("greedy", ())]
-    specs.extend(_spec(name, params, n_ctx) for name in params.samplers)
-    specs.append(SamplerSpec("dist", (params.seed,)))
-    return specs
+    # Adaptive-p draws the token itself: wherever it is named, it takes the place of the draw.
+    specs.extend(_spec(name, params, n_ctx) for name in params.samplers if name != "adaptive_p")
+    if "adaptive_p" in params.samplers:
+        adaptive = (params.adaptive_target, params.adaptive_decay, params.seed)
+        return [*specs, SamplerSpec("adaptive_p", adaptive)]
+    return [*specs, SamplerSpec("dist", (params.seed,))]
 
 
 def is_greedy(params: GenerationParams) -> bool:
     """Whether the most probable token always wins, so that no other sampler matters.
 
-    True at temperature 0 (or below) without any sampler that moves the maximum.
+    True at temperature 0 (or below) without any sampler that moves the maximum, unless the
+    probabilities that the samplers leave are to be reported.
     """
     return (
         params.mirostat == 0
+        and not (params.post_sampling_probs and params.n_probs)
         and _temperature(params) == 0
         and params.dynatemp_range <= 0
         and "temperature" in params.samplers

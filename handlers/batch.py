@@ -7,13 +7,15 @@ from typing import Any, Self
 from engine.client import EngineClient, Generation
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
+from handlers.choices import variants
 from handlers.generation import Prompt
 
 _Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
 
 
 class Batch:
-    """A context around one generation per prompt. Leaving it cancels what still runs."""
+    """A context around `n` generations per prompt, those of the first prompt first. Leaving
+    it cancels what still runs."""
 
     def __init__(
         self,
@@ -21,11 +23,14 @@ class Batch:
         prompts: Sequence[Prompt],
         params: GenerationParams,
         *,
+        n: int = 1,
         echo_prompt: bool = False,
     ) -> None:
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         self._generations = [
-            engine.generate(prompt, params, echo_prompt=echo_prompt) for prompt in prompts
+            engine.generate(prompt, variant, echo_prompt=echo_prompt)
+            for prompt in prompts
+            for variant in variants(params, n)
         ]
 
     async def __aenter__(self) -> Self:
@@ -39,7 +44,7 @@ class Batch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def results(self) -> list[Finished]:
-        """All results, in the order of the prompts. Raises the first EngineError of any."""
+        """All results, in order. Raises the first EngineError of any."""
         if len(self._generations) == 1:
             return [await self._generations[0].result()]
         tasks = [asyncio.create_task(g.result()) for g in self._generations]
@@ -47,7 +52,7 @@ class Batch:
         return await asyncio.gather(*tasks)
 
     async def events(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
-        """(index of the prompt, event) of all of them, as they come. Raises the first
+        """(index of the generation, event) of all of them, as they come. Raises the first
         EngineError of any."""
         if len(self._generations) == 1:
             async for event in self._generations[0]:

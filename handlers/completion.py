@@ -3,21 +3,20 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
-from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
 from handlers.answers import JSONAnswer
 from handlers.batch import Batch
-from handlers.generation import generation_params, parse_prompts, settings_json, timings_json
+from handlers.choices import best, candidates, texts_per_prompt
+from handlers.generation import generation_params, parse_prompts
 from handlers.http.disconnect import until_disconnect
-from handlers.http.sse import DONE, event_stream, frame
-from handlers.openai_format import TextChunks, head, text_completion
+from handlers.http.sse import DONE, event_stream
+from handlers.native_format import NativeFormat
+from handlers.openai_format import TextChunks, head, text_completion, usage, wants_verbose
+from handlers.probabilities import native_probabilities, text_probabilities
 from handlers.runtime import runtime
 from handlers.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
-
-_encode = msgspec.json.Encoder().encode
 
 
 async def create_completion(body: dict[str, Any]) -> Response:
@@ -26,23 +25,30 @@ async def create_completion(body: dict[str, Any]) -> Response:
     current = runtime()
     params = generation_params(body, current.options.generation_defaults())
     prompts = parse_prompts(body["prompt"])
+    n = texts_per_prompt(body, prompts)
     engine = await current.supervisor.engine()
-    model = body.get("model") or current.model_id
-    result_json = NativeFormat(model, current.model_id, engine.info.n_ctx, params)
+    native = NativeFormat(
+        body.get("model") or current.model_id,
+        current.model_id,
+        engine.info.n_ctx,
+        params,
+        probabilities=native_probabilities(params),
+        response_fields=body.get("response_fields") or (),
+    )
 
     async def events() -> AsyncIterator[bytes]:
-        async with Batch(engine, prompts, params, echo_prompt=True) as batch:
+        async with Batch(engine, prompts, params, n=n, echo_prompt=True) as batch:
             async for index, event in batch.events():
                 if isinstance(event, Delta):
-                    yield result_json.delta(index, event)
+                    yield native.delta(index, event)
                 else:
-                    yield frame(result_json.result(index, event))
+                    yield native.finish(index, event)
 
     if params.stream:
         return event_stream(events())
-    async with Batch(engine, prompts, params, echo_prompt=True) as batch:
+    async with Batch(engine, prompts, params, n=n, echo_prompt=True) as batch:
         results = await until_disconnect(batch.results())
-    answers = [result_json.result(index, result) for index, result in enumerate(results)]
+    answers = [native.result(index, result) for index, result in enumerate(results)]
     return JSONAnswer(answers[0] if len(answers) == 1 else answers)
 
 
@@ -55,70 +61,48 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     current = runtime()
     params = generation_params(body, current.options.generation_defaults())
     prompts = parse_prompts(body["prompt"])
+    n = texts_per_prompt(body, prompts)
+    probabilities = text_probabilities(body, params)
+    n_candidates = candidates(body, n, len(prompts), params)
     engine = await current.supervisor.engine()
-    top = head("text_completion", body.get("model") or current.model_id)
+    model = body.get("model") or current.model_id
+    top = head("text_completion", model)
+    native = None
+    if verbose := wants_verbose(body, current.options):
+        native = NativeFormat(
+            model,
+            current.model_id,
+            engine.info.n_ctx,
+            params,
+            probabilities=probabilities,
+            response_fields=body.get("response_fields") or (),
+        )
 
     async def events() -> AsyncIterator[bytes]:
-        chunks = TextChunks(top, timings_per_token=params.timings_per_token)
-        async with Batch(engine, prompts, params) as batch:
+        chunks = TextChunks(
+            top,
+            timings_per_token=params.timings_per_token,
+            n=n,
+            probabilities=probabilities,
+            native=native,
+        )
+        async with Batch(engine, prompts, params, n=n, echo_prompt=verbose) as batch:
             async for index, event in batch.events():
                 if isinstance(event, Finished):
                     yield chunks.finish(index, event)
-                elif event.text:
+                elif event.text or event.progress:
                     yield chunks.delta(index, event)
         yield DONE
 
     if params.stream:
         return event_stream(events())
-    async with Batch(engine, prompts, params) as batch:
+    async with Batch(engine, prompts, params, n=n_candidates, echo_prompt=verbose) as batch:
         results = await until_disconnect(batch.results())
-    return JSONAnswer(text_completion(top, results))
-
-
-class NativeFormat:
-    """The native answers of one request. `model` is the name that the client used,
-    `model_id` the model's own; `n_ctx` is the size of a slot's context in tokens."""
-
-    def __init__(self, model: str, model_id: str, n_ctx: int, params: GenerationParams) -> None:
-        self._model = model
-        self._model_id = model_id
-        self._n_ctx = n_ctx
-        self._with_tokens = params.return_tokens or params.stream
-        self._with_timings = params.timings_per_token
-
-    def delta(self, index: int, event: Delta) -> bytes:
-        """One event of a stream, ready to be sent."""
-        timings = event.timings
-        return b"".join(
-            (
-                b'data: {"index":%d,"content":' % index,
-                _encode(event.text),
-                b',"tokens":',
-                _encode(event.tokens),
-                b',"stop":false,"id_slot":%d,"tokens_predicted":%d,"tokens_evaluated":%d'
-                % (event.id_slot, timings.predicted_n, timings.cache_n + timings.prompt_n),
-                b',"timings":' + _encode(timings_json(timings)) if self._with_timings else b"",
-                b"}\n\n",
-            )
-        )
-
-    def result(self, index: int, result: Finished) -> dict[str, Any]:
-        """The whole answer, or the last event of a stream."""
-        return {
-            "index": index,
-            "content": result.text,
-            "tokens": result.tokens if self._with_tokens else [],
-            "id_slot": result.id_slot,
-            "stop": True,
-            "model": self._model,
-            "tokens_predicted": result.n_decoded,
-            "tokens_evaluated": result.n_prompt,
-            "tokens_cached": result.timings.cache_n,
-            "generation_settings": settings_json(result.params, self._n_ctx, self._model_id),
-            "prompt": result.prompt,
-            "has_new_line": result.has_new_line,
-            "truncated": result.truncated,
-            "stop_type": result.stop_type,
-            "stopping_word": result.stopping_word,
-            "timings": timings_json(result.timings),
-        }
+    answer = text_completion(
+        top,
+        best(results, n, n_candidates),
+        usage=usage(results, results[::n_candidates]),
+        probabilities=probabilities,
+        native=native,
+    )
+    return JSONAnswer(answer)

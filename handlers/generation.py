@@ -227,10 +227,6 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
-    "adaptive_target": -1.0,
-    "adaptive_decay": float32(0.9),
-    "n_probs": 0,
-    "post_sampling_probs": False,
     "grammar": "",
     "grammar_lazy": False,
     "grammar_triggers": [],

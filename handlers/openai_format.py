@@ -6,15 +6,27 @@ process, so everything in it but the text is encoded once per stream.
 
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from engine.options import Options
 from engine.protocol import Delta, Finished, StopType, Timings
 from handlers.answers import build_info
 from handlers.generation import timings_json
+from handlers.native_format import NativeFormat, progress_json
+from handlers.probabilities import Probabilities
 
 _encode = msgspec.json.Encoder().encode
+
+VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
+
+
+def wants_verbose(body: Mapping[str, Any], options: Options) -> bool:
+    """Whether OpenAI's answer shall have the native one in it, as `__verbose`."""
+    verbose = body.get("verbose")
+    return bool(options.verbose or options.verbosity >= VERBOSE) if verbose is None else verbose
 
 
 def head(object_: str, model: str) -> dict[str, Any]:
@@ -32,11 +44,13 @@ def finish_reason(stop_type: StopType) -> str:
     return "stop" if stop_type in ("eos", "word") else "length"
 
 
-def usage(results: list[Finished]) -> dict[str, Any]:
-    """The tokens of all `results` together."""
-    prompt = sum(result.n_prompt for result in results)
+def usage(results: Sequence[Finished], prompts: Sequence[Finished] | None = None) -> dict[str, Any]:
+    """The tokens of all `results` together. A prompt counts once, whatever number of texts
+    goes on from it: `prompts` are the results of different prompts, or None for all."""
+    prompts = results if prompts is None else prompts
+    prompt = sum(result.n_prompt for result in prompts)
     completion = sum(result.n_decoded for result in results)
-    cached = sum(result.timings.cache_n for result in results)
+    cached = sum(result.timings.cache_n for result in prompts)
     return {
         "completion_tokens": completion,
         "prompt_tokens": prompt,
@@ -45,83 +59,131 @@ def usage(results: list[Finished]) -> dict[str, Any]:
     }
 
 
-def text_completion(head: dict[str, Any], results: list[Finished]) -> dict[str, Any]:
-    """The answer of /v1/completions, with a choice for each prompt. `timings` are those of
-    the first."""
+def text_completion(
+    head: dict[str, Any],
+    results: list[Finished],
+    *,
+    usage: dict[str, Any],
+    probabilities: Probabilities | None = None,
+    native: NativeFormat | None = None,
+) -> dict[str, Any]:
+    """The answer of /v1/completions, with a choice for each result. `timings` (and
+    `__verbose`, if there is a `native` format) are those of the first."""
     choices = [
         {
             "text": result.text,
             "index": index,
-            "logprobs": None,
+            "logprobs": probabilities.logprobs(result.probs) if probabilities else None,
             "finish_reason": finish_reason(result.stop_type),
         }
         for index, result in enumerate(results)
     ]
-    return {
-        **head,
-        "choices": choices,
-        "usage": usage(results),
-        "timings": timings_json(results[0].timings),
-    }
+    return _whole(head, choices, usage, results[0], native)
 
 
-def chat_completion(head: dict[str, Any], result: Finished) -> dict[str, Any]:
-    """The answer of /v1/chat/completions."""
-    choice = {
-        "finish_reason": finish_reason(result.stop_type),
-        "index": 0,
-        "message": {"role": "assistant", "content": result.text},
-    }
-    return {
-        **head,
-        "choices": [choice],
-        "usage": usage([result]),
-        "timings": timings_json(result.timings),
-    }
+def chat_completion(
+    head: dict[str, Any],
+    results: list[Finished],
+    *,
+    probabilities: Probabilities | None = None,
+    native: NativeFormat | None = None,
+) -> dict[str, Any]:
+    """The answer of /v1/chat/completions, with a choice for each result."""
+    choices: list[dict[str, Any]] = []
+    for index, result in enumerate(results):
+        choice = {
+            "finish_reason": finish_reason(result.stop_type),
+            "index": index,
+            "message": {"role": "assistant", "content": result.text},
+        }
+        if probabilities:
+            choice["logprobs"] = probabilities.logprobs(result.probs)
+        choices.append(choice)
+    return _whole(head, choices, usage(results, results[:1]), results[0], native)
+
+
+def _whole(
+    head: dict[str, Any],
+    choices: list[dict[str, Any]],
+    usage: dict[str, Any],
+    first: Finished,
+    native: NativeFormat | None,
+) -> dict[str, Any]:
+    answer = {**head, "choices": choices, "usage": usage}
+    if native:
+        answer["__verbose"] = native.result(0, first)
+    answer["timings"] = timings_json(first.timings)
+    return answer
 
 
 class TextChunks:
-    """The events of a /v1/completions stream, as bytes ready to be sent."""
+    """The events of a /v1/completions stream, as bytes ready to be sent. There are `n` texts
+    for each prompt."""
 
-    def __init__(self, head: dict[str, Any], *, timings_per_token: bool = False) -> None:
+    def __init__(
+        self,
+        head: dict[str, Any],
+        *,
+        timings_per_token: bool = False,
+        n: int = 1,
+        probabilities: Probabilities | None = None,
+        native: NativeFormat | None = None,
+    ) -> None:
         self._head = head
-        self._tail = b"," + _encode(head)[1:-1]
+        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
         self._with_timings = timings_per_token
+        self._n = n
+        self._probabilities = probabilities
+        self._native = native
         self._results: list[Finished] = []
+        self._prompts: dict[int, Finished] = {}
 
     def delta(self, index: int, event: Delta) -> bytes:
         return b"".join(
             (
                 b'data: {"choices":[{"text":',
                 _encode(event.text),
-                b',"index":%d,"logprobs":null,"finish_reason":null}]' % index,
+                b',"index":%d,"logprobs":' % index,
+                _logprobs(self._probabilities, event) if event.probs else b"null",
                 self._tail,
                 _timings(event.timings) if self._with_timings else b"",
+                _progress(event) if event.progress else b"",
+                self._verbose(index, event) if self._native else b"",
                 b"}\n\n",
             )
         )
 
+    def _verbose(self, index: int, event: Delta) -> bytes:
+        return b',"__verbose":' + self._native.delta_json(index, event) if self._native else b""
+
     def finish(self, index: int, result: Finished) -> bytes:
-        """The last chunk of one prompt. `usage` adds up what has finished so far, so that
+        """The last chunk of one text. `usage` adds up what has finished so far, so that
         the stream's last chunk has it for all."""
         self._results.append(result)
+        self._prompts.setdefault(index // self._n, result)
+        logprobs = None
+        if self._probabilities and result.probs:
+            logprobs = self._probabilities.logprobs(result.probs)
         choice = {
             "text": result.text,
             "index": index,
-            "logprobs": None,
+            "logprobs": logprobs,
             "finish_reason": finish_reason(result.stop_type),
         }
         chunk = {
             "choices": [choice],
             **self._head,
-            "usage": usage(self._results),
+            "usage": usage(self._results, list(self._prompts.values())),
             "timings": timings_json(result.timings),
         }
+        if self._native:
+            chunk["__verbose"] = self._native.result(index, result)
         return b"data: " + _encode(chunk) + b"\n\n"
 
 
 class ChatChunks:
-    """The events of a /v1/chat/completions stream, as bytes ready to be sent."""
+    """The events of a /v1/chat/completions stream with `n` choices, as bytes ready to be
+    sent."""
 
     def __init__(
         self,
@@ -129,42 +191,63 @@ class ChatChunks:
         *,
         timings_per_token: bool = False,
         include_usage: bool = False,
+        n: int = 1,
+        probabilities: Probabilities | None = None,
+        native: NativeFormat | None = None,
     ) -> None:
         self._head = head
-        self._tail = b'},"finish_reason":null}],' + _encode(head)[1:-1]
+        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
         self._with_timings = timings_per_token
         self._include_usage = include_usage
+        self._n = n
+        self._probabilities = probabilities
+        self._native = native
+        self._results: list[Finished] = []
 
-    def begin(self) -> bytes:
+    def begin(self, index: int = 0) -> bytes:
         """Who speaks; before any text."""
-        delta = b'"role":"assistant","content":null'
-        return b"".join((b'data: {"choices":[{"index":0,"delta":{', delta, self._tail, b"}\n\n"))
+        delta = b'data: {"choices":[{"index":%d,"delta":{"role":"assistant","content":null}'
+        return b"".join((delta % index, self._tail, b"}\n\n"))
 
-    def delta(self, event: Delta) -> bytes:
-        return self._text(event.text, event.timings)
+    def delta(self, event: Delta, index: int = 0) -> bytes:
+        if event.progress:
+            delta = b'data: {"choices":[{"index":%d,"delta":{}' % index
+            timings = _timings(event.timings) if self._with_timings else b""
+            return b"".join((delta, self._tail, timings, _progress(event), b"}\n\n"))
+        return self._text(event, index)
 
-    def finish(self, result: Finished) -> bytes:
-        """The end of the stream: text that no delta has carried, then a chunk with the reason
-        of the end. The counts of tokens come in one more chunk, without choices, if the client
-        asked for them. `timings` are in the very last."""
-        parts = [self._text(result.text, result.timings)] if result.text else []
-        reason = finish_reason(result.stop_type)
-        chunks: list[dict[str, Any]] = [
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **self._head}
-        ]
-        if self._include_usage:
-            chunks.append({"choices": [], **self._head, "usage": usage([result])})
+    def finish(self, result: Finished, index: int = 0) -> bytes:
+        """The end of one choice: text that no delta has carried, then a chunk with the reason
+        of the end. The counts of tokens come in one more chunk, without choices, after the
+        last choice if the client asked for them. `timings` are in the very last."""
+        self._results.append(result)
+        parts = [self._text(result, index)] if result.text else []
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {},
+            "finish_reason": finish_reason(result.stop_type),
+        }
+        if self._probabilities and result.probs and not result.text:
+            choice["logprobs"] = self._probabilities.logprobs(result.probs)
+        chunks: list[dict[str, Any]] = [{"choices": [choice], **self._head}]
+        if self._native:
+            chunks[0]["__verbose"] = self._native.result(index, result)
+        if self._include_usage and len(self._results) == self._n:
+            total = usage(self._results, self._results[:1])
+            chunks.append({"choices": [], **self._head, "usage": total})
         chunks[-1]["timings"] = timings_json(result.timings)
         parts += [b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks]
         return b"".join(parts)
 
-    def _text(self, text: str, timings: Timings) -> bytes:
+    def _text(self, event: Delta | Finished, index: int) -> bytes:
         return b"".join(
             (
-                b'data: {"choices":[{"index":0,"delta":{"content":',
-                _encode(text),
+                b'data: {"choices":[{"index":%d,"delta":{"content":' % index,
+                _encode(event.text),
+                b"}",
+                b',"logprobs":' + _logprobs(self._probabilities, event) if event.probs else b"",
                 self._tail,
-                _timings(timings) if self._with_timings else b"",
+                _timings(event.timings) if self._with_timings else b"",
                 b"}\n\n",
             )
         )
@@ -172,3 +255,11 @@ class ChatChunks:
 
 def _timings(timings: Timings) -> bytes:
     return b',"timings":' + _encode(timings_json(timings))
+
+
+def _progress(event: Delta) -> bytes:
+    return b',"prompt_progress":' + _encode(progress_json(event.progress))
+
+
+def _logprobs(probabilities: Probabilities | None, event: Delta | Finished) -> bytes:
+    return _encode(probabilities.logprobs(event.probs)) if probabilities else b"null"

@@ -14,28 +14,16 @@ Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""
 
 COMPLETION: Supported = {
-    "n_probs": [0],
-    "post_sampling_probs": [False],
     "grammar": [""],
     "json_schema": [],
-    "n": [1],
-    "n_cmpl": [1],
-    "response_fields": [[]],
-    "t_max_predict_ms": [0, -1],
-    "n_indent": [0],
-    "return_progress": [False],
     "n_cache_reuse": [0],
     "sse_ping_interval": [-1],
-    "verbose": [False],
     "image_data": [[]],
-    "adaptive_target": [-1],
 }
 TEXT_COMPLETION: Supported = {
     **COMPLETION,
-    "logprobs": [0],
     "echo": [False],
     "suffix": [""],
-    "best_of": [1],
 }
 TEMPLATE: Supported = {
     "tools": [[]],
@@ -47,8 +35,6 @@ TEMPLATE: Supported = {
 CHAT: Supported = {
     **COMPLETION,
     **TEMPLATE,
-    "logprobs": [False],
-    "top_logprobs": [0],
     "reasoning_budget_tokens": [-1],
     "thinking_budget_tokens": [-1],
     "functions": [[]],

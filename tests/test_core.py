@@ -166,6 +166,14 @@ EXTREMES: list[dict[str, object]] = [
     {"samplers": ["top_k", "top_k", "temperature", "temperature"]},
     {"logit_bias": [(id, float("-inf")) for id in range(4096)]},
     {"logit_bias": [(id, 1e9 * (-1) ** id) for id in range(4096)]},
+    {"samplers": ["adaptive_p"], "adaptive_target": 1.0, "adaptive_decay": 0.99},
+    {"samplers": ["adaptive_p"], "adaptive_target": 0.0, "adaptive_decay": 0.0},
+    {"samplers": ["adaptive_p"], "logit_bias": [(id, float("-inf")) for id in range(4096)]},
+    {
+        "samplers": ["adaptive_p"],
+        "adaptive_target": 0.5,
+        "logit_bias": [(id, float("-inf")) for id in range(4096)],
+    },
     {"seed": 0},
     {"stop": ["a" * 1000, "b"]},
 ]

@@ -301,17 +301,14 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"n_probs": 1},
         {"grammar": "root ::= x"},
         {"json_schema": {}},
-        {"n": 2},
-        {"logprobs": True},
+        {"n_cache_reuse": 1},
         {"tools": [{"type": "function"}]},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
         {"response_format": {"type": "json_object"}},
         {"reasoning_format": "deepseek"},
-        {"adaptive_target": 0},
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:

@@ -311,7 +311,7 @@ def test_a_client_that_leaves_cancels(server: Server, path: str, prompt: Any, st
         ({}, 400),
         ({"prompt": "x", "logit_bias": [[1, 2, 3]]}, 400),
         ({"prompt": "x", "logit_bias": [[False, False]]}, 400),
-        ({"prompt": "x", "n_probs": 3}, 501),
+        ({"prompt": ["x"] * 5, "n": 1000}, 400),
         ({"prompt": "x", "json_schema": {}}, 501),
     ],
 )

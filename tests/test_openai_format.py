@@ -79,12 +79,13 @@ def test_usage_adds_up() -> None:
 @given(names, st.lists(st.text(), min_size=1))
 def test_whole_answers(model: str, texts: list[str]) -> None:
     top = head("text_completion", model)
-    answer = text_completion(top, [finished(text) for text in texts])
+    results = [finished(text) for text in texts]
+    answer = text_completion(top, results, usage=usage(results))
     assert answer.items() >= top.items()
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
 
-    answer = chat_completion(head("chat.completion", model), finished(texts[0], "limit"))
+    answer = chat_completion(head("chat.completion", model), [finished(texts[0], "limit")])
     assert answer["choices"] == [
         {
             "index": 0,

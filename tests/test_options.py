@@ -23,6 +23,7 @@ from engine.options import (
     unknown_variables,
     values,
 )
+from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, fields
 from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams
 
@@ -126,7 +127,8 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
         min_size=1,
     ).map(tuple),
-    "dry_sequence_breaker": st.lists(TEXT).map(tuple),
+    "dry_sequence_breaker": st.lists(TEXT.filter(lambda text: text != "none")).map(tuple),
+    "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
 }
 
@@ -159,14 +161,20 @@ def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, A
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
-    quantized = given_values.get("cache_type_v", "f16") not in ("f16", "f32", "bf16")
-    return quantized and given_values.get("flash_attn") == "off"
+    """Whether the options exclude each other. What excludes what has tests of its own."""
+    try:
+        check(Options(**given_values))
+    except OptionError:
+        return True
+    return False
 
 
 def texts(field: Field, value: Any) -> list[str]:
     """One text for every occurrence of the option."""
     if field.name == "dry_sequence_breaker":
-        return [values.escape(breaker) for breaker in value] or ["none"]
+        return list(value) or ["none"]
+    if field.name == "reverse_prompt":
+        return list(value)
     if field.name == "logit_bias":
         return [field.show([bias]) for bias in value]
     return [field.show(value)]
@@ -565,7 +573,8 @@ def test_sampling_options_become_generation_defaults() -> None:
         ["--temp", "-2", "-s", "7", "-n", "9", "--keep", "3", "--ignore-eos", "--no-cache-prompt",
          "-l", "3-inf", "--top-k", "-1", "--dynatemp-exp", "2", "--typical", "0.5",
          "--mirostat", "2", "--mirostat-lr", "0.2", "--mirostat-ent", "4", "--top-nsigma", "1.5",
-         "--dry-sequence-breaker", r"\n\\\x41"],
+         "--dry-sequence-breaker", r"\n\\\x41", "-r", r"\t.", "-r", "User:",
+         "--adaptive-target", "0.5", "--adaptive-decay", "0.25"],
         {},
     )  # fmt: skip
     assert options.generation_defaults() == GenerationParams(
@@ -584,7 +593,23 @@ def test_sampling_options_become_generation_defaults() -> None:
         mirostat_tau=4.0,
         top_n_sigma=1.5,
         dry_sequence_breakers=["\n\\A"],
+        stop=["\t.", "User:"],
+        adaptive_target=0.5,
+        adaptive_decay=0.25,
     )
+
+
+def test_escapes_can_be_left_alone() -> None:
+    texts = ["-r", r"\n\q\\", "--dry-sequence-breaker", r"\t"]
+    defaults = parse(texts, {}).generation_defaults()
+    assert (defaults.stop, defaults.dry_sequence_breakers) == (["\n\\q\\"], ["\t"])
+    for argv in (["--no-escape", *texts], [*texts, "--no-escape"]):
+        defaults = parse(argv, {}).generation_defaults()
+        assert (defaults.stop, defaults.dry_sequence_breakers) == ([r"\n\q\\"], [r"\t"])
+    for name in ("-r", "--dry-sequence-breaker"):
+        assert "null character" in error(name, r"a\x00")
+        assert parse(["--no-escape", name, r"a\x00"], {})
+        assert "empty" in error(name, "")
 
 
 def test_slots_and_the_kv_cache() -> None:

@@ -1,6 +1,7 @@
 """What one option alone can't tell: files, and options that exclude or need each other."""
 
 from collections.abc import Callable
+from functools import partial
 
 from engine.options import files
 from engine.options.table import Options
@@ -23,6 +24,10 @@ def check(options: Options) -> None:
         _named("--chat-template-file", lambda: files.read_text(options.chat_template_file))
     if options.log_file and not options.log_disable:
         _named("--log-file", lambda: files.check_writable(options.log_file))
+    for text in options.reverse_prompt:
+        _named("--reverse-prompt", partial(options.unescaped, text))
+    for text in options.dry_sequence_breaker:
+        _named("--dry-sequence-breaker", partial(options.unescaped, text))
     _check_tls(options)
     if options.reranking and options.pooling not in ("", "rank"):
         raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")

@@ -44,6 +44,11 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             keys += files.api_keys(self.api_key_file)
         return list(dict.fromkeys(keys))
 
+    def unescaped(self, text: str) -> str:
+        """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
+        in force. Raises `OptionError` if that gives a null character."""
+        return values.unescape(text) if self.escape else text
+
     def generation_defaults(self) -> GenerationParams:
         """The parameters of a request that sets none itself."""
         return GenerationParams(
@@ -71,9 +76,12 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             dry_base=self.dry_base,
             dry_allowed_length=self.dry_allowed_length,
             dry_penalty_last_n=self.dry_penalty_last_n,
-            dry_sequence_breakers=list(self.dry_sequence_breaker),
+            dry_sequence_breakers=[self.unescaped(text) for text in self.dry_sequence_breaker],
             mirostat=self.mirostat,
             mirostat_tau=self.mirostat_ent,
             mirostat_eta=self.mirostat_lr,
+            adaptive_target=self.adaptive_target,
+            adaptive_decay=self.adaptive_decay,
+            stop=[self.unescaped(text) for text in self.reverse_prompt],
             logit_bias=[(token, bias) for token, bias in self.logit_bias],
         )

@@ -22,7 +22,6 @@ _TABLE = """
 --prio-batch
 --poll-batch
 --perf --no-perf LLAMA_ARG_PERF
--e --escape --no-escape
 --repack -nr --no-repack LLAMA_ARG_REPACK
 --no-host LLAMA_ARG_NO_HOST
 -dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
@@ -47,8 +46,6 @@ _TABLE = """
 --offline
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
---adaptive-target
---adaptive-decay
 --grammar
 --grammar-file
 -j --json-schema
@@ -57,8 +54,6 @@ _TABLE = """
 --ctx-checkpoints --swa-checkpoints LLAMA_ARG_CTX_CHECKPOINTS
 -cram --cache-ram LLAMA_ARG_CACHE_RAM
 --context-shift --no-context-shift LLAMA_ARG_CONTEXT_SHIFT
--r --reverse-prompt
--sp --special
 --spm-infill
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL

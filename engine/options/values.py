@@ -261,14 +261,29 @@ def show_logit_bias(bias: Sequence[tuple[int, float]]) -> str:
 
 
 def sequence_breaker(text: str) -> tuple[str, ...]:
-    r"""One breaker with \n, \t, \\ and the like resolved; 'none' stands for no breaker."""
+    """One breaker as it is written; 'none' stands for no breaker."""
     if not text:
         raise OptionError('a sequence breaker can\'t be empty ("none" switches them off)')
-    if text == "none":
-        return ()
-    breaker = _ESCAPE.sub(_unescape, text)
-    check_text(breaker)
-    return (breaker,)
+    return () if text == "none" else (text,)
+
+
+def stop_text(text: str) -> tuple[str, ...]:
+    """One stop text as it is written."""
+    if not text:
+        raise OptionError("an empty text can't stop anything")
+    return (text,)
+
+
+def show_texts(texts: Sequence[str]) -> str:
+    return " ".join(texts) or "none"
+
+
+def unescape(text: str) -> str:
+    r"""`text` with \n, \t, \\, \x41 and the like resolved. Raises `OptionError` if that gives
+    a null character."""
+    plain = _ESCAPE.sub(_unescape, text)
+    check_text(plain)
+    return plain
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -276,20 +291,6 @@ def _unescape(match: re.Match[str]) -> str:
     if code[0] == "x" and len(code) > 1:
         return chr(int(code[1:], 16))
     return _ESCAPES.get(code, "\\" + code)
-
-
-def show_sequence_breakers(breakers: Sequence[str]) -> str:
-    return " ".join(escape(breaker) for breaker in breakers) or "none"
-
-
-def escape(breaker: str) -> str:
-    """The text that `sequence_breaker` turns into `breaker`."""
-    if breaker == "none":
-        return r"\x6eone"
-    shown = breaker.replace("\\", "\\\\")
-    for letter in "nrt":
-        shown = shown.replace(_ESCAPES[letter], "\\" + letter)
-    return shown
 
 
 # ---- others ------------------------------------------------------------------------------

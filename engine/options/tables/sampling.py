@@ -68,7 +68,7 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             help="The same as one letter each: "
             + ", ".join(f"{k} {v}" for k, v in values.SAMPLER_LETTERS.items())
             + ".",
-            default="".join(values.SAMPLER_LETTERS),
+            default="".join(k for k, v in values.SAMPLER_LETTERS.items() if v in DEFAULT_SAMPLERS),
             replaces=("samplers",),
             read=values.sampler_sequence,
         ),
@@ -260,9 +260,10 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             metavar="TEXT",
             help="DRY: a text that no repetition goes across, in place of the default ones; "
             "may be given several times; none leaves no breaker.",
+            default=r'\n : " *',
             repeats=True,
             read=values.sequence_breaker,
-            show=values.show_sequence_breakers,
+            show=values.show_texts,
         ),
     ] = ("\n", ":", '"', "*")
     mirostat: Annotated[
@@ -282,3 +283,53 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
         float,
         _sampling(names="--mirostat-ent", metavar="X", help="Mirostat's target entropy, tau."),
     ] = 5.0
+    adaptive_target: Annotated[
+        float,
+        _sampling(
+            names="--adaptive-target",
+            metavar="P",
+            min=-1,
+            max=1,
+            help="Adaptive-p: prefer tokens near this probability, if adaptive_p is among the "
+            "samplers (negative: off).",
+        ),
+    ] = -1.0
+    adaptive_decay: Annotated[
+        float,
+        _sampling(
+            names="--adaptive-decay",
+            metavar="X",
+            min=0,
+            max=0.99,
+            help="Adaptive-p: how slowly it forgets; about 1/(1-X) tokens count.",
+        ),
+    ] = 0.9
+
+    # ---- texts ---------------------------------------------------------------------------
+
+    reverse_prompt: Annotated[
+        tuple[str, ...],
+        _sampling(
+            names="-r --reverse-prompt",
+            metavar="TEXT",
+            help="Stop where this text appears, in requests without stop texts of their own; "
+            "may be given several times.",
+            default="none",
+            repeats=True,
+            read=values.stop_text,
+            show=values.show_texts,
+        ),
+    ] = ()
+    special: Annotated[
+        bool,
+        _sampling(names="-sp --special", help="Spell out the special tokens in generated text."),
+    ] = False
+    escape: Annotated[
+        bool,
+        _sampling(
+            names="-e --escape",
+            negative="--no-escape",
+            help=r"Resolve \n, \t, \\, \x41 and the like in --reverse-prompt and "
+            "--dry-sequence-breaker.",
+        ),
+    ] = True
