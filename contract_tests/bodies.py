@@ -12,7 +12,7 @@ _EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
 _RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
 
-BODIES: dict[str, dict[str, Any]] = {
+BODIES: dict[str, Any] = {
     "create_completion": _COMPLETION,
     "create_completion_plural": _COMPLETION,
     "create_openai_completion": _COMPLETION,
@@ -34,6 +34,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_reranking_v1": _RERANK,
     "tokenize": {"content": "Hello world"},
     "detokenize": {"tokens": [5, 6, 7]},
+    "act_on_slot": {"filename": "contract-tests.bin"},
+    "set_props": {},
+    "set_lora_adapters": [],
 }
 """One for each operation with a body."""
 
@@ -52,15 +55,19 @@ POSTS = [
 
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
-    return contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
+    fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
+    return fixed.replace("{id_slot}", "0?action=save")
 
 
-def body(operation_id: str, **changes: Any) -> dict[str, Any]:
-    return {**BODIES[operation_id], **changes}
+def body(operation_id: str, **changes: Any) -> Any:
+    original = BODIES[operation_id]
+    return {**original, **changes} if isinstance(original, dict) else original
 
 
-def with_text(operation_id: str, text: Any, **changes: Any) -> dict[str, Any]:
+def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
     """The operation's body with `text` where its text goes."""
+    if operation_id == "set_lora_adapters":
+        return [{"id": 0, "scale": 0, "note": text}]
     if "messages" in BODIES[operation_id]:
         changes["messages"] = [{"role": "user", "content": text}]
     elif operation_id == "tokenize":

@@ -76,6 +76,13 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "checks": _allowing(400, 501),
                 },
                 {"include-operation-id": "detokenize", "checks": _allowing(400)},
+                # A server without adapters has none of any id.
+                {"include-operation-id": "set_lora_adapters", "checks": _allowing(400)},
+                # Switched off, but for an option; and there is no file to be restored.
+                {
+                    "include-operation-id": ["act_on_slot", "set_props", "get_metrics"],
+                    "checks": _allowing(400, 501),
+                },
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
             ],

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -69,8 +70,14 @@ def reranker() -> tuple[str, ...]:
 class Situations:
     """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, directory: Path) -> None:
         self._start = start
+        self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
+
+    @cached_property
+    def open(self) -> OwnServer:
+        """A server with everything switched on."""
+        return self._start(*self._switched_on, api_key="key")
 
     @cached_property
     def narrow(self) -> OwnServer:
@@ -97,7 +104,7 @@ class Situations:
     def loading(self) -> Mapping[str, httpx.Response]:
         """What a server answers while its engine process, stopped by us, loads the model."""
         for _ in range(5):
-            server = self._start(wait=False, api_key="key")
+            server = self._start(*self._switched_on, wait=False, api_key="key")
             with server_engine_stopped(server) as stopped:
                 if stopped and server.get("/health").status_code == 503:
                     return {name: send(server, name) for name in contract.operations()}
@@ -120,7 +127,7 @@ class Situations:
 
     def _killed(self, argv: Sequence[str], names: Sequence[str]) -> Mapping[str, httpx.Response]:
         chat = ("--no-jinja", "--chat-template", "chatml")
-        server = self._start(*argv, "-np", "16", *chat, api_key="key")
+        server = self._start(*argv, "-np", "16", *chat, *self._switched_on, api_key="key")
         with ThreadPoolExecutor(len(names)) as pool, server_engine_stopped(server):
             sent = {name: pool.submit(send, server, name) for name in names}
             for _ in range(20):  # answered behind them, so that they have reached the engine
@@ -167,8 +174,8 @@ def needs_engine(name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def situations(module_server: Start) -> Situations:
-    return Situations(module_server)
+def situations(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> Situations:
+    return Situations(module_server, tmp_path_factory.mktemp("slots"))
 
 
 # ---- how to provoke ------------------------------------------------------------------------
@@ -301,6 +308,65 @@ def bad_query(server: Server, name: str) -> list[httpx.Response]:
     return [server.get(f"/slots?fail_on_no_slot={value}") for value in ("2", "yes", "-1", "1.5")]
 
 
+def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.open
+    good = {"filename": "a.bin"}
+    assert server.post("/slots/0?action=save", good).status_code == 200
+    names = ("..", "../a.bin", "/etc/passwd", "a/b", "a\\b", "a\0", "x" * 5000, "", " a", "nul")
+    wrong: tuple[Any, ...] = ([], "text", 7, {"filename": 7}, {}, {"filename": None})
+    responses = [
+        server.post(f"/slots/0?action={action}", {"filename": filename})
+        for action in ("save", "restore")
+        for filename in names
+    ]
+    responses += [server.post("/slots/0?action=save", each) for each in wrong]
+    responses += [
+        server.post(where, good)
+        for where in (
+            "/slots/9999?action=save",
+            "/slots/9999?action=restore",
+            "/slots/9999?action=erase",
+            f"/slots/{10**12}?action=erase",
+            "/slots/0?action=forget",
+            "/slots/0",
+        )
+    ]
+    return [*responses, server.post("/slots/0?action=restore", {"filename": "missing"})]
+
+
+def slot_actions(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.open
+    good = {"filename": "good.bin"}
+    actions = [server.post(f"/slots/1?action={each}", good) for each in ("save", "restore")]
+    return [*actions, server.post("/slots/1?action=erase")]
+
+
+def no_number(server: Server, name: str) -> list[httpx.Response]:
+    good = {"filename": "a.bin"}
+    return [server.post(f"/slots/{each}?action=save", good) for each in ("x", "1.5", "0x1")]
+
+
+def no_json(situations: Situations, name: str) -> list[httpx.Response]:
+    where, headers = path(name), {"Content-Type": "application/json"}
+    malformed = (b"{", b"\xff\xfe", b"NaN", b'{"a": 1}}', b"7", b'"a"')
+    return [situations.open.post(where, content=raw, headers=headers) for raw in malformed]
+
+
+def bad_scales(server: Server, name: str) -> list[httpx.Response]:
+    good = {"id": 0, "scale": 1}
+    bodies: list[Any] = [{}, good, "text", None, [7], [{}], [{"id": 0}], [{"scale": 1}]]
+    bodies += [[{**good, "id": id}] for id in (-1, "0", 0.5, 9999, 10**30)]
+    bodies += [[{**good, "scale": scale}] for scale in ("1", None, 1e7, -1e7, True)]
+    bodies += [[good] * 1025]
+    headers = {"Content-Type": "application/json"}
+    raw = [json.dumps(each).encode() for each in bodies] + [b"", b"[", b"[NaN]"]
+    return [server.post(path(name), content=each, headers=headers) for each in raw]
+
+
+def ok_own(situations: Situations, name: str) -> list[httpx.Response]:
+    return [send(situations.open, name)]
+
+
 def stalled(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.stalled[name]]
 
@@ -382,6 +448,16 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("list_slots", 400): ([bad_query], []),
     ("get_docs_asset", 400): ([no_asset_name], []),
     ("list_slots", 501): ([], [switched_off]),
+    ("act_on_slot", 200): ([], [slot_actions]),
+    ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
+    ("act_on_slot", 404): ([no_number], []),
+    ("act_on_slot", 501): ([], [switched_off]),
+    ("set_props", 200): ([], [ok_own]),
+    ("set_props", 400): ([], [no_json]),
+    ("set_props", 501): ([], [switched_off]),
+    ("get_metrics", 200): ([], [ok_own]),
+    ("get_metrics", 501): ([], [switched_off]),
+    ("set_lora_adapters", 400): ([bad_scales], []),
     ("list_slots", 503): ([], [all_busy]),
 }
 """Where the status alone doesn't say how."""

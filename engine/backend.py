@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ perf_log = logging.getLogger("engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
 TokenArray = npt.NDArray[np.int32]
+StateArray = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
 """Rows of numbers, one row for each token or text."""
 
@@ -164,10 +165,19 @@ def list_devices() -> list[str]:
 # ---- the model ---------------------------------------------------------------------------
 
 
-class Model:
-    """Weights and vocabulary of one GGUF file.
+class LoraFile(NamedTuple):
+    """A loaded LoRA adapter, and what its metadata says of its use."""
 
-    Raises `BackendError` if the file can't be loaded. `progress` is called with fractions.
+    path: str
+    task_name: str
+    prompt_prefix: str
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file, and its LoRA adapters; an adapter's id is its
+    place in `adapters`.
+
+    Raises `BackendError` if a file can't be loaded. `progress` is called with fractions.
     """
 
     def __init__(
@@ -215,11 +225,18 @@ class Model:
         self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
         self.add_eos = bool(C.llama_vocab_get_add_eos(self._vocab))
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._adapters: list[Any] = []
+        self.adapters: list[LoraFile] = []
         self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
         self.eog = frozenset(self._eog)
         # A vocabulary without end-of-text tokens would fail an assertion if asked to add one.
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
+        try:
+            self._load_adapters(path for path, _ in options.lora)
+        except BackendError:
+            self.close()
+            raise
 
     @cached_property
     def fim(self) -> FimTokens | None:
@@ -363,10 +380,34 @@ class Model:
                 return buffer.raw[:n].decode("utf-8", "replace")
             size = n
 
+    def _load_adapters(self, paths: Iterable[str]) -> None:
+        """Has to be done before any context is made: its buffers depend on the adapters."""
+        for path in paths:
+            _errors.clear()
+            adapter = C.llama_adapter_lora_init(self._model, os.fsencode(path))
+            if not adapter:
+                raise _fail(f"cannot load the LoRA adapter {path!r}")
+            if C.llama_adapter_get_alora_n_invocation_tokens(adapter):
+                raise BackendError(
+                    f"cannot load the LoRA adapter {path!r}: it applies from certain words on "
+                    "(aLoRA), which is not supported"
+                )
+            self._adapters.append(adapter)
+            task_name = _adapter_text(adapter, "adapter.lora.task_name")
+            prompt_prefix = _adapter_text(adapter, "adapter.lora.prompt_prefix")
+            self.adapters.append(LoraFile(path, task_name, prompt_prefix))
+
     def close(self) -> None:
         if self._model:
+            self._adapters.clear()  # llama.cpp frees them with the model
             C.llama_model_free(self._model)
             self._model = None
+
+
+def _adapter_text(adapter: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(4096)
+    n = C.llama_adapter_meta_val_str(adapter, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace") if n > 0 else ""
 
 
 def _load_mode(options: Options) -> int:
@@ -620,6 +661,36 @@ class Context:
             return False
         C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
         return True
+
+    def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:
+        """From now on, evaluate with these LoRA adapters: (id, scale) of each."""
+        pairs = list(scales)
+        handles = [self.model._adapters[id] for id, _ in pairs]
+        array = (C.llama_adapter_lora_p_ctypes * len(pairs))(*handles)
+        strengths = (ctypes.c_float * len(pairs))(*(scale for _, scale in pairs))
+        C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
+
+    def save_sequence(self, sequence: int) -> StateArray:
+        """A copy of all that the KV cache holds of `sequence`."""
+        state = np.empty(C.llama_state_seq_get_size(self._ctx, sequence), np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
+        return state[:n]
+
+    def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
+        """Put a copy back, as `sequence`, which is empty.
+
+        `state` must come from `save_sequence` of the same model. Raises `BackendError` if it
+        doesn't fit, or doesn't hold the positions 0 up to `n_tokens`; then `sequence` is empty.
+        """
+        _errors.clear()
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence):
+            self.remove(sequence, 0)
+            raise _fail("llama.cpp refuses the state")
+        if C.llama_memory_seq_pos_max(self._memory, sequence) != n_tokens - 1:
+            self.remove(sequence, 0)
+            raise BackendError("the state is of another text")
 
     def close(self) -> None:
         if not self._ctx:

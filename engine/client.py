@@ -3,12 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from engine.errors import EngineError, ErrorInfo, not_supported
 from engine.params import GenerationParams
 from engine.protocol import (
     Accepted,
+    Adapter,
+    Adapters,
     Cancel,
     Delta,
     Detokenize,
@@ -17,13 +19,19 @@ from engine.protocol import (
     Failed,
     Finished,
     FormatChat,
+    GetAdapters,
     GetSlots,
+    GetStats,
     ModelInfo,
     Prompt,
     Reply,
     Rerank,
+    SetAdapters,
+    SlotAction,
+    SlotDone,
     Slots,
     SlotState,
+    StatsReply,
     Step,
     Submit,
     Text,
@@ -33,9 +41,19 @@ from engine.protocol import (
     Vectors,
     frame,
 )
+from engine.stats import Stats
 
-Question = Tokenize | Detokenize | FormatChat | GetSlots
-R = TypeVar("R", Tokens, Text, Slots)
+Question = (
+    Tokenize
+    | Detokenize
+    | FormatChat
+    | GetSlots
+    | SlotAction
+    | GetAdapters
+    | SetAdapters
+    | GetStats
+)
+R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
 T = TypeVar("T")
 
 SLICE = 64
@@ -192,6 +210,31 @@ class EngineClient:
 
     async def slots(self) -> list[SlotState]:
         return (await self._ask(GetSlots(self._new_id()), Slots)).slots
+
+    async def slot_action(
+        self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
+    ) -> SlotDone:
+        """Waits until the slot is idle; whoever stops waiting withdraws the action.
+
+        Raises `EngineError` if there is no such slot, or if the file can't be used.
+        """
+        message = SlotAction(self._new_id(), slot, action, filename)
+        try:
+            return await self._ask(message, SlotDone)
+        except asyncio.CancelledError:
+            if self._dead is None:
+                self._send(Cancel(message.id))
+            raise
+
+    async def adapters(self) -> list[Adapter]:
+        return (await self._ask(GetAdapters(self._new_id()), Adapters)).adapters
+
+    async def set_adapters(self, scales: list[tuple[int, float]]) -> list[Adapter]:
+        """Raises `EngineError` if there is no adapter of one of the ids."""
+        return (await self._ask(SetAdapters(self._new_id(), scales), Adapters)).adapters
+
+    async def stats(self) -> Stats:
+        return (await self._ask(GetStats(self._new_id()), StatsReply)).stats
 
     # ---- below -----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from engine.adapters import LoraScales, key_of
 from engine.backend import (
     BackendError,
     Context,
@@ -25,6 +26,7 @@ from engine.infill import Room
 from engine.model_info import model_info
 from engine.options import Options
 from engine.params import RANDOM_SEED, GenerationParams
+from engine.prefix_cache import Key
 from engine.probabilities import ProbabilityLog
 from engine.prompts import exceeds_context, tokenize_gap, tokenize_prompt
 from engine.protocol import (
@@ -43,6 +45,7 @@ from engine.protocol import (
 )
 from engine.scheduler import Chunk, Scheduler, Sequence
 from engine.shifting import context_shift
+from engine.stats import Stats
 from engine.tokens import TokenArray, TokenBuffer
 
 
@@ -69,6 +72,7 @@ class Request:
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
             n_reuse=params.n_cache_reuse,
+            key=key_of(params.lora),
         )
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
@@ -84,6 +88,7 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
+        self.arrived = 0.0  # s
         self.started = 0.0  # s; admission to a slot
         self.first_token = 0.0
         self.last_token = 0.0
@@ -166,6 +171,7 @@ class Engine:
     def __init__(self, model: Model, options: Options) -> None:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
+        self.lora = LoraScales(model, options)
         self.context = Context(model, options, n_slots, unified)
         self.special = options.special  # whether control tokens show in generated text
         self._suffix_first = options.spm_infill
@@ -184,6 +190,8 @@ class Engine:
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
+        self._applied: Key = ()  # the adapters of the last step
+        self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
 
@@ -201,10 +209,16 @@ class Engine:
     def info(self) -> ModelInfo:
         return model_info(self.model, n_slots=self._scheduler.n_slots, n_ctx=self._scheduler.n_ctx)
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """For what is done to idle slots, between steps."""
+        return self._scheduler
+
     # ---- requests ------------------------------------------------------------------------
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
+        arrived = time.perf_counter()
         if isinstance(submit.prompt, Infill):
             tokens = self._tokenize_gap(submit.prompt, submit.params.n_predict)
         else:
@@ -221,6 +235,7 @@ class Engine:
                 f"the slots are 0 to {self._scheduler.n_slots - 1}"
             )
         params.logit_bias = self._resolve_biases(params)
+        params.lora = self.lora.resolve(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         try:
             constraint = self.compiler.constraint(params.grammar, params.json_schema)
@@ -232,6 +247,7 @@ class Engine:
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
         request = Request(submit, tokens, params, sampler, prompt, probs)
         request.constraint = constraint
+        request.arrived = arrived
         return request
 
     def _piece(self, token: int) -> bytes:
@@ -294,8 +310,14 @@ class Engine:
             request.slot = chunk.sequence.slot
             if not request.started:
                 request.started = now
+                if self._stats is not None:
+                    self._stats.queue.observe(now - request.arrived)
+                    self._stats.n_prompt_cached += chunk.sequence.n_cached
                 if request.id in self._telling_progress:
                     events.append(self._progress(request))
+        if chunks[0].sequence.key != self._applied:
+            self._applied = chunks[0].sequence.key
+            self.context.set_adapters(self._applied)
         ends = self._fill_batch(chunks)
         try:
             self.context.decode(ends[-1] + 1)
@@ -306,6 +328,8 @@ class Engine:
         except BackendError as error:
             return events + self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
+        if self._stats is not None:
+            self._count_step(self._stats, chunks, time.perf_counter() - now)
         if self._telling_progress:
             events += self._all_progress(chunks)
         for chunk, end in zip(chunks, ends, strict=True):
@@ -314,6 +338,14 @@ class Engine:
                 if event is not None:
                     events.append(event)
         return events
+
+    def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
+        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
+        stats.n_prompt += n_prompt
+        stats.prompt_seconds += seconds if n_prompt else 0.0
+        stats.n_decode += 1
+        stats.n_busy += len(self._scheduler.active)
+        stats.n_tokens_max = max(stats.n_tokens_max, *(c.stop for c in chunks))
 
     def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
         """Write the chunks into the batch; the position of each chunk's last token in it."""
@@ -371,6 +403,7 @@ class Engine:
             request.stop_type = "limit"
             request.first_token = request.last_token = time.perf_counter()
             return self._finish(request)
+        before = request.last_token
         try:
             chosen = self._choose(request, index)
         except (ConstraintError, NoTokenError) as error:
@@ -384,6 +417,12 @@ class Engine:
         request.last_token = time.perf_counter()
         if not request.n_decoded:
             request.first_token = request.last_token
+        if self._stats is not None:
+            self._stats.n_predicted += 1
+            if request.n_decoded:
+                self._stats.inter_token.observe(request.last_token - before)
+            else:
+                self._stats.first_token.observe(request.last_token - request.arrived)
         request.n_decoded += 1
         sequence = request.sequence
         sequence.generating = True
@@ -527,9 +566,21 @@ class Engine:
             )
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
+            generated=self._text(seq.tokens.view(seq.n_prompt)),
         )
 
+    def stats(self) -> Stats:
+        """What has been counted since the start, and how much there is to do now."""
+        stats = self._stats or Stats()
+        scheduler, context = self._scheduler, self.context
+        stats.n_processing = len(scheduler.active)
+        stats.n_deferred = scheduler.n_waiting
+        stats.n_cells_used = scheduler.n_cells_used
+        stats.n_cells = context.n_ctx
+        return stats
+
     def close(self) -> None:
+        """Ends all requests; the model stays."""
         for request in self._requests.values():
             request.close()
         self._requests.clear()

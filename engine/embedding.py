@@ -6,12 +6,14 @@ thread; everything else belongs to the thread that calls `step`.
 """
 
 import re
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.adapters import LoraScales, key_of
 from engine.backend import (
     MAX_SEQUENCES,
     BackendError,
@@ -23,8 +25,10 @@ from engine.backend import Vectors as Rows
 from engine.errors import ErrorInfo, invalid_request, server_error
 from engine.model_info import model_info
 from engine.options import Options
+from engine.prefix_cache import Key
 from engine.prompts import exceeds_context, tokenize_prompt
 from engine.protocol import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
+from engine.stats import Stats
 from engine.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
@@ -137,6 +141,9 @@ class Embedder:
         self._long: Input | None = None  # the one input that takes several steps
         self._template = model.rerank_template
         self._latest: list[Piece] = []
+        self.lora = LoraScales(model, options)
+        self._applied: Key = ()  # the adapters of the last step
+        self._stats = Stats()
         if options.warmup:
             context.warm_up()
         if context.pooling == "rank":
@@ -235,10 +242,13 @@ class Embedder:
 
     def step(self) -> list[Vectors | Failed]:
         """Evaluate a batch; the answers of the requests that are complete, or failed."""
+        self._apply_adapters()
         pieces = self._latest = self._plan()
         n_tokens = self._fill_batch(pieces)
+        begin = time.perf_counter()
         try:
             self.context.decode(n_tokens)
+            self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
         except (BackendError, OutOfCellsError) as error:
             return self._fail(pieces, str(error) or "the KV cache is full")
@@ -249,6 +259,18 @@ class Embedder:
         ]
         self._release(pieces)
         return events
+
+    def _apply_adapters(self) -> None:
+        if (key := key_of(self.lora.resolve([]))) != self._applied and self._long is None:
+            self._applied = key  # a long input is not evaluated with two different sets
+            self.context.set_adapters(key)
+
+    def _count_step(self, n_tokens: int, n_inputs: int, seconds: float) -> None:
+        stats = self._stats
+        stats.n_prompt += n_tokens
+        stats.prompt_seconds += seconds
+        stats.n_decode += 1
+        stats.n_busy += n_inputs
 
     def _plan(self) -> list[Piece]:
         """At least one piece. Every request with inputs left gets its turn; one whose next input
@@ -372,6 +394,14 @@ class Embedder:
             n_prompt_tokens_processed=piece.input.n_past if piece else 0,
             n_prompt_tokens_cache=0,
         )
+
+    def stats(self) -> Stats:
+        """What has been counted since the start, and how many requests there are now."""
+        begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
+        self._stats.n_processing = len(begun)
+        self._stats.n_deferred = len(self._jobs) - len(begun)
+        self._stats.n_cells = self._n_cells
+        return self._stats
 
     def close(self) -> None:
         self.context.close()

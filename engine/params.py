@@ -57,7 +57,8 @@ def sampler_name(text: str) -> SamplerName | None:
 class GenerationParams(msgspec.Struct, kw_only=True):
     """How to generate. `logit_bias` pairs a token id, or a text of which every token is
     meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty.
-    `grammar` is GBNF, `json_schema` the JSON of a schema; not both are given."""
+    `grammar` is GBNF, `json_schema` the JSON of a schema; not both are given.
+    `lora` pairs a LoRA adapter's id with its scale; none at all stands for the server's own."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -106,3 +107,4 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     logit_bias: list[tuple[int | str, float]] = []
     grammar: str = ""
     json_schema: str | None = None
+    lora: list[tuple[int, float]] = []

@@ -14,6 +14,7 @@ import msgspec
 from engine.errors import ErrorInfo
 from engine.options import Options, Pooling
 from engine.params import GenerationParams
+from engine.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
 
@@ -113,7 +114,46 @@ class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
     id: int
 
 
-ToEngine = Load | Submit | Embed | Rerank | Cancel | Tokenize | Detokenize | FormatChat | GetSlots
+class SlotAction(msgspec.Struct, tag="slot_action", frozen=True, array_like=True):
+    """Save, restore or erase the text of a slot, as soon as it is idle. `filename` is a plain
+    name, and of no meaning to `erase`. `Cancel` withdraws it while it waits."""
+
+    id: int
+    slot: int
+    action: Literal["save", "restore", "erase"]
+    filename: str = ""
+
+
+class GetAdapters(msgspec.Struct, tag="get_adapters", frozen=True, array_like=True):
+    id: int
+
+
+class SetAdapters(msgspec.Struct, tag="set_adapters", frozen=True, array_like=True):
+    """The scales of LoRA adapters, by id, for requests that name none; 0 for all others."""
+
+    id: int
+    scales: list[tuple[int, float]]
+
+
+class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
+    id: int
+
+
+ToEngine = (
+    Load
+    | Submit
+    | Embed
+    | Rerank
+    | Cancel
+    | Tokenize
+    | Detokenize
+    | FormatChat
+    | GetSlots
+    | SlotAction
+    | GetAdapters
+    | SetAdapters
+    | GetStats
+)
 
 # ---- engine -> server --------------------------------------------------------------------
 
@@ -305,6 +345,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens: int
     n_prompt_tokens_processed: int
     n_prompt_tokens_cache: int
+    generated: str = ""
 
 
 class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
@@ -312,7 +353,36 @@ class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
     slots: list[SlotState]
 
 
-Reply = Tokens | Text | Slots
+class SlotDone(msgspec.Struct, tag="slot_done", frozen=True, array_like=True):
+    """A slot's text was saved, restored or erased: its tokens, the file's bytes."""
+
+    id: int
+    n_tokens: int
+    n_bytes: int
+    ms: float
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """A LoRA adapter. `scale` is that of requests which name no adapters themselves."""
+
+    id: int
+    path: str
+    scale: float
+    task_name: str
+    prompt_prefix: str
+
+
+class Adapters(msgspec.Struct, tag="adapters", frozen=True, array_like=True):
+    id: int
+    adapters: list[Adapter]
+
+
+class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
+    id: int
+    stats: Stats
+
+
+Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
 ToServer = Progress | Ready | LoadFailed | Heartbeat | Step | Failed | Reply
 
 # ---- framing -----------------------------------------------------------------------------

@@ -12,9 +12,13 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.prefix_cache import ALL, PrefixCache
+from engine.prefix_cache import ALL, Key, PrefixCache
 from engine.shifting import reusable_chunks
 from engine.tokens import TokenArray, TokenBuffer
+
+KEY_STEPS = 4
+"""How many steps in a row a key may have while another one waits. Changing the LoRA adapters of
+a context costs up to a few milliseconds, so every single step would be too often."""
 
 
 class KVCache(Protocol):
@@ -33,7 +37,8 @@ class Sequence:
     `n_past` tokens are in the KV cache of slot `slot` (-1: waiting). `n_cached` of the prompt
     were there already when it was admitted. It is `generating` once its first token is
     sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
-    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`.
+    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
+    same `key` share a step or cells.
     """
 
     id: int
@@ -43,6 +48,7 @@ class Sequence:
     cache_prompt: bool = True
     n_reuse: int = 0
     n_exact: int = ALL
+    key: Key = ()
     n_past: int = 0
     n_cached: int = 0
     slot: int = -1
@@ -98,6 +104,8 @@ class Scheduler:
         self._waiting: list[Sequence] = []  # by id
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
         self._idle = list(range(n_slots))  # least recently used first
+        self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
+        self._steps = 0  # that it has had in a row
 
     # ---- what comes and goes -------------------------------------------------------------
 
@@ -113,6 +121,11 @@ class Scheduler:
     @property
     def n_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def n_cells_used(self) -> int:
+        """Tokens in the KV cache, of running and of cached texts."""
+        return self.cache.n_tokens + sum(s.n_past for s in self._active.values())
 
     def in_slot(self, slot: int) -> Sequence | None:
         return self._active.get(slot)
@@ -136,7 +149,7 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
         held = sequence.tokens.view(0, sequence.n_past)
-        self.cache.put(sequence.slot, held, sequence.n_exact)
+        self.cache.put(sequence.slot, held, n_exact=sequence.n_exact, key=sequence.key)
         self._free_slot(sequence)
 
     def discard(self, sequence: Sequence) -> None:
@@ -160,17 +173,62 @@ class Scheduler:
         self._idle.append(sequence.slot)
         sequence.slot = -1
 
+    # ---- idle slots ------------------------------------------------------------------------
+
+    def erase(self, slot: int) -> int:
+        """Forget the cached text of an idle slot; how many tokens it had."""
+        n_tokens = len(self.cache.take(slot).tokens)
+        self._kv.remove(slot, 0)
+        return n_tokens
+
+    def make_room_for(self, slot: int, n_tokens: int) -> bool:
+        """Empty an idle slot, and make sure that `n_tokens` cells are free for it."""
+        self.erase(slot)
+        return self._make_room(n_tokens) >= n_tokens
+
+    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> None:
+        """An idle slot, empty before, holds `tokens` now; see `prefix_cache.Entry`."""
+        self.cache.put(slot, tokens, n_exact=n_exact, key=key)
+
     # ---- the step ------------------------------------------------------------------------
 
     def plan(self) -> list[Chunk]:
         """Admit who can be admitted, and say what to evaluate.
 
-        At most `n_batch` tokens, at most the free cells; one token of every generating
-        sequence first. The caller evaluates the chunks and reports with `advance`, or calls
-        `relieve` if the KV cache had no room after all.
+        At most `n_batch` tokens, at most the free cells, all with the same key; one token of
+        every generating sequence first. The caller evaluates the chunks and reports with
+        `advance`, or calls `relieve` if the KV cache had no room after all.
         """
         self._admit()
-        ready = [s for s in self._active.values() if s.generating and s.n_pending == 1]
+        for key in self._take_turns():
+            if chunks := self._plan_key(key):
+                return chunks
+        if self._active:
+            # Unfinished prompts hold every cell and none can go on: the youngest gives way.
+            self._preempt_youngest()
+            return self.plan()
+        return []
+
+    def _take_turns(self) -> list[Key]:
+        """The keys of all active sequences in the order of their turns."""
+        keys = dict.fromkeys(s.key for s in self._active.values())
+        if len(keys) < 2:
+            self._turns, self._steps = list(keys), 0
+            return self._turns
+        last = self._turns[:1]
+        known = [key for key in self._turns if key in keys]
+        self._turns = known + [key for key in keys if key not in known]
+        self._steps = self._steps + 1 if self._turns[:1] == last else 1
+        if self._steps > KEY_STEPS:
+            self._turns.append(self._turns.pop(0))
+            self._steps = 1
+        return self._turns
+
+    def _plan_key(self, key: Key) -> list[Chunk]:
+        """What to evaluate of the sequences with `key`; nothing if none of them can go on."""
+        ready = [
+            s for s in self._active.values() if s.generating and s.n_pending == 1 and s.key == key
+        ]
         while self._make_room(len(ready)) < len(ready):
             preempted = self._preempt_youngest()
             if preempted in ready:
@@ -180,7 +238,7 @@ class Scheduler:
             return chunks
         n_planned = len(chunks)
         for sequence in self._active.values():
-            if sequence in ready:
+            if sequence.key != key or sequence in ready:
                 continue
             wanted = min(sequence.n_pending, self._n_batch - n_planned)
             n_tokens = self._make_room(n_planned + wanted) - n_planned
@@ -188,10 +246,6 @@ class Scheduler:
                 break
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n_tokens))
             n_planned += n_tokens
-        if not chunks and self._active:
-            # Unfinished prompts hold every cell and none can go on: the youngest gives way.
-            self._preempt_youngest()
-            return self.plan()
         return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:
@@ -232,7 +286,7 @@ class Scheduler:
         best, longest = self._idle[0], 0
         if self._similarity > 0:
             for slot in self._idle:
-                n = self.cache.common_prefix(slot, prompt)
+                n = self.cache.common_prefix(slot, prompt, sequence.key)
                 if n > longest and n > self._similarity * len(prompt):
                     best, longest = slot, n
         return best
@@ -241,9 +295,9 @@ class Scheduler:
         n_shared, n_exact = 0, ALL
         text, moving = sequence.tokens.view(), sequence.n_reuse > 0
         if sequence.cache_prompt:
-            n_shared = self.cache.common_prefix(slot, text, approximate=moving)
+            n_shared = self.cache.common_prefix(slot, text, sequence.key, approximate=moving)
         cached = self.cache.take(slot)
-        if sequence.cache_prompt and moving:
+        if sequence.cache_prompt and moving and cached.key == sequence.key:
             n_exact = min(cached.n_exact, n_shared)
             n_shared = self._reuse(slot, cached.tokens, text, n_shared, sequence.n_reuse)
         # The last token is evaluated again: its logits are not kept.

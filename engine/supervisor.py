@@ -23,6 +23,7 @@ from engine.protocol import (
     ModelInfo,
     Progress,
     Ready,
+    SetAdapters,
     ToServer,
     frame,
     to_server_decoder,
@@ -55,6 +56,7 @@ class Supervisor:
         self.progress = 0.0
         self.failure = ""
         self.info: ModelInfo | None = None
+        self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
         self._options = options
         self._client: EngineClient | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -167,6 +169,8 @@ class Supervisor:
                         ready_at = time.monotonic()
                         self.info, self.progress, self.failure = info, 1.0, ""
                         self._client = EngineClient(process.stdin, info)
+                        if self.adapter_scales is not None:  # nobody waits for the answer
+                            process.stdin.write(frame(SetAdapters(0, self.adapter_scales)))
                         await self._set_state("ready")
                     case LoadFailed(message=text):
                         self.failure = text

@@ -28,13 +28,16 @@ from engine.options import Options
 from engine.prompts import check_tokens
 from engine.protocol import (
     HEADER,
+    Adapters,
     Cancel,
     Detokenize,
     Embed,
     Event,
     Failed,
     FormatChat,
+    GetAdapters,
     GetSlots,
+    GetStats,
     Heartbeat,
     Load,
     LoadFailed,
@@ -43,7 +46,10 @@ from engine.protocol import (
     Ready,
     Reply,
     Rerank,
+    SetAdapters,
+    SlotAction,
     Slots,
+    StatsReply,
     Step,
     Submit,
     Text,
@@ -55,8 +61,12 @@ from engine.protocol import (
     frame,
     to_engine_decoder,
 )
+from engine.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)
+
+Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
+"""What the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
 
@@ -93,10 +103,11 @@ class Link:
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine | Embedder, link: Link) -> None:
+    def __init__(self, engine: Engine | Embedder, link: Link, options: Options) -> None:
         self._engine = engine
         self._link = link
-        self._inbox: SimpleQueue[Request | Job | Cancel | GetSlots | None] = SimpleQueue()
+        self._slot_actions = SlotActions(engine, options, link.send)
+        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
@@ -104,6 +115,8 @@ class Worker:
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True, name="reader").start()
         while self._take_messages():
+            if self._slot_actions.pending:
+                self._slot_actions.run()
             if self._engine.has_work:
                 self._step()
 
@@ -125,7 +138,7 @@ class Worker:
 
     def _take_messages(self) -> bool:
         """Handle what has come; wait for something if there is nothing to do."""
-        block = not self._engine.has_work
+        block = not (self._engine.has_work or self._slot_actions.pending)
         while True:
             try:
                 message = self._inbox.get(block)
@@ -134,9 +147,9 @@ class Worker:
             if message is None:
                 return False
             self._handle(message)
-            block = block and not self._engine.has_work
+            block = block and not (self._engine.has_work or self._slot_actions.pending)
 
-    def _handle(self, message: Request | Job | Cancel | GetSlots) -> None:
+    def _handle(self, message: Incoming) -> None:
         match message:
             case Request(id=id):
                 self._preparing.discard(id)
@@ -156,8 +169,13 @@ class Worker:
                     self._cancelled.add(id)
                 else:
                     self._engine.cancel(id)
+                    self._slot_actions.cancel(id)
             case GetSlots(id=id):
                 self._link.send(Slots(id, self._engine.slots()))
+            case SlotTask():
+                self._slot_actions.add(message)
+            case GetStats(id=id):
+                self._link.send(StatsReply(id, self._engine.stats()))
 
     def _step(self) -> None:
         events: Sequence[Event | Vectors] = self._engine.step()
@@ -181,12 +199,26 @@ class Worker:
                     self._start(id, self._detokenize, message)
                 case FormatChat(id=id):
                     self._start(id, self._format_chat, message)
-                case Cancel() | GetSlots():
+                case SlotAction():
+                    self._slot_actions.start(message, self._inbox.put)
+                case GetAdapters() | SetAdapters():
+                    self._adapters(message)
+                case Cancel() | GetSlots() | GetStats():
                     self._inbox.put(message)
                 case Load():
                     log.error("a second load message was ignored: a process serves one model")
         self._inbox.put(None)
         threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
+
+    def _adapters(self, message: GetAdapters | SetAdapters) -> None:
+        """At once, so that it holds for every request that comes behind it."""
+        try:
+            if isinstance(message, SetAdapters):
+                self._engine.lora.set(message.scales)
+        except EngineError as error:
+            self._link.send(Failed(message.id, error.info))
+        else:
+            self._link.send(Adapters(message.id, self._engine.lora.adapters))
 
     def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
         def run() -> None:
@@ -314,7 +346,7 @@ def main() -> int:
         engine.compiler.prepare()
     sys.setswitchinterval(SWITCH_SECONDS)
     with suppress(BrokenPipeError):  # the server is gone
-        Worker(engine, link).run()
+        Worker(engine, link, first.options).run()
     engine.close()
     engine.model.close()
     return 0

@@ -129,7 +129,13 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
         "samplers": parse_samplers,
         "logit_bias": parse_logit_bias,
         "dry_sequence_breakers": _strings,
+        "lora": parse_lora,
     }
+
+
+def parse_lora(value: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(id, scale) of LoRA adapters, from objects with both."""
+    return [(int(entry["id"]), _float(entry["scale"])) for entry in value]
 
 
 _CONVERTERS = _converters()
@@ -226,6 +232,7 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
     settings["logit_bias"] = [
         {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
     ]
+    settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
     return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
 
 
@@ -244,7 +251,6 @@ _FIXED_SETTINGS: dict[str, Any] = {
     "speculative.n_min": 0,
     "speculative.p_min": 0.0,
     "backend_sampling": False,
-    "lora": [],
 }
 
 

@@ -1,10 +1,11 @@
-"""GET /props: what is served, and how."""
+"""GET and POST /props: what is served, and how."""
 
 from typing import Any
 
 from starlette.responses import Response
 
 from engine.embedded import model_path
+from engine.errors import not_supported
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer, build_info
 from handlers.runtime import Runtime, runtime
@@ -20,6 +21,13 @@ async def get_props() -> Response:
     return JSONAnswer(props_json(current, info))
 
 
+async def set_props(body: dict[str, Any] | None = None) -> Response:
+    """Nothing can be changed yet. Raises EngineError (not_supported_error) without `--props`."""
+    if not runtime().options.props:
+        raise not_supported("POST /props is switched off; start the server with --props")
+    return JSONAnswer({"success": True})
+
+
 def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     options = current.options
     source = template_source(options, info)
@@ -33,7 +41,7 @@ def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": options.slots,
         "endpoint_props": options.props,
-        "endpoint_metrics": False,
+        "endpoint_metrics": options.metrics,
         "chat_template": source,
         "chat_template_caps": template_caps(current, info, source),
         "bos_token": info.bos_token,

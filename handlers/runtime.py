@@ -16,12 +16,14 @@ from engine.chat.template import ChatTemplate
 from engine.embedded import MODEL_NAME
 from engine.options import Options
 from engine.supervisor import Supervisor
+from handlers.http.exposition import Metrics
 
 
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `api_keys` is empty for a server that is open to everybody;
-    `templates` holds compiled chat templates by their source."""
+    `templates` holds compiled chat templates by their source; `metrics` is None without
+    `--metrics`."""
 
     options: Options
     supervisor: Supervisor
@@ -30,6 +32,7 @@ class Runtime:
     aliases: list[str]
     api_keys: tuple[bytes, ...] = ()
     templates: dict[str, ChatTemplate] = field(default_factory=dict)
+    metrics: Metrics | None = None
 
     @classmethod
     def of(cls, options: Options) -> "Runtime":
@@ -45,6 +48,7 @@ class Runtime:
             model_id=aliases[0] if aliases else options.model or MODEL_NAME,
             aliases=aliases,
             api_keys=tuple(key.encode() for key in options.api_keys()),
+            metrics=Metrics() if options.metrics else None,
         )
 
 

@@ -1,14 +1,16 @@
-"""GET /slots: what each slot is doing."""
+"""GET /slots: what each slot is doing. POST /slots/{id_slot}: what it remembers."""
 
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import Response
 
-from engine.errors import not_supported, unavailable
+from engine.errors import invalid_request, not_supported, unavailable
 from engine.params import GenerationParams
 from engine.protocol import SlotState
+from engine.slot_file import check_name
 from handlers.answers import JSONAnswer
 from handlers.generation import settings_json
+from handlers.http.disconnect import until_disconnect
 from handlers.runtime import runtime
 
 
@@ -26,6 +28,37 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     return JSONAnswer([slot_json(slot, defaults, current.model_id) for slot in slots])
 
 
+async def act_on_slot(
+    id_slot: int, action: Literal["save", "restore", "erase"], body: dict[str, Any] | None = None
+) -> Response:
+    """What was saved, restored or erased. Raises EngineError: not_supported_error without
+    `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
+    current = runtime()
+    if not current.options.slot_save_path:
+        raise not_supported(
+            "POST /slots/{id_slot} is switched off; start the server with --slot-save-path"
+        )
+    name = (body or {}).get("filename") or ""
+    if action != "erase":
+        if not name:
+            raise invalid_request(f"filename: {action} needs the name of a file")
+        check_name(name)
+    engine = await current.supervisor.engine()
+    done = await until_disconnect(engine.slot_action(id_slot, action, name))
+    if action == "erase":
+        return JSONAnswer({"id_slot": id_slot, "n_erased": done.n_tokens})
+    n_tokens, n_bytes = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
+    return JSONAnswer(
+        {
+            "id_slot": id_slot,
+            "filename": name,
+            n_tokens: done.n_tokens,
+            n_bytes: done.n_bytes,
+            "timings": {f"{action}_ms": done.ms},
+        }
+    )
+
+
 def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
     """One slot; `defaults` are the settings of one that was never used."""
     return {
@@ -36,6 +69,7 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
         "is_processing": slot.is_processing,
         "params": settings_json(slot.params or defaults, slot.n_ctx, model),
         "prompt": slot.prompt,
+        "generated": slot.generated,
         "next_token": {
             "has_next_token": slot.has_next_token,
             "has_new_line": slot.has_new_line,

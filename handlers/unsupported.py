@@ -14,7 +14,6 @@ Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""
 
 COMPLETION: Supported = {
-    "lora": [[]],
     "sse_ping_interval": [-1],
     "image_data": [[]],
 }

@@ -169,7 +169,7 @@ def test_list_devices() -> None:
     [
         (["--porrt", "1"], "did you mean --port?"),
         (["--port", "eighty"], '--port: "eighty" is not a whole number'),
-        (["--metrics"], "--metrics is not available yet"),
+        (["--threads-draft"], "--threads-draft is not available yet"),
         (["-m", "/does/not/exist.gguf"], '--model: cannot open "/does/not/exist.gguf"'),
         (["-m", str(ROOT)], "is a directory"),
         (["-m", __file__], "is not a GGUF file"),

@@ -202,8 +202,10 @@ def test_every_parameter_can_be_set() -> None:
                 wanted[field.name] = field.default + 1
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
+    wanted |= {"lora": [{"id": 1, "scale": 0.5}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
-    assert params == wanted | {"logit_bias": [(1, 2.0)], "json_schema": None}
+    changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
+    assert params == wanted | changed
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -301,7 +303,6 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"lora": [{"id": 0, "scale": 1}]},
         {"tools": [{"type": "function"}]},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},

@@ -41,6 +41,9 @@ FILES = {
     "log_file",
     "grammar_file",
     "json_schema_file",
+    "lora",
+    "lora_scaled",
+    "slot_save_path",
 }
 
 
@@ -513,6 +516,35 @@ def test_files_of_control_vectors(tmp_path: Path) -> None:
     ):
         assert error(name, value).startswith(name)
     assert "--direct-io" in error("--mlock", "--direct-io")
+
+
+# ---- LoRA adapters and slot files --------------------------------------------------------
+
+
+def test_adapters_count_in_the_order_of_the_command_line(tmp_path: Path) -> None:
+    a, b, c = (str(tmp_path / name) for name in ("a.gguf", "b:1.gguf", "c.gguf"))
+    for path in (a, b, c):
+        Path(path).write_bytes(b"GGUF rest")
+    argv = ["--lora-scaled", f"{b}:-0.5", "--lora", a, "--lora-scaled", f"{c}:2,{a}:0"]
+    options = parse(argv, {})
+    assert options.lora == ((b, -0.5), (a, 1.0), (c, 2.0), (a, 0.0))
+    assert parse(["--lora", f"{a},{c}"], {}).lora == ((a, 1.0), (c, 1.0))
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:nan", "a:1e7", "a:1,b"])
+def test_scaled_adapters_have_a_scale(text: str) -> None:
+    assert error(f"--lora-scaled={text}").startswith("--lora-scaled: ")
+
+
+def test_files_of_adapters_and_slots_are_looked_at_first(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("text")
+    assert "cannot open" in error("--lora", str(tmp_path / "missing"))
+    assert "not a GGUF file" in error("--lora", str(text))
+    assert "not a GGUF file" in error("--lora-scaled", f"{text}:1")
+    assert "is not a directory" in error("--slot-save-path", str(text))
+    assert "cannot use" in error("--slot-save-path", str(tmp_path / "missing"))
+    assert parse(["--slot-save-path", str(tmp_path)], {}).slot_save_path == str(tmp_path)
 
 
 # ---- variables ---------------------------------------------------------------------------

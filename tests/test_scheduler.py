@@ -5,10 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.prefix_cache import ALL
-from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.prefix_cache import ALL, Key
+from engine.scheduler import KEY_STEPS, Chunk, Scheduler, Sequence
 from engine.shifting import context_shift
 from engine.tokens import TokenBuffer
+
+A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 
 class FakeKV:
@@ -25,6 +27,7 @@ class FakeKV:
         self.exact: dict[int, list[bool]] = {}
         self.n_cells, self.n_ctx = n_cells, n_ctx
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
+        self.keys: dict[int, list[Key]] = {}  # what each cell was evaluated under
 
     def remove(self, sequence: int, start: int) -> bool:
         text = self.texts.get(sequence, [])
@@ -32,6 +35,7 @@ class FakeKV:
             return False
         self.texts[sequence] = text[:start]
         self.exact[sequence] = self.exact.get(sequence, [])[:start]
+        self.keys[sequence] = self.keys.get(sequence, [])[:start]
         return True
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
@@ -41,9 +45,17 @@ class FakeKV:
             return False
         self.texts[sequence] = text[:start] + text[stop:]
         self.exact[sequence] = exact[:start] + [False] * len(text[stop:])
+        self.keys[sequence] = self.keys[sequence][:start] + self.keys[sequence][stop:]
         return True
 
+    def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
+        assert not self.texts.get(sequence)
+        self.texts[sequence], self.keys[sequence] = list(tokens), [key] * len(tokens)
+        self.exact[sequence] = [True] * len(tokens)
+        self._check_cells()
+
     def evaluate(self, chunks: list[Chunk]) -> None:
+        assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
         for chunk in chunks:
             text = self.texts.setdefault(chunk.sequence.slot, [])
             assert len(text) == chunk.start, "positions must continue without a gap"
@@ -51,6 +63,12 @@ class FakeKV:
             exact = self.exact.setdefault(chunk.sequence.slot, [])
             exact.extend([all(exact)] * (chunk.stop - chunk.start))
             assert len(text) <= self.n_ctx
+            keys = self.keys.setdefault(chunk.sequence.slot, [])
+            keys.extend([chunk.sequence.key] * (chunk.stop - chunk.start))
+            assert set(keys) == {chunk.sequence.key}, "cells of another key are used"
+        self._check_cells()
+
+    def _check_cells(self) -> None:
         if self.n_cells is not None:
             assert sum(map(len, self.texts.values())) <= self.n_cells, "no free cell"
 
@@ -265,6 +283,74 @@ def test_a_shift_drops_tokens_from_text_and_cells() -> None:
     assert two.n_cached == 1, "what was computed behind the dropped tokens is not for others"
 
 
+def test_a_prefix_under_another_key_is_not_shared() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    for id, key, n_cached in ((1, (), 0), (2, A, 0), (3, A, 2), (4, B, 0), (5, (), 0), (6, (), 2)):
+        one = sequence(id, [1, 2, 3], key=key)
+        s.submit(one)
+        run_step(s, kv)
+        assert one.n_cached == n_cached, id
+        s.finish(one)
+
+
+def test_the_slot_with_the_same_key_is_chosen() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, key in ((1, A), (2, B), (3, ())):
+        one = sequence(id, [1, 2, 3], key=key)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    probe = sequence(4, [1, 2, 3], key=B)
+    s.submit(probe)
+    run_step(s, kv)
+    assert (probe.slot, probe.n_cached) == (1, 2)
+
+
+def test_keys_take_turns() -> None:
+    kv = FakeKV(256, 256)
+    s = scheduler(kv, n_slots=4)
+    keys = {1: (), 2: A, 3: (), 4: B}
+    for id, key in keys.items():
+        s.submit(sequence(id, [id], key=key))
+    served = [{c.sequence.id for c in run_step(s, kv)} for _ in range(6 * KEY_STEPS)]
+    turns = [served[i : i + KEY_STEPS] for i in range(0, len(served), KEY_STEPS)]
+    assert turns == [[ids] * KEY_STEPS for ids in ({1, 3}, {2}, {4}) * 2]
+
+
+def test_a_key_that_cannot_go_on_lets_others_pass() -> None:
+    kv = FakeKV(n_cells=16, n_ctx=16)
+    s = scheduler(kv, n_slots=2, n_batch=16)
+    old, young = sequence(1, [1] * 8, key=A), sequence(2, [2] * 8, key=B)
+    s.submit(old)
+    s.submit(young)
+    for _ in range(60):
+        for done in (old, young):
+            if done.slot >= 0 and len(done.tokens) == 16:
+                s.finish(done)
+        run_step(s, kv)
+    assert [len(one.tokens) for one in (old, young)] == [16, 16]
+
+
+def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
+    kv = FakeKV(n_cells=8, n_ctx=8)
+    s = scheduler(kv, n_slots=2)
+    one = sequence(1, [1, 2, 3], id_slot=0)
+    s.submit(one)
+    run_step(s, kv)
+    s.finish(one)
+    assert (s.erase(0), s.erase(0), kv.texts[0]) == (3, 0, [])
+    assert s.make_room_for(1, 8)
+    kv.restore(1, [4] * 8, A)
+    s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    again = sequence(2, [4] * 6, key=A)
+    s.submit(again)
+    run_step(s, kv)
+    assert (again.slot, again.n_cached) == (1, 5)
+    assert not s.make_room_for(0, 7), "the running one keeps its cells"
+
+
 class Histories(RuleBasedStateMachine):
     """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
 
@@ -306,13 +392,22 @@ class Histories(RuleBasedStateMachine):
         pinned=st.booleans(),
         cache=st.booleans(),
         n_reuse=st.integers(0, 3),
+        key=st.sampled_from([(), (), A, B]),
     )
     def submit(
-        self, tokens: list[int], n_predict: int, pinned: bool, cache: bool, n_reuse: int
+        self,
+        tokens: list[int],
+        n_predict: int,
+        pinned: bool,
+        cache: bool,
+        n_reuse: int,
+        key: Key,
     ) -> None:
         self.next_id += 1
         slot = self.next_id % self.n_slots if pinned else -1
-        new = sequence(self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse)
+        new = sequence(
+            self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse, key=key
+        )
         self.alive[new.id] = new
         self.limits[new.id] = n_predict
         self.s.submit(new)
@@ -332,7 +427,11 @@ class Histories(RuleBasedStateMachine):
         assert len({c.sequence.id for c in chunks}) == len(chunks)
         if any(not c.sequence.generating for c in chunks):
             served = {c.sequence.id for c in chunks}
-            waiting = [q for q in self.s.active if q.generating and q.n_pending == 1]
+            waiting = [
+                q
+                for q in self.s.active
+                if q.generating and q.n_pending == 1 and q.key == chunks[0].sequence.key
+            ]
             assert all(q.id in served for q in waiting), "a prompt held generation up"
         self.kv.evaluate(chunks)
         self.s.advance(chunks)
@@ -345,6 +444,24 @@ class Histories(RuleBasedStateMachine):
         """Far enough for contexts to become full."""
         for _ in range(n):
             self.step()
+
+    @rule(slot=st.integers(0, 3))
+    def erase(self, slot: int) -> None:
+        if slot < self.n_slots and self.s.in_slot(slot) is None:
+            n_tokens = len(self.kv.texts.get(slot, []))
+            assert self.s.erase(slot) == n_tokens
+
+    @rule(
+        slot=st.integers(0, 3),
+        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=24),
+        key=st.sampled_from([(), A, B]),
+    )
+    def restore(self, slot: int, tokens: list[int], key: Key) -> None:
+        if slot >= self.n_slots or self.s.in_slot(slot) is not None:
+            return
+        if self.s.make_room_for(slot, len(tokens)):
+            self.kv.restore(slot, tokens, key)
+            self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
 
     @rule()
     def no_room_after_all(self) -> None:
@@ -390,7 +507,8 @@ class Histories(RuleBasedStateMachine):
             held = self.kv.texts.get(slot, [])
             active = self.s.in_slot(slot)
             if active is None:
-                assert self.s.cache.tokens(slot).tolist() == held
+                assert self.s.cache.entry(slot).tokens.tolist() == held
+                assert set(self.kv.keys.get(slot, [])) <= {self.s.cache.entry(slot).key}
             else:
                 assert active.slot == slot
                 assert active.tokens.view(0, active.n_past).tolist() == held

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engine.embedded import MODEL_NAME, corpus, model_path, tokenizer
 from engine.embedded.gguf_file import write_model
+from engine.embedded.lora import ADAPTERS, write_adapter
 from engine.embedded.recipes import RECIPES
 
 TRAIN_TOKENIZER = "train-tokenizer"
@@ -31,6 +32,16 @@ def ensure(name: str, directory: Path | None = None) -> Path:
     directory = directory or cache_directory()
     path = directory / f"{RECIPES[name].file_name}.gguf"
     return path if path.exists() else build(name, directory)
+
+
+def ensure_adapter(name: str, directory: Path | None = None) -> Path:
+    """The LoRA adapter `name` in `directory` (default: `cache_directory()`), built if need be."""
+    directory = directory or cache_directory()
+    path = directory / f"{ADAPTERS[name].file_name}.gguf"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        write_adapter(ADAPTERS[name], path)
+    return path
 
 
 def cache_directory() -> Path:
@@ -61,14 +72,17 @@ def main() -> None:
         "names",
         nargs="+",
         metavar="NAME",
-        choices=[*RECIPES, TRAIN_TOKENIZER],
-        help=f"{', '.join(RECIPES)}; or {TRAIN_TOKENIZER}, which renews merges.txt",
+        choices=[*RECIPES, *ADAPTERS, TRAIN_TOKENIZER],
+        help=f"{', '.join([*RECIPES, *ADAPTERS])}; or {TRAIN_TOKENIZER}, which renews merges.txt",
     )
     arguments = parser.parse_args()
     for name in arguments.names:
         if name == TRAIN_TOKENIZER:
             tokenizer.save_merges(tokenizer.train_merges(corpus.texts()))
             print(tokenizer.MERGES_FILE)
+            continue
+        if name in ADAPTERS:
+            print(ensure_adapter(name, arguments.output))
             continue
         shipped = RECIPES[name].file_name == MODEL_NAME
         default = model_path().parent if shipped else cache_directory()

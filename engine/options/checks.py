@@ -14,6 +14,10 @@ def check(options: Options) -> None:
     """Raises `OptionError` for options that would fail later, when a model is loaded."""
     if options.model:
         _named("--model", lambda: files.check_gguf(options.model))
+    for path, _ in options.lora:
+        _check_adapter(path)
+    if options.slot_save_path:
+        _named("--slot-save-path", lambda: files.check_directory(options.slot_save_path))
     if options.api_key_file:
         _named("--api-key-file", lambda: files.api_keys(options.api_key_file))
     if options.chat_template_file:
@@ -44,6 +48,10 @@ def check(options: Options) -> None:
             f"--cache-type-v {options.cache_type_v} needs Flash Attention, "
             "which --flash-attn off forbids"
         )
+
+
+def _check_adapter(path: str) -> None:
+    _named("--lora", lambda: files.check_gguf(path))
 
 
 def _check_tls(options: Options) -> None:

@@ -44,6 +44,17 @@ def check_gguf(path: str) -> None:
         raise OptionError(f"{quote(path)} is not a GGUF file")
 
 
+def check_directory(path: str) -> None:
+    """That files can be made in the directory `path`."""
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise OptionError(f"{quote(path)} is not a directory")
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise OptionError(f"{quote(path)}: reading and writing is not permitted")
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cannot use {quote(path)}: {_reason(error)}") from None
+
+
 def read_text(path: str) -> str:
     """The contents of a UTF-8 text file."""
     with open(_open(path), "rb") as file:

@@ -61,6 +61,8 @@ class _Values:
         self._of_source.clear()
 
     def set(self, field: Field, value: Any) -> None:
+        if field.opt.joins:
+            field = _FIELDS[field.opt.joins]
         if field.opt.repeats and field.name in self._of_source and value:
             value = self.values[field.name] + value
         self.values[field.name] = value

@@ -14,9 +14,6 @@ _TABLE = """
 -dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
---lora
---lora-scaled
---lora-init-without-apply
 -mu --model-url LLAMA_ARG_MODEL_URL
 -dr --docker-repo LLAMA_ARG_DOCKER_REPO
 -hf -hfr --hf-repo LLAMA_ARG_HF_REPO
@@ -45,8 +42,6 @@ _TABLE = """
 --webui-config-file LLAMA_ARG_WEBUI_CONFIG_FILE
 --webui --no-webui LLAMA_ARG_WEBUI
 --threads-http LLAMA_ARG_THREADS_HTTP
---metrics LLAMA_ARG_ENDPOINT_METRICS
---slot-save-path
 --media-path
 --models-dir LLAMA_ARG_MODELS_DIR
 --models-preset LLAMA_ARG_MODELS_PRESET

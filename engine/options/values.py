@@ -281,6 +281,25 @@ def fit(text: str) -> str:
     return "off"
 
 
+MAX_LORA_SCALE = 1e6  # as in requests; far above, numbers of the model become infinite
+
+
+def lora(text: str) -> tuple[tuple[str, float], ...]:
+    return tuple((path, 1.0) for path in comma_separated(text))
+
+
+def show_lora(adapters: Sequence[tuple[str, float]]) -> str:
+    return show_comma_separated([path for path, _ in adapters])
+
+
+def lora_scaled(text: str) -> tuple[tuple[str, float], ...]:
+    """FILE:SCALE elements, with scales as in requests."""
+    adapters = scaled_files(text)
+    for _, scale in adapters:
+        _check_range(f"{scale:g}", scale, -MAX_LORA_SCALE, MAX_LORA_SCALE)
+    return adapters
+
+
 # ---- sampling ----------------------------------------------------------------------------
 
 

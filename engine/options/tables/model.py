@@ -138,6 +138,39 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             show=values.show_layer_range,
         ),
     ] = ()
+    lora: Annotated[
+        tuple[tuple[str, float], ...],
+        _model(
+            names="--lora",
+            metavar="FILE,...",
+            help="LoRA adapters to load, applied with scale 1. Their ids are their places among "
+            "all adapters on the command line, from 0 on.",
+            default="none",
+            repeats=True,
+            read=values.lora,
+            show=values.show_lora,
+        ),
+    ] = ()
+    lora_scaled: Annotated[
+        tuple[tuple[str, float], ...],
+        _model(
+            names="--lora-scaled",
+            metavar="FILE:SCALE,...",
+            help="The same, applied with other scales.",
+            default="none",
+            joins="lora",
+            read=values.lora_scaled,
+            show=values.show_scaled_files,
+        ),
+    ] = ()
+    lora_init_without_apply: Annotated[
+        bool,
+        _model(
+            names="--lora-init-without-apply",
+            help="Load the LoRA adapters with scale 0: requests, or POST /lora-adapters, "
+            "apply them.",
+        ),
+    ] = False
     warmup: Annotated[
         bool,
         _model(

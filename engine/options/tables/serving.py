@@ -141,9 +141,26 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
         _server(
             names="--props",
             env="LLAMA_ARG_ENDPOINT_PROPS",
-            help="Allow POST /props, an operation that is not available yet.",
+            help="Allow POST /props.",
         ),
     ] = False
+    metrics: Annotated[
+        bool,
+        _server(
+            names="--metrics",
+            env="LLAMA_ARG_ENDPOINT_METRICS",
+            help="Offer GET /metrics, for Prometheus.",
+        ),
+    ] = False
+    slot_save_path: Annotated[
+        str,
+        _server(
+            names="--slot-save-path",
+            metavar="DIR",
+            help="Directory of the files that POST /slots/{id_slot} saves and restores.",
+            default="none (the operation is switched off)",
+        ),
+    ] = ""
 
     # ---- chat templates -----------------------------------------------------------------
 

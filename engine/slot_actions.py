@@ -1,0 +1,211 @@
+"""Saving, restoring and erasing the text of a slot.
+
+The state of a sequence is copied (and put back) between two steps; files are written and read
+in a thread. An action waits until its slot is idle, and goes before the requests that wait.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine import slot_file
+from engine.backend import BackendError
+from engine.core import Engine
+from engine.embedded import model_path
+from engine.embedding import Embedder
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
+from engine.options import Options
+from engine.prefix_cache import Key
+from engine.prompts import check_tokens
+from engine.protocol import Failed, SlotAction, SlotDone
+from engine.slot_file import Origin, SavedSlot
+
+
+@dataclass(frozen=True)
+class SlotTask:
+    """An action whose turn has come but for its slot; `saved` is the file to be restored."""
+
+    message: SlotAction
+    started: float
+    saved: SavedSlot | None = None
+
+
+class SlotActions:
+    """The actions of one engine. `reply` sends a message to the server, from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine | Embedder,
+        options: Options,
+        reply: Callable[[SlotDone | Failed], None],
+    ) -> None:
+        self._generator = engine if isinstance(engine, Engine) else None
+        self._directory = options.slot_save_path
+        self._reply = reply
+        self._waiting: list[SlotTask] = []
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="slot files")
+        if self._directory:
+            self._model = slot_file.fingerprint(options.model or str(model_path()))
+            self._adapters = [slot_file.fingerprint(path) for path, _ in options.lora]
+            self._settings = _settings(options)
+
+    @property
+    def _engine(self) -> Engine:
+        """Raises `EngineError` if this process embeds: its slots remember nothing."""
+        if self._generator is None:
+            raise not_supported("the slots of a server that embeds or reranks remember nothing")
+        return self._generator
+
+    # ---- any thread ----------------------------------------------------------------------
+
+    def start(self, message: SlotAction, enqueue: Callable[[SlotTask], None]) -> None:
+        """Check, read what there is to be read, and let `enqueue` bring it to the main thread."""
+        started = time.perf_counter()
+        try:
+            self._check(message)
+        except EngineError as error:
+            self._reply(Failed(message.id, error.info))
+            return
+        if message.action != "restore":
+            enqueue(SlotTask(message, started))
+            return
+
+        def read() -> None:
+            saved = self._read(message.filename)
+            enqueue(SlotTask(message, started, saved))
+
+        self._in_thread(message.id, read)
+
+    def _check(self, message: SlotAction) -> None:
+        if not self._directory:
+            raise not_supported("slot actions need a directory: --slot-save-path")
+        if message.slot >= self._engine.scheduler.n_slots:
+            raise invalid_request(f"there is no slot {message.slot}")
+        if message.action != "erase":
+            slot_file.check_name(message.filename)
+
+    def _in_thread(self, id: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except EngineError as error:
+                self._reply(Failed(id, error.info))
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                self._reply(Failed(id, ErrorInfo("server_error", text)))
+
+        self._files.submit(run)
+
+    def _read(self, name: str) -> SavedSlot:
+        saved = slot_file.read(self._directory, name)
+        slot_file.check_origin(name, saved.origin, self._model, self._settings)
+        n_ctx = self._engine.scheduler.n_ctx
+        if len(saved.tokens) > n_ctx:
+            raise invalid_request(
+                f"the slot file {name!r} has {len(saved.tokens)} tokens, a slot only {n_ctx}"
+            )
+        check_tokens(self._engine.model, saved.tokens.tolist())
+        return saved
+
+    # ---- the main thread -----------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, task: SlotTask) -> None:
+        self._waiting.append(task)
+
+    def cancel(self, id: int) -> None:
+        self._waiting = [task for task in self._waiting if task.message.id != id]
+
+    def run(self) -> None:
+        """Do what can be done now, in the order of arrival."""
+        waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            slot = task.message.slot
+            if self._engine.scheduler.in_slot(slot) is not None:
+                self._waiting.append(task)
+                continue
+            try:
+                self._perform(task)
+            except EngineError as error:
+                self._reply(Failed(task.message.id, error.info))
+
+    def _perform(self, task: SlotTask) -> None:
+        message, scheduler = task.message, self._engine.scheduler
+        if message.action == "erase":
+            self._done(task, scheduler.erase(message.slot), 0)
+        elif task.saved is None:
+            self._save(task)
+        else:
+            self._restore(task, task.saved)
+
+    def _done(self, task: SlotTask, n_tokens: int, n_bytes: int) -> None:
+        elapsed = 1e3 * (time.perf_counter() - task.started)
+        self._reply(SlotDone(task.message.id, n_tokens, n_bytes, elapsed))
+
+    def _save(self, task: SlotTask) -> None:
+        message, cache = task.message, self._engine.scheduler.cache
+        tokens, n_exact, key = cache.entry(message.slot)
+        state = np.empty(0, np.uint8)
+        if len(tokens):
+            state = self._engine.context.save_sequence(message.slot)
+        adapters = [(self._adapters[id], scale) for id, scale in key]
+        origin = Origin(self._model, self._settings, adapters, n_exact)
+
+        def write() -> None:
+            size = slot_file.write(self._directory, message.filename, origin, tokens, state)
+            self._done(task, len(tokens), size)
+
+        self._in_thread(message.id, write)
+
+    def _restore(self, task: SlotTask, saved: SavedSlot) -> None:
+        slot, scheduler, n_tokens = task.message.slot, self._engine.scheduler, len(saved.tokens)
+        key = self._key(task.message.filename, saved.origin)
+        if not scheduler.make_room_for(slot, n_tokens):
+            raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
+        if n_tokens:
+            try:
+                self._engine.context.restore_sequence(slot, saved.state, n_tokens)
+            except BackendError as error:
+                scheduler.erase(slot)
+                raise invalid_request(
+                    f"the slot file {task.message.filename!r} doesn't fit this server: {error}"
+                ) from None
+            scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
+        self._done(task, n_tokens, saved.n_bytes)
+
+    def _key(self, name: str, origin: Origin) -> Key:
+        """The adapters of the saved text, by their ids here."""
+        found = []
+        for adapter, scale in origin.adapters:
+            if adapter not in self._adapters:
+                raise invalid_request(
+                    f"the slot file {name!r} was saved with a LoRA adapter that is not loaded"
+                )
+            found.append((self._adapters.index(adapter), scale))
+        return tuple(sorted(found))
+
+
+def _settings(options: Options) -> dict[str, str]:
+    """The options that decide how a text becomes cells of the KV cache."""
+    names = (
+        "cache_type_k",
+        "cache_type_v",
+        "override_kv",
+        "rope_scaling",
+        "rope_scale",
+        "rope_freq_base",
+        "rope_freq_scale",
+        "yarn_orig_ctx",
+        "yarn_ext_factor",
+        "yarn_attn_factor",
+        "yarn_beta_slow",
+        "yarn_beta_fast",
+    )
+    settings = {"--" + name.replace("_", "-"): str(getattr(options, name)) for name in names}
+    return settings | {"--kv-unified": "on" if options.unified_kv_cache() else "off"}
