@@ -393,7 +393,7 @@ def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.killed[name]]
 
 
-UNSUPPORTED = {"lora": [{"id": 0, "scale": 1}], "image_data": [{"data": "", "id": 1}]}
+UNSUPPORTED = {"sse_ping_interval": 5, "image_data": [{"data": "", "id": 1}]}
 
 
 def not_supported(server: Server, name: str) -> list[httpx.Response]:
@@ -402,7 +402,7 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
     responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
         assert field in response.json()["error"]["message"], "the message doesn't name the field"
-    return [*responses, send(server, name, stream=True, lora=UNSUPPORTED["lora"])]
+    return [*responses, send(server, name, stream=True, sse_ping_interval=5)]
 
 
 def switched_off(situations: Situations, name: str) -> list[httpx.Response]:

@@ -561,6 +561,7 @@ class Context:
         if not self._ctx:
             raise _fail("cannot create the context")
         self._memory = C.llama_get_memory(self._ctx)
+        self.moves_pending = False  # whether cells were moved since the last decode
         if not self._memory and not options.embeds():
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
@@ -623,6 +624,7 @@ class Context:
             raise OutOfCellsError
         if status != 0:
             raise _fail(f"llama_decode failed ({status})")
+        self.moves_pending = False
 
     @cached_property
     def candidates(self) -> npt.NDArray[np.void]:
@@ -660,6 +662,7 @@ class Context:
         if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
             return False
         C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        self.moves_pending = True
         return True
 
     def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:

@@ -566,7 +566,7 @@ class Engine:
             )
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
-            generated=self._text(seq.tokens.view(seq.n_prompt)),
+            generated=self._text(seq.tokens.view(request.n_prompt_kept)),
         )
 
     def stats(self) -> Stats:

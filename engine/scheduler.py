@@ -190,6 +190,15 @@ class Scheduler:
         """An idle slot, empty before, holds `tokens` now; see `prefix_cache.Entry`."""
         self.cache.put(slot, tokens, n_exact=n_exact, key=key)
 
+    def forget_moved(self, slot: int) -> None:
+        """Keep of the text in an idle slot only the tokens that are exact."""
+        entry = self.cache.take(slot)
+        n_kept = min(entry.n_exact, len(entry.tokens))
+        if not self._kv.remove(slot, n_kept):
+            self._kv.remove(slot, 0)
+            n_kept = 0
+        self.cache.put(slot, entry.tokens[:n_kept], key=entry.key)
+
     # ---- the step ------------------------------------------------------------------------
 
     def plan(self) -> list[Chunk]:

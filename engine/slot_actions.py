@@ -149,8 +149,11 @@ class SlotActions:
         self._reply(SlotDone(task.message.id, n_tokens, n_bytes, elapsed))
 
     def _save(self, task: SlotTask) -> None:
-        message, cache = task.message, self._engine.scheduler.cache
-        tokens, n_exact, key = cache.entry(message.slot)
+        message, scheduler = task.message, self._engine.scheduler
+        if self._engine.context.moves_pending:
+            # llama.cpp has given the cells their new positions, but not rotated the keys yet.
+            scheduler.forget_moved(message.slot)
+        tokens, n_exact, key = scheduler.cache.entry(message.slot)
         state = np.empty(0, np.uint8)
         if len(tokens):
             state = self._engine.context.save_sequence(message.slot)
@@ -208,4 +211,9 @@ def _settings(options: Options) -> dict[str, str]:
         "yarn_beta_fast",
     )
     settings = {"--" + name.replace("_", "-"): str(getattr(options, name)) for name in names}
+    vectors = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+    settings["--control-vector"] = ", ".join(
+        f"{slot_file.fingerprint(path).hex()}:{scale}" for path, scale in vectors
+    )
+    settings["--control-vector-layer-range"] = str(options.control_vector_layer_range)
     return settings | {"--kv-unified": "on" if options.unified_kv_cache() else "off"}

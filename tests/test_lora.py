@@ -344,3 +344,21 @@ def test_without_a_directory_and_without_such_a_slot(model: Model, options: Opti
         Slots(engine, options).act(0, "erase")
     assert caught.value.info.type == "not_supported_error"
     engine.close()
+
+
+def test_a_text_with_moved_cells_is_saved_as_such(
+    model: Model, options: Options, tmp_path: Path
+) -> None:
+    engine, actions = slots(model, options, tmp_path, ctx_size=256, parallel=1, context_shift=True)
+    assert play(engine, id_slot=0, n_predict=300, n_keep=4).truncated
+    entry = engine.scheduler.cache.entry(0)
+    assert 0 < entry.n_exact < len(entry.tokens)
+    actions.act(0, "save")
+    actions.act(0, "erase")
+    actions.act(0, "restore")
+    restored = engine.scheduler.cache.entry(0)
+    assert restored.n_exact == entry.n_exact
+    assert restored.tokens.tolist() == entry.tokens.tolist()
+    engine.context.moves_pending = True  # as after a request that ended right after a shift
+    assert actions.act(0, "save").n_tokens == entry.n_exact
+    engine.close()
