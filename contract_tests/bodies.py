@@ -45,12 +45,14 @@ EMBEDDING = [name for name in BODIES if "embedding" in name]
 """Of a server that was started with --embeddings."""
 RERANKING = [name for name in BODIES if "rerank" in name]
 """Of a server that was started with --reranking."""
+ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
+"""Off, or with nothing to work on, unless the server was started for it: see test_admin.py."""
 POSTS = [
     name
     for name, each in contract.operations().items()
-    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING)
+    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN)
 ]
-"""Of a server that generates."""
+"""Of any server that generates."""
 
 
 def path(operation_id: str) -> str:

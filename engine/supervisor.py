@@ -34,6 +34,7 @@ log = logging.getLogger("engine.supervisor")
 State = Literal["loading", "ready", "restarting", "failed", "stopped"]
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any message: the process is stuck
+GRACE = 1.0  # s from the end of its output to the end of the process
 STOP_TIMEOUT = 6.0  # s for the last step, then the process is killed
 RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
 BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # s before the n-th restart in a row
@@ -198,8 +199,13 @@ class Supervisor:
         return None
 
     async def _bury(self, process: asyncio.subprocess.Process, was_ready: bool) -> None:
-        if process.returncode is None and self.state != "stopped":
-            process.kill()  # stuck, or it closed its pipe in an odd way
+        if not self._stopped():
+            try:
+                # Its pipe closes a moment before it is gone. Killing it in that moment would
+                # take its exit status away from asyncio.
+                await asyncio.wait_for(process.wait(), GRACE)
+            except TimeoutError:
+                process.kill()  # stuck, or it closed its pipe in an odd way
         how = _ending(await process.wait())
         self._process = None
         message = f"the engine process {how}"

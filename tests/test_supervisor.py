@@ -18,8 +18,13 @@ from engine.supervisor import Supervisor
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
+
+
 @asynccontextmanager
 async def running(options: Options | None = None) -> AsyncIterator[Supervisor]:
+    before = children()
     supervisor = Supervisor(options or Options())
     await supervisor.start()
     try:
@@ -27,7 +32,7 @@ async def running(options: Options | None = None) -> AsyncIterator[Supervisor]:
         yield supervisor
     finally:
         await supervisor.stop()
-        assert not psutil.Process().children()
+        assert not children() - before
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -46,12 +51,13 @@ async def until_idle(supervisor: Supervisor) -> None:
 
 @in_loop
 async def test_while_loading_requests_are_refused() -> None:
+    before = children()
     supervisor = Supervisor(Options())
     await supervisor.start()
     with pytest.raises(EngineError, match="Loading model"):
         await supervisor.engine()
     await supervisor.stop()
-    assert not psutil.Process().children()
+    assert not children() - before
 
 
 @in_loop
