@@ -23,8 +23,9 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from engine import gbnf, json_schema
-from engine.backend import Model, TokenArray
+from engine.backend import Model
 from engine.gbnf import GrammarError
+from engine.tokens import TokenArray
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -288,7 +289,7 @@ def _reason(matcher: LLMatcher) -> str:
     return message or "no text can match"
 
 
-_COMPLEX = "it is too complex, or forces a text without end"
+_COMPLEX = "the constraint is too complex, or forces a text without end"
 _MEANINGS = {
     "panic": "it is too large",
     "NoExtensionBias": "no text can match",

@@ -65,6 +65,15 @@ _FORMATS = frozenset(
     ]
 )
 
+# llguidance lets every minute have a leap second, and every year a leap day.
+_NO_LEAP_SECOND = ":[0-9]{2}:[0-5]"
+_NO_LEAP_DAY = "^[0-9]{4}-(02-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-)"
+_STRICTER = {
+    "time": [_NO_LEAP_SECOND],
+    "date": [_NO_LEAP_DAY],
+    "date-time": [_NO_LEAP_DAY, _NO_LEAP_SECOND],
+}
+
 Schema = dict[str, Any]
 
 
@@ -160,9 +169,9 @@ class _Preparation:
                 _pattern(name, f"{where}/patternProperties"): inner
                 for name, inner in result["patternProperties"].items()
             }
-        if result.get("format") in ("time", "date-time"):
-            # llguidance lets every minute have a leap second.
-            result["allOf"] = [*result.get("allOf", []), {"pattern": ":[0-9]{2}:[0-5]"}]
+        if stricter := _STRICTER.get(result.get("format", "")):
+            patterns = [{"pattern": pattern} for pattern in stricter]
+            result["allOf"] = [*result.get("allOf", []), *patterns]
         if "oneOf" in result:
             self._replace_one_of(schema, result, where)
         return result

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from engine.backend import Context, Sampler, TokenArray
+from engine.backend import Context, Sampler
 from engine.protocol import TokenProbs
+from engine.tokens import TokenArray
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.intp]

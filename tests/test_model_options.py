@@ -14,11 +14,11 @@ from gguf import GGUFWriter
 
 from engine import control_vector
 from engine.backend import BackendError, Context, Model, initialize
+from engine.backend.ggml import ThreadPool, tensor_overrides
 from engine.embedded import model_path
 from engine.embedded.gguf_file import write_model
 from engine.embedded.hostile import write_hostile_files
 from engine.embedded.recipes import RECIPES
-from engine.ggml import ThreadPool, tensor_overrides
 from engine.options import Options
 
 N_EMBD = 128

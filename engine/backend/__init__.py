@@ -1,0 +1,36 @@
+"""llama.cpp behind a small typed surface: the only package that touches its C API.
+
+`Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one
+sampler chain. Each frees what it allocated in `close()`. Every bound that the C code asserts
+on is the caller's to keep, and is named in the docstrings: a failed assertion ends the
+process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
+"""
+
+from engine.backend.context import (
+    MAX_SEQUENCES,
+    Context,
+    EmbeddingContext,
+    OutOfCellsError,
+    StateArray,
+    Vectors,
+)
+from engine.backend.library import initialize, list_devices
+from engine.backend.model import LoraFile, Model
+from engine.backend.sampler import NoTokenError, Sampler
+from engine.errors import BackendError
+
+__all__ = [
+    "MAX_SEQUENCES",
+    "BackendError",
+    "Context",
+    "EmbeddingContext",
+    "LoraFile",
+    "Model",
+    "NoTokenError",
+    "OutOfCellsError",
+    "Sampler",
+    "StateArray",
+    "Vectors",
+    "initialize",
+    "list_devices",
+]

@@ -1,0 +1,312 @@
+"""The KV cache of a model, and the batch that is evaluated."""
+
+import ctypes
+import logging
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as C
+
+from engine import control_vector
+from engine.backend.library import failure, forget_errors, llama
+from engine.backend.model import Model
+from engine.backend.threads import thread_pools, threads
+from engine.errors import BackendError
+from engine.options import Options, Pooling
+
+perf_log = logging.getLogger("engine.perf")
+perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
+
+StateArray = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+"""Rows of numbers, one row for each token or text."""
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama_token_data."""
+
+_KV_TYPES = {
+    "f32": C.GGML_TYPE_F32,
+    "f16": C.GGML_TYPE_F16,
+    "bf16": 30,  # GGML_TYPE_BF16, which the bindings do not name
+    "q8_0": C.GGML_TYPE_Q8_0,
+    "q4_0": C.GGML_TYPE_Q4_0,
+    "q4_1": C.GGML_TYPE_Q4_1,
+    "iq4_nl": C.GGML_TYPE_IQ4_NL,
+    "q5_0": C.GGML_TYPE_Q5_0,
+    "q5_1": C.GGML_TYPE_Q5_1,
+}
+_ROPE_SCALING = {
+    "": C.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+_POOLING: dict[Pooling | Literal[""], int] = {
+    "": C.LLAMA_POOLING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_POOLING_TYPE_NONE,
+    "mean": C.LLAMA_POOLING_TYPE_MEAN,
+    "cls": C.LLAMA_POOLING_TYPE_CLS,
+    "last": C.LLAMA_POOLING_TYPE_LAST,
+    "rank": C.LLAMA_POOLING_TYPE_RANK,
+}
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+
+class OutOfCellsError(Exception):
+    """The KV cache has no room for the batch; nothing of it was evaluated."""
+
+
+def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
+    address = ctypes.cast(pointer, ctypes.c_void_p).value
+    if address is None:
+        raise BackendError("llama.cpp has no logits for this position")
+    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
+    return np.frombuffer(buffer, dtype)
+
+
+class Context:
+    """The KV cache of one model, and one batch that is filled and decoded again and again.
+
+    `n_ctx` is the number of cells of all sequences, `n_ctx_seq` of one sequence, in tokens.
+    Raises `BackendError` if there is no memory for it or the options don't fit the model.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int, unified: bool) -> None:
+        self.model = model
+        params = C.llama_context_default_params()
+        params.n_ctx = options.ctx_size
+        params.n_batch = options.batch_size
+        params.n_ubatch = min(options.ubatch_size, options.batch_size)
+        params.n_seq_max = n_seq
+        params.n_threads, params.n_threads_batch = threads(options)
+        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
+        params.rope_freq_base = options.rope_freq_base
+        params.rope_freq_scale = (
+            1 / options.rope_scale if options.rope_scale else options.rope_freq_scale
+        )
+        params.yarn_orig_ctx = options.yarn_orig_ctx
+        params.yarn_ext_factor = options.yarn_ext_factor
+        params.yarn_attn_factor = options.yarn_attn_factor
+        params.yarn_beta_slow = options.yarn_beta_slow
+        params.yarn_beta_fast = options.yarn_beta_fast
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
+        params.type_k = _KV_TYPES[options.cache_type_k]
+        params.type_v = _KV_TYPES[options.cache_type_v]
+        params.offload_kqv = options.kv_offload
+        params.op_offload = options.op_offload
+        params.swa_full = options.swa_full
+        params.kv_unified = unified
+        params.no_perf = not options.perf
+        self._perf = options.perf
+        self._pools = thread_pools(options)
+        if options.embeds():
+            _set_pooling(params, options)
+        forget_errors()
+        self._ctx = C.llama_init_from_model(model._model, params)
+        if not self._ctx:
+            raise failure("cannot create the context")
+        self._memory = C.llama_get_memory(self._ctx)
+        self.moves_pending = False  # whether cells were moved since the last decode
+        if not self._memory and not options.embeds():
+            self.close()
+            raise BackendError("this model can't generate; start the server with --embeddings")
+        # A recurrent state is of all tokens before: none of them can be taken out.
+        self.can_shift = bool(
+            C.llama_memory_can_shift(self._memory)
+            and not C.llama_model_is_recurrent(model._model)
+            and not C.llama_model_is_hybrid(model._model)
+        )
+        if self._pools:
+            attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
+            attach(self._ctx, *[pool.handle for pool in self._pools])
+        self._apply_control_vectors(options)
+        self.n_ctx = int(C.llama_n_ctx(self._ctx))
+        self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
+        self.n_batch = int(C.llama_n_batch(self._ctx))
+        self._allocate_batch()
+
+    def _apply_control_vectors(self, options: Options) -> None:
+        files = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+        if not files:
+            return
+        n_embd, n_layer = self.model.n_embd, self.model.n_layer
+        data = control_vector.combine(files, n_embd, n_layer)
+        first, last = options.control_vector_layer_range or (1, n_layer)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
+            raise failure("cannot apply the control vectors")
+
+    def _allocate_batch(self) -> None:
+        n = self.n_batch
+        self.tokens = np.zeros(n, np.int32)
+        self.positions = np.zeros(n, np.int32)
+        self.sequences = np.zeros(n, np.int32)
+        self.outputs = np.zeros(n, np.int8)
+        self._ones = np.ones(n, np.int32)
+        # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
+        addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
+        self._addresses = addresses
+        batch = C.llama_batch()
+        batch.token = self.tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        batch.embd = None
+        batch.pos = self.positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
+        batch.n_seq_id = self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.seq_id = addresses.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
+        batch.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._batch = batch
+
+    def decode(self, n_tokens: int) -> None:
+        """Evaluate the first `n_tokens` (1..n_batch) of the batch arrays.
+
+        The arrays `tokens`, `positions`, `sequences` and `outputs` (1: logits are wanted) are
+        filled by the caller; positions continue each sequence without a gap. Raises
+        `OutOfCellsError` if the KV cache is full, and `BackendError` on any other failure, after
+        which the cache of the sequences in the batch is undefined.
+        """
+        self._batch.n_tokens = n_tokens
+        status = C.llama_decode(self._ctx, self._batch)
+        if status == 1:
+            raise OutOfCellsError
+        if status != 0:
+            raise failure(f"llama_decode failed ({status})")
+        self.moves_pending = False
+
+    @cached_property
+    def candidates(self) -> npt.NDArray[np.void]:
+        """Room for a choice among all tokens, as an array of `llama_token_data`."""
+        return np.zeros(self.model.n_vocab, CANDIDATE)
+
+    def logits(self, index: int) -> npt.NDArray[np.float32]:
+        """The logits (n_vocab,) of batch position `index`, an output of the last decode.
+
+        A view, good until the next decode."""
+        row = C.llama_get_logits_ith(self._ctx, index)
+        return view(row, self.model.n_vocab, np.dtype(np.float32))
+
+    def warm_up(self) -> None:
+        """Touch every weight once, so that the first request doesn't pay for it."""
+        C.llama_set_warmup(self._ctx, True)
+        self.tokens[0] = max(self.model.bos, self.model.eos, 0)
+        self.positions[0], self.sequences[0], self.outputs[0] = 0, 0, 1
+        self.decode(1)
+        C.llama_set_warmup(self._ctx, False)
+        C.llama_memory_clear(self._memory, True)
+
+    def remove(self, sequence: int, start: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` on. False if this kind of
+        memory can't be cut there; then nothing was removed."""
+        return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`: the next decode rotates their keys. False if this kind of memory
+        can't (asked to, llama.cpp would abort); then nothing was changed. The cells must not be
+        shared with another sequence, which would find its tokens moved as well."""
+        if not self.can_shift:
+            return False
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
+            return False
+        C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        self.moves_pending = True
+        return True
+
+    def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:
+        """From now on, evaluate with these LoRA adapters: (id, scale) of each."""
+        pairs = list(scales)
+        handles = [self.model._adapters[id] for id, _ in pairs]
+        array = (C.llama_adapter_lora_p_ctypes * len(pairs))(*handles)
+        strengths = (ctypes.c_float * len(pairs))(*(scale for _, scale in pairs))
+        C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
+
+    def save_sequence(self, sequence: int) -> StateArray:
+        """A copy of all that the KV cache holds of `sequence`."""
+        state = np.empty(C.llama_state_seq_get_size(self._ctx, sequence), np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
+        return state[:n]
+
+    def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
+        """Put a copy back, as `sequence`, which is empty.
+
+        `state` must come from `save_sequence` of the same model. Raises `BackendError` if it
+        doesn't fit, or doesn't hold the positions 0 up to `n_tokens`; then `sequence` is empty.
+        """
+        forget_errors()
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence):
+            self.remove(sequence, 0)
+            raise failure("llama.cpp refuses the state")
+        if C.llama_memory_seq_pos_max(self._memory, sequence) != n_tokens - 1:
+            self.remove(sequence, 0)
+            raise BackendError("the state is of another text")
+
+    def close(self) -> None:
+        if not self._ctx:
+            return
+        if self._perf:
+            perf = C.llama_perf_context(self._ctx)
+            perf_log.info(
+                "prompts: %d tokens, %.1f ms; generating: %d decodes, %.1f ms; graphs reused: %d",
+                perf.n_p_eval,
+                perf.t_p_eval_ms,
+                perf.n_eval,
+                perf.t_eval_ms,
+                perf.n_reused,
+            )
+        C.llama_free(self._ctx)
+        self._ctx = None
+        for pool in self._pools:
+            pool.close()
+
+
+def _set_pooling(params: Any, options: Options) -> None:
+    params.embeddings = True
+    params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
+    # 256), can be divided by the number of sequences.
+    params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
+    params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
+    # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
+    params.n_batch = params.n_ubatch
+
+
+class EmbeddingContext(Context):
+    """A context that gives vectors rather than logits. `options.embeds()` must hold.
+
+    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
+    sequences of different lengths into pieces, which pooling must not see.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int) -> None:
+        super().__init__(model, options, n_seq, unified=True)
+        kinds = {number: name for name, number in _POOLING.items() if name}
+        self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]
+        self.has_memory = bool(self._memory)
+        self.is_causal = bool(C.llama_get_causal_attn(self._ctx))
+        rank = self.pooling == "rank"
+        size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
+        self.n_vector = int(size(model._model))
+        self.outputs[:] = 1  # pooling needs all of them
+
+    def vectors_of_tokens(self, n_tokens: int) -> Vectors:
+        """One for each of the `n_tokens` of the last decode, without pooling."""
+        pointer = C.llama_get_embeddings(self._ctx)
+        if not pointer:
+            raise failure("the model gave no embeddings")
+        return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
+
+    def vector_of_sequence(self, sequence: int) -> Vectors:
+        """What pooling made of the tokens of `sequence` in the last decode: one row."""
+        pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
+        if not pointer:
+            raise failure("the model gave no embedding")
+        return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
+
+    def clear(self) -> None:
+        """Forget the tokens of all sequences."""
+        C.llama_memory_clear(self._memory, False)
