@@ -301,12 +301,12 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
     try:
         initialize(options.numa)
         model = Model(path, options, progress)
-        if not model.has_decoder and not options.embeds():
-            raise BackendError(f"the model {path!r} has no decoder: it can't generate")
         if options.embeds():
             if model.has_encoder and model.has_decoder:
                 raise BackendError(f"the model {path!r} has two parts: embeddings need one")
             return Embedder(model, options)
+        if model.has_encoder or not model.has_decoder:
+            raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
         engine = Engine(model, options)
         defaults = options.generation_defaults()
         engine.compiler.constraint(defaults.grammar, defaults.json_schema)  # if it is valid at all
