@@ -1,0 +1,37 @@
+"""The one internal chat request: every chat API is translated into it."""
+
+from typing import Any, Literal
+
+import msgspec
+
+ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
+ToolChoice = Literal["auto", "none", "required"]
+
+
+class ChatRequest(msgspec.Struct, kw_only=True):
+    """A conversation and what may come as the answer to it.
+
+    `messages` and `tools` are in the form of OpenAI's Chat Completions API, the one that chat
+    templates are written for: a message has `role`, `content` (text, a list of parts, or
+    None) and, where they apply, `reasoning_content`, `tool_calls`, `tool_call_id`, `name`; a
+    tool is `{"type": "function", "function": {"name", "description", "parameters"}}`.
+
+    `tool_name` (with `tool_choice` "required") is the one tool that has to be called. `schema`
+    is the JSON schema that the text of the answer follows. `template_variables` are for the
+    template only, those of the request over those of the server.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    tool_choice: ToolChoice = "auto"
+    tool_name: str | None = None
+    parallel_tool_calls: bool | None = None  # None: what the template can express
+    parse_tool_calls: bool = True
+    schema: Any = None
+    reasoning_format: ReasoningFormat = "auto"
+    reasoning_budget: int = -1  # tokens; 0: no thinking, -1: no limit
+    thinking_forced_open: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+    prefill: bool = True  # whether a last message of the assistant is to be gone on with
+    template_variables: dict[str, Any] = {}

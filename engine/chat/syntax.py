@@ -1,0 +1,112 @@
+"""How a model writes what is not plain text: plain data, found out from its chat template by
+`engine.chat.detect`, read by `engine.chat.parser`, turned into a constraint by
+`engine.chat.grammar`.
+
+An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Hole = Literal["name", "arguments", "id", "index"]
+"""What stands between the fixed texts of a call. `name` is the tool's, `arguments` are an object
+in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
+number of the call, counted from 0."""
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """A place in a call that differs from call to call."""
+
+    hole: Hole
+
+
+class Wrapper(msgspec.Struct, frozen=True):
+    """Fixed texts before and after something; "" for none. White space at their outer ends is
+    what the template writes, and may be missing in what a model writes."""
+
+    begin: str = ""
+    end: str = ""
+
+
+class TaggedArguments(msgspec.Struct, frozen=True):
+    """Arguments one by one: `begin` KEY `middle` VALUE `end`, with `separator` between two.
+
+    Texts stand as they are unless `json_strings`; everything else is JSON.
+    """
+
+    begin: str
+    middle: str
+    end: str
+    separator: str = ""
+    json_strings: bool = False
+
+
+class CallSyntax(msgspec.Struct, frozen=True):
+    """`begin` CALL `separator` CALL ... `end`, where a call is `parts`.
+
+    For Hermes: begin "", parts `<tool_call>\\n{"name": "` name `", "arguments": ` arguments
+    `}\\n</tool_call>`, separator "\\n", end "".
+    """
+
+    parts: tuple[str | Fill, ...]
+    begin: str = ""
+    separator: str = ""
+    end: str = ""
+    tagged: TaggedArguments | None = None  # None: arguments in JSON
+    parallel: bool = True  # whether an answer may hold several calls
+    stops: bool = False  # whether `end` is a token that ends the answer
+
+    @property
+    def opening(self) -> str:
+        """The fixed text from the beginning of the calls to the first thing that varies."""
+        first = self.parts[0]
+        return self.begin + (first if isinstance(first, str) else "")
+
+
+class OutputSyntax(msgspec.Struct, frozen=True):
+    """Everything about a model's answers. None: it has no such thing."""
+
+    reasoning: Wrapper | None = None
+    content: Wrapper = Wrapper()
+    calls: CallSyntax | None = None
+    harmony: bool = False  # channels, as gpt-oss has them: a parser of its own
+
+    @property
+    def markers(self) -> list[str]:
+        """All fixed texts: special tokens in them have to be visible in the generated text."""
+        found = [self.content.begin, self.content.end]
+        if self.reasoning is not None:
+            found += [self.reasoning.begin, self.reasoning.end]
+        if self.calls is not None:
+            calls = self.calls
+            found += [calls.begin, calls.separator, calls.end]
+            found += [part for part in calls.parts if isinstance(part, str)]
+            if calls.tagged is not None:
+                tagged = calls.tagged
+                found += [tagged.begin, tagged.middle, tagged.end, tagged.separator]
+        if self.harmony:
+            found += list(HARMONY_MARKERS)
+        return list(dict.fromkeys(text for text in found if text))
+
+
+HARMONY_MARKERS = (
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|call|>",
+)
+
+HERMES_CALLS = CallSyntax(
+    parts=(
+        '<tool_call>\n{"name": "',
+        Fill("name"),
+        '", "arguments": ',
+        Fill("arguments"),
+        "}\n</tool_call>",
+    ),
+    separator="\n",
+)
+"""The most common syntax; that of models whose template knows no tools, too."""
