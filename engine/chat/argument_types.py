@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 STRING_ONLY = frozenset({"string"})
-_ANY = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+ANY = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _MAX_DEPTH = 64
 
 
@@ -51,11 +51,11 @@ def _property(schema: Any, root: Any, key: str, seen: set[int]) -> Any:
 
 def _types(schema: Any, root: Any, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return _ANY
+        return ANY
     if id(schema) in known:
         return known[id(schema)]
-    known[id(schema)] = _ANY  # what a schema that contains itself says about itself
-    types = _ANY
+    known[id(schema)] = ANY  # what a schema that contains itself says about itself
+    types = ANY
     declared = schema.get("type")
     if isinstance(declared, str):
         types = frozenset({declared})

@@ -5,19 +5,20 @@ announced is read again as content. After that there is no way back, and of a ca
 wrong everything that came as its arguments stays.
 """
 
-import json
 import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
-from engine.chat.argument_types import STRING_ONLY, argument_types, as_json
-from engine.chat.call_shape import ALIASES, CallShape, Envelope, Item, Tokens, split, tokens_of
+from engine.chat.argument_types import argument_types
+from engine.chat.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
 from engine.chat.json_stream import JsonError, copy_value, decode_string
 from engine.chat.output import CallArguments, CallStart, ChatDelta
 from engine.chat.reader import Reader, Step
 from engine.chat.syntax import Fill, TaggedArguments
+from engine.chat.tagged_parser import tagged_arguments
 
 Emit = Callable[[ChatDelta], None]
 Tools = Mapping[str, Any] | Collection[str]
@@ -80,9 +81,14 @@ class CallParser:
         place = reader.mark()
         for token in self._shape.separator:
             yield from reader.accept_spaced(token)
-        if not self._shape.head and not (yield from reader.accept_spaced(",")):
-            yield from reader.accept_spaced(";")
-        if (yield from self._call(reader, self._shape.head)):
+        tokens = self._shape.head
+        if isinstance(self._shape.items[0], Envelope) and (
+            (yield from reader.accept_spaced(",")) or (yield from reader.accept_spaced(";"))
+        ):
+            # A list, whether the syntax has one or not.
+            yield from reader.accept_all(tokens)
+            tokens = ()
+        if (yield from self._call(reader, tokens)):
             reader.release()
             return True
         reader.rewind(place)
@@ -100,7 +106,7 @@ class CallParser:
         try:
             yield from _expect(reader, tokens)
             yield from self._items(reader, call)
-            if self.bare and not call.has_arguments:
+            if not call.name or (self.bare and not call.has_arguments):
                 raise NotACallError
         except (NotACallError, JsonError):
             whole = False
@@ -132,14 +138,16 @@ class CallParser:
             elif isinstance(item, Tokens):
                 if closing:
                     yield from _closing(reader, item)
-                elif not (yield from _accept_all(reader, item.tokens)):
+                elif not (yield from reader.accept_all(item.tokens)):
                     if following not in (Fill("id"), Fill("index")):
                         raise NotACallError
                     skip = True  # an id that the model doesn't care to write
             elif item.hole == "arguments":
                 yield from reader.space()
                 if self._tagged:
-                    yield from self._tagged_arguments(reader, call, self._tagged)
+                    call.begin_arguments()
+                    types = partial(self._types, call.name)
+                    yield from tagged_arguments(reader, self._tagged, types, call.add)
                 else:
                     yield from self._arguments(reader, call, following)
                 closing = True
@@ -149,9 +157,7 @@ class CallParser:
     def _word(self, reader: Reader, call: "_Call", fill: Fill, following: Item) -> Step[None]:
         yield from reader.space()
         if fill.hole == "name":
-            stop = (
-                following.tokens[0][0] if isinstance(following, Tokens) and following.tokens else ""
-            )
+            stop = following.first[:1] if isinstance(following, Tokens) else ""
             pattern = re.compile(f"[^{_NOT_IN_NAMES}{re.escape(stop)}]*")
             call.set_name((yield from reader.run(pattern, _NAME_LIMIT)))
         else:
@@ -179,14 +185,16 @@ class CallParser:
             role = envelope.roles.get(here)
             if role is None and here[-1] in ALIASES:
                 role = envelope.roles.get((*path, ALIASES[here[-1]]))
+            elif role is None and self.bare and here not in envelope.paths:
+                raise NotACallError  # JSON that is meant for the user
             first = yield from reader.peek()
             if role == "name":
                 call.set_name((yield from _string(reader)))
-            elif role == "arguments":
+            elif role == "arguments" and not call.has_arguments:
                 yield from self._arguments(reader, call)
             elif role == "id" and first == '"':
                 call.id = yield from _string(reader)
-            elif role is None and first == "{" and envelope.leads_to_role(here):
+            elif first == "{" and here in envelope.paths and here not in envelope.roles:
                 yield from self._object(reader, call, envelope, here)
             else:
                 value = yield from self._value(reader, call)
@@ -211,51 +219,19 @@ class CallParser:
         if first == '"':
             call.begin_arguments()
             yield from decode_string(reader, call.add)
-        elif first == "{" or (first and not self.bare and following is None):
+        elif first == "{":
             call.begin_arguments()
             stop = self._shape.after_arguments
-            if first == "n":
-                value = yield from self._value(reader, call)
-                call.add("{}" if value == "null" else value)
-            else:
-                yield from copy_value(reader, call.add, strict=not call.announced, stop=stop)
+            yield from copy_value(reader, call.add, strict=not call.announced, stop=stop)
+        elif following is None and not self.bare:
+            # Null is nothing; any other value is passed on, to be refused by who knows the tool.
+            value = yield from self._value(reader, call)
+            call.begin_arguments()
+            call.add("{}" if value == "null" else value)
         elif not isinstance(following, Tokens) or not (
             yield from _is_next(reader, following.first)
         ):
             raise NotACallError
-
-    def _tagged_arguments(
-        self, reader: Reader, call: "_Call", tagged: TaggedArguments
-    ) -> Step[None]:
-        begin, middle, end = map(tokens_of, (tagged.begin, tagged.middle, tagged.end))
-        separator = split(tagged.separator)
-        call.begin_arguments()
-        first = True
-        while True:
-            if not first:
-                for token in separator:
-                    yield from reader.accept_spaced(token)
-            if not (yield from _accept_all(reader, begin.tokens)):
-                break
-            pieces: list[str] = []
-            _, marker = yield from reader.until(middle.tokens[:1], pieces.append)
-            if not marker:
-                raise JsonError
-            yield from _accept_all(reader, middle.tokens[1:])
-            key = "".join(pieces).strip()
-            call.add(("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-            first = False
-            types = self._types(call.name, key)
-            if tagged.json_strings:
-                yield from _json_argument(reader, call, end)
-            elif types == STRING_ONLY:
-                yield from reader.accept(middle.trailing)
-                yield from _raw_argument(reader, call, end)
-            else:
-                yield from reader.accept(middle.trailing)
-                yield from _any_argument(reader, call, end, types)
-            yield from _accept_all(reader, end.tokens[1:])
-        call.add("{}" if first else "}")
 
     def _types(self, name: str, key: str) -> frozenset[str]:
         parameters = self._tools.get(name) if isinstance(self._tools, Mapping) else None
@@ -304,8 +280,6 @@ class _Call:
 
     def finish(self, whole: bool) -> None:
         """No more of it will come. A whole call without arguments has an empty object."""
-        if not self.name:
-            raise NotACallError
         if not self.announced:
             self._announce()
         if whole and self._empty:
@@ -324,17 +298,6 @@ def _expect(reader: Reader, tokens: tuple[str, ...]) -> Step[None]:
         # The bracket of a list is forgotten where there is one call.
         if not (yield from reader.accept_spaced(token)) and token != "[":
             raise NotACallError
-
-
-def _accept_all(reader: Reader, tokens: tuple[str, ...]) -> Step[bool]:
-    """Take all of the tokens or none."""
-    place = reader.mark()
-    for token in tokens:
-        if not (yield from reader.accept_spaced(token)):
-            reader.rewind(place)
-            return False
-    reader.release()
-    return True
 
 
 def _is_next(reader: Reader, token: str) -> Step[bool]:
@@ -362,38 +325,3 @@ def _string(reader: Reader) -> Step[str]:
     pieces: list[str] = []
     yield from decode_string(reader, pieces.append)
     return "".join(pieces)
-
-
-def _raw_argument(reader: Reader, call: _Call, end: Tokens) -> Step[None]:
-    """A text as it is, up to its end tag, to a JSON string."""
-
-    def add(text: str) -> None:
-        call.add(json.dumps(text, ensure_ascii=False)[1:-1])
-
-    call.add('"')
-    space, marker = yield from reader.until(end.tokens[:1], add)
-    add(space.removesuffix(end.leading) if marker else space)
-    if not marker:
-        raise JsonError
-    call.add('"')
-
-
-def _any_argument(reader: Reader, call: _Call, end: Tokens, types: frozenset[str]) -> Step[None]:
-    """A text as it is or JSON: which of both, only the whole of it shows."""
-    pieces: list[str] = []
-    space, marker = yield from reader.until(end.tokens[:1], pieces.append)
-    if not marker:
-        raise JsonError
-    call.add(as_json("".join(pieces) + space.removesuffix(end.leading), types))
-
-
-def _json_argument(reader: Reader, call: _Call, end: Tokens) -> Step[None]:
-    """JSON; what it isn't, is a text."""
-    yield from reader.space()
-    if (yield from reader.peek()) == '"':
-        yield from copy_value(reader, call.add, strict=False)
-        _, marker = yield from reader.until(end.tokens[:1], lambda _: None)
-        if not marker:
-            raise JsonError
-    else:
-        yield from _any_argument(reader, call, end, argument_types(None, ""))

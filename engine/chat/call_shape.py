@@ -37,12 +37,11 @@ ALIASES = {"arguments": "parameters", "parameters": "arguments"}
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A JSON object, by the paths to what is filled in: {("function", "name"): "name", ...}."""
+    """A JSON object: all paths to its members, and those to what is filled in, such as
+    {("function", "name"): "name"}."""
 
+    paths: frozenset[tuple[str, ...]]
     roles: dict[tuple[str, ...], Hole]
-
-    def leads_to_role(self, path: tuple[str, ...]) -> bool:
-        return any(role[: len(path)] == path for role in self.roles)
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -160,7 +159,8 @@ def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]
             value, length = json.JSONDecoder().raw_decode(quoted)
         except ValueError:
             continue
-        roles = dict(_roles(value, ()))
+        members = dict(_members(value, ()))
+        roles = {path: hole for path, hole in members.items() if hole}
         if not {"name", "arguments"} <= set(roles.values()):
             continue
         # Back to a length in `flat`, which has no quotes around bare holes.
@@ -169,16 +169,19 @@ def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]
             if len(_BARE_STAND_IN.sub(r'"\1"', flat[start:cut])) >= length:
                 end = cut
                 break
-        return [*_parts(flat[:start]), Envelope(roles), *_parts(flat[end:])]
+        return [*_parts(flat[:start]), Envelope(frozenset(members), roles), *_parts(flat[end:])]
     return list(parts)
 
 
-def _roles(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Hole]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _roles(inner, (*path, key))
-    elif isinstance(value, str) and value in _BY_STAND_IN:
-        yield path, _BY_STAND_IN[value]
+def _members(
+    value: dict[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Hole | None]]:
+    """All members of an object and of the objects in it, with the hole that a member is."""
+    for key, inner in value.items():
+        here = (*path, key)
+        yield here, _BY_STAND_IN.get(inner) if isinstance(inner, str) else None
+        if isinstance(inner, dict):
+            yield from _members(inner, here)
 
 
 def _parts(flat: str) -> Iterator[str | Fill]:

@@ -121,6 +121,16 @@ class Reader:
         self.rewind(place)
         return False
 
+    def accept_all(self, texts: tuple[str, ...]) -> Step[bool]:
+        """Take all of the texts, each after any white space, or none."""
+        place = self.mark()
+        for text in texts:
+            if not (yield from self.accept_spaced(text)):
+                self.rewind(place)
+                return False
+        self.release()
+        return True
+
     def until(self, markers: tuple[str, ...], out: Callable[[str], None]) -> Step[tuple[str, str]]:
         """Copy text to `out` up to the first of `markers` or the end.
 
