@@ -21,13 +21,17 @@ def argument_types(parameters: Any, key: str) -> frozenset[str]:
 
 def as_json(text: str, types: frozenset[str]) -> str:
     """The JSON text of an argument that a model wrote as `text`, either in JSON or as it is."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    if _type_names(value) & types:
+    if is_json(text) and _type_names(json.loads(text)) & types:
         return text.strip()
     return json.dumps(text, ensure_ascii=False)
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _property(schema: Any, root: Any, key: str, seen: set[int]) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from engine.chat.argument_types import argument_types
+from engine.chat.argument_types import argument_types, is_json
 from engine.chat.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
 from engine.chat.json_stream import JsonError, copy_value, decode_string
 from engine.chat.output import CallArguments, CallStart, ChatDelta
@@ -226,6 +226,8 @@ class CallParser:
         elif following is None and not self.bare:
             # Null is nothing; any other value is passed on, to be refused by who knows the tool.
             value = yield from self._value(reader, call)
+            if not is_json(value):
+                raise NotACallError
             call.begin_arguments()
             call.add("{}" if value == "null" else value)
         elif not isinstance(following, Tokens) or not (

@@ -70,7 +70,8 @@ class HarmonyParser(IncrementalParser):
                 START, CHANNEL, CONSTRAIN, MESSAGE, f"to={FUNCTIONS}"
             )
             if not marker:
-                self._say(space)
+                if space:
+                    self.emit(Content(space))
                 return ""
         pieces = [space, marker]
         while marker in _HEADERS:
