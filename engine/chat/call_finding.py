@@ -21,19 +21,13 @@ _CHECKS = (
         "chkabcde1",
     ),
     Call(
-        "check_types",
-        {
-            "whole": 42,
-            "real": 2.5,
-            "truth": True,
-            "nothing": None,
-            "list": [1, "two", False],
-            "object": {"inner": {"deep": "yes"}},
-            "last": "end",
-        },
-        "chkfghij2",
+        "check_scalars", {"whole": 42, "real": 2.5, "truth": True, "nothing": None}, "chkfghij2"
     ),
-    Call("check_third", {"only": "one more"}, "chkklmno3"),
+    Call(
+        "check_nested",
+        {"list": [1, "two", False], "object": {"inner": {"deep": "yes"}}, "last": "end"},
+        "chkklmno3",
+    ),
 )
 
 _MARKS: dict[Hole, str] = {"name": "\ue000", "arguments": "\ue001", "id": "\ue002", "index": "\ue003"}
@@ -236,8 +230,12 @@ def _cut(tail: str, end_of_turn: str, opening: str) -> str:
     if not ending:
         return tail
     marker = next((tag for tag in tags(ending) if ending.startswith(tag)), ending)
-    if marker in tail:
-        return tail[: tail.index(marker)]
+    ends = [tail.index(marker)] if marker in tail else []
+    shared = common_suffix(tail.rstrip(), ending)
+    if shared:
+        ends.append(tail.rindex(shared))
+    if ends:
+        return tail[: min(ends)]
     # Some models end an answer with calls by another token than one of text.
     last = (tags(tail) or [""])[-1]
     closes = any(last in closings(tag) for tag in tags(opening))
@@ -253,9 +251,13 @@ def _holds(
     end_of_turn: str,
 ) -> bool:
     """Whether `syntax` reads what the template writes for other calls."""
-    groups: list[Sequence[Call]] = [[call] for call in _CHECKS]
+    # Some templates can't describe tools with arguments of all types.
+    checks = [call for call in _CHECKS if render(call) is not None]
+    groups = [[call] for call in checks]
     if syntax.parallel:
-        groups += [_CHECKS[:2], _CHECKS]
+        groups += [checks[:2], [*checks, TWO, ONE]]
+    if _CHECKS[0] not in checks:
+        return False
     for calls in groups:
         text = render(*calls)
         if text is None:
@@ -265,7 +267,7 @@ def _holds(
         if end is None or _cut(text[end:], end_of_turn, syntax.opening).strip():
             return False
     with_text = render(_CHECKS[0], content="Some words")
-    if with_text is None or "Some words" not in with_text:
-        return True  # the model is not used to say anything before a call
-    start = with_text.find(syntax.opening)
-    return start >= 0 and end_of_calls(syntax, with_text, _CHECKS[:1], style, start) is not None
+    if with_text is None or _CHECKS[0].name not in with_text or "Some words" not in with_text:
+        return True  # the template shows one of the two only
+    starts = [found.start() for found in re.finditer(re.escape(syntax.opening), with_text)]
+    return any(end_of_calls(syntax, with_text, _CHECKS[:1], style, at) is not None for at in starts)

@@ -21,7 +21,7 @@ _TYPES = {
     float: "number",
     list: "array",
     dict: "object",
-    type(None): "null",
+    type(None): "string",
 }
 
 
@@ -60,11 +60,12 @@ class Prober:
 
     def styles(self) -> list[Style]:
         """All ways of showing a call, the likeliest first."""
-        objects = self._caps["supports_object_arguments"]
+        # Where objects do, JSON text is printed in a makeshift way, or twice encoded.
+        forms = (True,) if self._caps["supports_object_arguments"] else (False, True)
         return [
             Style(form, null, named)
             for named in (False, True)
-            for form in (objects, not objects)
+            for form in forms
             for null in (True, False)
         ]
 
@@ -135,10 +136,7 @@ def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
 
 
 def _tool(call: Call) -> dict[str, Any]:
-    properties = {
-        key: {"type": _TYPES[type(value)], "description": "A probe"}
-        for key, value in call.arguments.items()
-    }
+    properties = {key: _schema(value) for key, value in call.arguments.items()}
     return {
         "type": "function",
         "function": {
@@ -151,6 +149,16 @@ def _tool(call: Call) -> dict[str, Any]:
             },
         },
     }
+
+
+def _schema(value: Json) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": _TYPES[type(value)], "description": "A probe"}
+    # Templates that write signatures in prose take the details for granted.
+    if isinstance(value, list):
+        schema["items"] = {"type": "string"}
+    if isinstance(value, dict):
+        schema["properties"] = {key: {"type": "string"} for key in value}
+    return schema
 
 
 _SOME_CALL = Call("some_tool", {"some_argument": ""}, "some00000")
