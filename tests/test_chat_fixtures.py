@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.chat.output import ToolCall
-from engine.chat.syntax import CallSyntax
+from engine.chat.syntax import TaggedArguments
 from engine.errors import EngineError
 from tests.chat_fixtures import (
     FIXTURES,
@@ -25,21 +25,25 @@ def render(given: Fixture, scenario: Scenario, **variables: Any) -> str:
     if given.typed_content and not given.string_content:
         messages = [
             {**message, "content": [{"type": "text", "text": message["content"]}]}
+            if message["content"] is not None
+            else message
             for message in messages
         ]
     tools = TOOLS if scenario not in ("system", "turns") else None
     return given.template().render(messages, tools=tools, variables={**given.thinking, **variables})
 
 
-def written(syntax: CallSyntax, calls: list[ToolCall]) -> str:
+def written(given: Fixture, calls: list[ToolCall]) -> str:
     """The text of `calls` by the ground truth."""
+    syntax = given.syntax.calls
+    assert syntax is not None
     texts = []
     for index, call in enumerate(calls):
         fills = {
             "name": call.name,
             "id": call.id,
             "index": str(index),
-            "arguments": _arguments(syntax, call.arguments),
+            "arguments": _arguments(given, syntax.tagged, call.arguments),
         }
         texts.append(
             "".join(part if isinstance(part, str) else fills[part.hole] for part in syntax.parts)
@@ -47,8 +51,11 @@ def written(syntax: CallSyntax, calls: list[ToolCall]) -> str:
     return syntax.begin + syntax.separator.join(texts) + syntax.end
 
 
-def _arguments(syntax: CallSyntax, arguments: str) -> str:
-    tagged = syntax.tagged
+def _arguments(given: Fixture, tagged: TaggedArguments | None, arguments: str) -> str:
+    if tagged is None and given.argument_indent is not None:
+        step, indent = given.argument_indent
+        pretty = json.dumps(json.loads(arguments), ensure_ascii=False, indent=step)
+        return pretty.replace("\n", "\n" + " " * indent)
     if tagged is None:
         return arguments
     return tagged.separator.join(
@@ -83,8 +90,7 @@ def test_what_is_said_is_in_the_prompt(given: Fixture) -> None:
 
 
 def test_calls_are_rendered_as_the_syntax_says(given: Fixture) -> None:
-    calls = given.syntax.calls
-    if calls is None or "calls" not in given.shown:
+    if given.syntax.calls is None or "calls" not in given.shown:
         return
     for answer in given.answers:
         wanted = answer.message.calls
@@ -97,7 +103,7 @@ def test_calls_are_rendered_as_the_syntax_says(given: Fixture) -> None:
         ]
         prompt = render(given, scenario)
         # Python's own spelling of a boolean is a habit of some templates, not of their models.
-        assert written(calls, named) in prompt.replace("\nTrue\n", "\ntrue\n")
+        assert written(given, named) in prompt.replace("\nTrue\n", "\ntrue\n")
 
 
 def test_answers_are_written_as_the_syntax_says(given: Fixture) -> None:
@@ -105,6 +111,8 @@ def test_answers_are_written_as_the_syntax_says(given: Fixture) -> None:
     if given.syntax.harmony:
         return
     for answer in given.answers:
+        if answer.bare:
+            continue
         rest = given.prompt_tail + answer.text
         message = answer.message
         if message.reasoning:
@@ -114,9 +122,7 @@ def test_answers_are_written_as_the_syntax_says(given: Fixture) -> None:
             assert rest.startswith(begin + message.reasoning + reasoning.end)
             rest = rest.removeprefix(begin + message.reasoning + reasoning.end)
         if message.calls:
-            calls = given.syntax.calls
-            assert calls is not None
-            text = written(calls, message.calls)
+            text = written(given, message.calls)
             assert rest.endswith(text)
             rest = rest.removesuffix(text)
         if message.content:
@@ -128,10 +134,12 @@ def test_answers_are_written_as_the_syntax_says(given: Fixture) -> None:
 
 def test_reasoning_is_rendered_where_it_is_kept(given: Fixture) -> None:
     reasoning = given.syntax.reasoning
-    prompt = render(given, "reasoning")
-    assert (THOUGHTS in prompt) == given.keeps_reasoning
+    scenarios: tuple[Scenario, ...] = ("thoughts, call", "thoughts, answer")
+    prompts = [render(given, each) for each in scenarios if each not in given.refuses]
+    assert any(THOUGHTS in prompt for prompt in prompts) == given.keeps_reasoning
     if given.keeps_reasoning and reasoning is not None:
-        assert reasoning.begin + THOUGHTS + reasoning.end in prompt
+        text = reasoning.begin + THOUGHTS + reasoning.end
+        assert any(text in prompt for prompt in prompts)
 
 
 def test_thoughts_in_the_generation_prompt(given: Fixture) -> None:
