@@ -20,9 +20,7 @@ _CHECKS = (
         {"text": 'it\'s "so": <a> & {b}\nünd \\ more', "other": "x"},
         "chkabcde1",
     ),
-    Call(
-        "check_scalars", {"whole": 42, "real": 2.5, "truth": True, "nothing": None}, "chkfghij2"
-    ),
+    Call("check_scalars", {"whole": 42, "real": 2.5, "truth": True, "nothing": None}, "chkfghij2"),
     Call(
         "check_nested",
         {"list": [1, "two", False], "object": {"inner": {"deep": "yes"}}, "last": "end"},
@@ -30,7 +28,12 @@ _CHECKS = (
     ),
 )
 
-_MARKS: dict[Hole, str] = {"name": "\ue000", "arguments": "\ue001", "id": "\ue002", "index": "\ue003"}
+_MARKS: dict[Hole, str] = {
+    "name": "\ue000",
+    "arguments": "\ue001",
+    "id": "\ue002",
+    "index": "\ue003",
+}
 _HOLES = {mark: hole for hole, mark in _MARKS.items()}
 _HOLE = re.compile("([\ue000-\ue003])")
 _INDEX_GUESSES = 8
@@ -110,8 +113,9 @@ def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | N
     _, first, middle, second, _, tail = pieces
     opening = pieces[0]
     tail = _cut(tail, end_of_turn, opening)
-    empty = _between(none, _NONE.name) if none is not None else None
-    split = _split_arguments(first, second, tail, empty and _cut(empty[1], end_of_turn, opening))
+    without = _between(none, _NONE.name) if none is not None else None
+    empty = None if without is None else _cut(without[1], end_of_turn, opening)
+    split = _split_arguments(first, second, tail, empty)
     if split is None:
         return None
     begin, end, separator = split

@@ -12,7 +12,7 @@ import msgspec
 
 from engine.chat.call_finding import ONE, TWO, find_calls, shows_calls
 from engine.chat.matching import objects_in
-from engine.chat.probing import Answer, Prober, Style
+from engine.chat.probing import USUAL, Answer, Prober, Style
 from engine.chat.syntax import OutputSyntax, Wrapper
 from engine.chat.tags import closings, common_prefix, common_suffix, openings, tags
 from engine.chat.template import ChatTemplate
@@ -53,26 +53,19 @@ def detect(template: ChatTemplate) -> OutputSyntax:
     """
     prober = Prober(template)
     plain = prober.answer(Answer(content=_CONTENT))
-    prompts = [prober.prompt(thinking) for thinking in (True, False)]
-    if plain is None or _CONTENT not in plain or prompts[0] is None or prompts[1] is None:
+    thinking, silent = prober.prompt(thinking=True), prober.prompt(thinking=False)
+    if plain is None or _CONTENT not in plain or thinking is None or silent is None:
         return OutputSyntax()
     before, _, ending = plain.partition(_CONTENT)
     if not ending.strip():
         ending = _end_of_turn(prober)
     shown = _shown_thoughts(prober)
-    style, calling = next(
-        (
-            (style, text)
-            for style in prober.styles()
-            if (text := shows_calls(prober, style)) is not None
-        ),
-        (None, ""),
-    )
-    everything = [plain, *prompts, calling, *((shown.before,) if shown else ())]
-    if any("<|channel|>" in text and "<|message|>" in text for text in everything if text):
+    calling = next(filter(None, (shows_calls(prober, style) for style in prober.styles())), "")
+    everything = [plain, thinking, calling, shown.before if shown else ""]
+    if any("<|channel|>" in text and "<|message|>" in text for text in everything):
         return OutputSyntax(harmony=True)
 
-    frame = _frame(prober, before, prompts, shown, calling)
+    frame = _frame(prober, before, thinking, silent, shown, calling)
     reasoning = _reasoning(frame, shown) if shown else None
     reasoning = reasoning or _prompted(frame, prober.source) or _stripped(prober)
     content = _content(frame, reasoning, ending, shown)
@@ -87,10 +80,8 @@ def detect(template: ChatTemplate) -> OutputSyntax:
         empty = (content.begin + content.end) if content.end else ""
         return rest.lstrip().removeprefix(empty) if empty else rest
 
-    calls = None
-    if style is not None:
-        for style in prober.styles():
-            calls = calls or find_calls(prober, style, body, end_of_turn)
+    found = (find_calls(prober, style, body, end_of_turn) for style in prober.styles())
+    calls = next(filter(None, found), None) if calling else None
     return OutputSyntax(reasoning, content, calls)
 
 
@@ -102,10 +93,9 @@ def _end_of_turn(prober: Prober) -> str:
 
 
 def _frame(
-    prober: Prober, before: str, prompts: list[str], shown: _Shown | None, calling: str
+    prober: Prober, before: str, thinking: str, silent: str, shown: _Shown | None, calling: str
 ) -> _Frame:
-    """`before` is what stands before the text of an answer, `calling` a whole answer with a call."""
-    thinking, silent = prompts
+    """`before` is what stands before the text of an answer, `calling` an answer with a call."""
     head = common_prefix(before, thinking)
     if 0 < len(before) - len(head) <= len(common_suffix(before, thinking)):
         # Something else comes before the prompt, and the same header after it.
@@ -122,7 +112,8 @@ def _frame(
     if head.strip() and head in silent:
         # Without thinking, the question may have been changed.
         silent = silent[silent.rindex(head) :]
-    return _Frame(head, *(text[len(common_prefix(head, text)) :] for text in (before, thinking, silent)))
+    rests = (text[len(common_prefix(head, text)) :] for text in (before, thinking, silent))
+    return _Frame(head, *rests)
 
 
 def _opened_calls(head: str, prober: Prober) -> str:
@@ -141,11 +132,11 @@ def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer
     """The ways of giving a template an answer with thoughts."""
     for calls in ((), (ONE,)):
         for key in ("reasoning_content", "reasoning", "thinking"):
-            for style in prober.styles()[:2] if calls else (Style(),):
+            for style in prober.styles()[:2] if calls else (USUAL,):
                 text = "" if calls else content
                 yield Answer(content=text, thoughts={key: thoughts}, calls=calls), style
     parts = [{"type": "thinking", "thinking": thoughts}, {"type": "text", "text": content}]
-    yield Answer(content=parts), Style()
+    yield Answer(content=parts), USUAL
 
 
 def _shown_thoughts(prober: Prober) -> _Shown | None:
@@ -159,9 +150,11 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
         if not (found and found_next):
             continue
         other = prober.answer(check, style, keep=True) or ""
-        next_text = "" if answer.calls else _CHECKED
-        if other.startswith(before + _CHECKED_THOUGHTS + between + next_text):
-            return _Shown(before, between, "" if answer.calls else after)
+        same = before + _CHECKED_THOUGHTS + between
+        if answer.calls and other.startswith(same + ONE.name):
+            return _Shown(before, between, "")
+        if not answer.calls and other == same + _CHECKED + after:
+            return _Shown(before, between, after)
     return None
 
 

@@ -41,6 +41,9 @@ class Style(msgspec.Struct, frozen=True):
     named_ids: bool = False  # ids name the function called
 
 
+USUAL = Style()
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message of a probe. `thoughts` are fields of the message that carry the
     reasoning."""
@@ -66,7 +69,7 @@ class Prober:
             Style(form, null, named)
             for named in (False, True)
             for form in forms
-            for null in (True, False)
+            for null in (False, True)
         ]
 
     def prompt(self, thinking: bool) -> str | None:
@@ -75,7 +78,7 @@ class Prober:
         return self._render([], [], True, variables)
 
     def answer(
-        self, answer: Answer, style: Style = Style(), *, keep: bool = False, followed: bool = False
+        self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
     ) -> str | None:
         """What stands after the question when it has been answered; None if the template fails
         or doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
