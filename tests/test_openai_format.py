@@ -135,9 +135,8 @@ def test_chat_chunks(
     top = head("chat.completion.chunk", model)
     chunks = ChatChunks(top, timings_per_token=timings, include_usage=include_usage)
     message = ChatMessage()
-    stream = [chunks.begin()]
-    for text in texts:
-        stream.append(chunks.event(ChatEvent(0, [Content(text)], delta(text), message)))
+    made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
+    stream = [chunks.begin(), *map(chunks.event, made)]
     left: list[ChatDelta] = [Content(rest)] if rest else []
     stream.append(chunks.event(ChatEvent(0, left, finished(rest, "limit"), message)))
     found = events(b"".join(stream))
