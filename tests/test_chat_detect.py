@@ -13,6 +13,7 @@ from engine.chat.tags import closings, common_prefix, common_suffix, openings
 from engine.chat.template import ChatTemplate
 from engine.errors import EngineError
 from tests.chat_fixtures import FIXTURES, Fixture
+from tests.hostile_templates import HOSTILE, Hostile
 
 CALLS: list[dict[str, Any]] = [
     {"city": "Zürich", "days": 2},
@@ -378,6 +379,18 @@ def test_odd_templates_have_no_calls(source: str) -> None:
     assert not found.harmony
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [hostile for hostile in HOSTILE if hostile.outcome in ("renders", "refused")],
+    ids=lambda hostile: hostile.name,
+)
+def test_templates_that_mean_harm(hostile: Hostile) -> None:
+    """Those that end by themselves; the others are stopped from outside."""
+    found = detect(ChatTemplate(hostile.source))
+    assert found == OutputSyntax()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # escapes that a cut made invalid
 @given(family=st.sampled_from(FIXTURES), data=st.data())
 @settings(max_examples=80, deadline=None)
 def test_damaged_templates(family: Fixture, data: st.DataObject) -> None:

@@ -54,8 +54,10 @@ def detect(template: ChatTemplate) -> OutputSyntax:
     """
     prober = Prober(template)
     plain = prober.answer(Answer(content=_CONTENT))
+    if plain is None or _CONTENT not in plain:
+        return OutputSyntax()
     thinking, silent = prober.prompt(thinking=True), prober.prompt(thinking=False)
-    if plain is None or _CONTENT not in plain or thinking is None or silent is None:
+    if thinking is None or silent is None:
         return OutputSyntax()
     before, _, ending = plain.partition(_CONTENT)
     if not ending.strip():
