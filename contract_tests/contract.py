@@ -53,7 +53,7 @@ def media_type(response: httpx.Response) -> str:
 
 
 def check(response: httpx.Response, status: int = 200) -> Any:
-    """The document in `response` (for a stream, the list of its events' documents).
+    """The document in `response` (for a stream, the list of its events' or lines' documents).
 
     Fails unless the response has the status `status`, and status, headers, content type and
     body are as the description says.
@@ -69,6 +69,8 @@ def check(response: httpx.Response, status: int = 200) -> Any:
     _check_headers(operation, status, response)
     if kind == lint.EVENT_STREAM:
         return check_stream(operation, list(read_events([response.content])))
+    if kind == lint.LINES:
+        return check_lines(described[kind], response.content)
     if kind != JSON:
         return response.content
     body = json.loads(response.content, parse_constant=_no_constant)
@@ -81,6 +83,17 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
     """The documents of a successful response's events, validated."""
     return check_events(answers(operation, 200)[lint.EVENT_STREAM], events)
+
+
+def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
+    """The documents of the lines of one whole stream, validated."""
+    *lines, rest = content.decode("utf-8").split("\n")
+    assert lines, "the stream has no lines"
+    assert not rest, f"the stream ended inside of a line: {rest:.300}"
+    for i, line in enumerate(lines):
+        problems = list(lint.line_errors(media, line))
+        assert not problems, f"line {i}, {line:.500}: {problems}"
+    return [json.loads(line) for line in lines]
 
 
 def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:
