@@ -86,14 +86,17 @@ def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
 
 
 def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
-    """The documents of the lines of one whole stream, validated."""
-    *lines, rest = content.decode("utf-8").split("\n")
+    """The documents of the lines of one whole stream, validated. Only the last can be an error."""
+    text = content.decode("utf-8")
+    lines = text.splitlines()  # which knows more ends of lines than the line feed
     assert lines, "the stream has no lines"
-    assert not rest, f"the stream ended inside of a line: {rest:.300}"
+    assert lines == text.split("\n")[:-1], f"not lines that end with line feeds: {text[-300:]!r}"
     for i, line in enumerate(lines):
         problems = list(lint.line_errors(media, line))
         assert not problems, f"line {i}, {line:.500}: {problems}"
-    return [json.loads(line) for line in lines]
+    documents = [json.loads(line) for line in lines]
+    assert not any("error" in document for document in documents[:-1]), "an error is not the end"
+    return documents
 
 
 def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:

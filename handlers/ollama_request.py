@@ -12,6 +12,8 @@ from engine.errors import invalid_request, not_supported
 
 _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
+_CONSTRAINTS = ("grammar", "json_schema", "response_format")
+_UNCONSTRAINED = (None, "", {"type": "text"})
 _RENAMED = {"num_predict": "n_predict", "num_keep": "n_keep", "stop": "stop"}
 SAMPLING = (
     "seed",
@@ -66,7 +68,7 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
     made |= _generation_options(body.get("options") or {})
     made |= _thinking(body)
     if (form := body.get("format")) not in (None, ""):
-        if any(body.get(name) for name in ("grammar", "json_schema", "response_format")):
+        if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
             raise invalid_request("format: not together with another way to say it")
         made["json_schema"] = {} if form == "json" else form
     if body.get("logprobs") and body.get("top_logprobs") is None:

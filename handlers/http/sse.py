@@ -33,8 +33,12 @@ def frame(data: Any, event: str | None = None) -> bytes:
 
 
 def line(data: Any) -> bytes:
-    """One line with `data` as JSON."""
-    return _encoder.encode(data) + b"\n"
+    """One line with `data` as JSON, also for readers to whom Unicode's separators end a line, as
+    to Python's `splitlines`, which Ollama's client reads with."""
+    text = _encoder.encode(data)
+    for separator in "\x85\u2028\u2029":
+        text = text.replace(separator.encode(), b"\\u%04x" % ord(separator))
+    return text + b"\n"
 
 
 def error_frame(failure: Failure) -> bytes:
