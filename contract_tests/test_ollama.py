@@ -228,6 +228,67 @@ def test_a_conversation_with_results_of_tools(client: Client) -> None:
     assert client.chat(MODEL, messages, options=SHORT).done
 
 
+LAMP = {
+    "type": "function",
+    "function": {
+        "name": "switch_lamp",
+        "description": "Switches the lamp.",
+        "parameters": {
+            "type": "object",
+            "properties": {"on": {"type": "boolean"}},
+            "required": ["on"],
+        },
+    },
+}
+
+
+class Insisting(httpx.HTTPTransport):
+    """Sends `tool_choice`, for which the client has no argument: the model has to call a tool
+    until there is a result."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        answered = any(message["role"] == "tool" for message in sent["messages"])
+        sent["tool_choice"] = "none" if answered else "required"
+        headers = {k: v for k, v in request.headers.items() if k.lower() != "content-length"}
+        return super().handle_request(
+            httpx.Request(request.method, request.url, headers=headers, json=sent)
+        )
+
+
+@pytest.mark.skipif(
+    not contract.is_served("create_ollama_chat", "tools"), reason="this version calls no tools"
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_agent(server: Server, stream: bool) -> None:
+    """Calls a tool, feeds the result back, and answers."""
+    messages: list[Any] = [{"role": "user", "content": "Lights on, please."}]
+    switched: list[bool] = []
+    with Client(**options_of(server), transport=Insisting()) as client:
+        for _ in range(2):
+            answer: Any = client.chat(
+                MODEL,
+                messages,
+                tools=[LAMP],
+                options={"num_predict": 300, "temperature": 0},
+                stream=stream,
+            )
+            pieces = list(answer) if stream else [answer]
+            assert pieces[-1].done
+            calls = [call for piece in pieces for call in piece.message.tool_calls or ()]
+            if not calls:
+                break
+            messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+            for call in calls:
+                assert call.function.name == "switch_lamp"
+                assert isinstance(call.function.arguments["on"], bool)
+                switched.append(call.function.arguments["on"])
+                result = {"role": "tool", "tool_name": call.function.name, "content": "done"}
+                messages.append(result)
+    assert switched
+    assert messages[-1]["role"] == "tool", "the second answer is a text"
+
+
 # ---- errors ------------------------------------------------------------------------------
 
 
@@ -265,6 +326,10 @@ def test_other_clients_get_the_envelope(server: Server) -> None:
         for headers in (NATIVE, {"Accept": "application/x-ndjson"}):
             response = server.post(path, wrong, headers=headers)
             assert isinstance(contract.check(response, 400)["error"], str)
+    media = {**NATIVE, "Content-Type": "text/plain"}
+    assert isinstance(
+        contract.check(server.post(CHAT, content=b"{}", headers=media), 415)["error"], str
+    )
     # A path of another API is not Ollama's, whoever asks.
     response = server.post("/v1/chat/completions", {}, headers=NATIVE)
     contract.check_envelope(response, 400, "invalid_request_error")
