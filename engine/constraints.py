@@ -9,29 +9,35 @@ Compiling happens in a thread with a stack of its own, because llguidance's recu
 as the schema's references; masks are computed in a small pool while the model decodes.
 """
 
+import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
 from engine import gbnf, json_schema
 from engine.backend import Model
 from engine.gbnf import GrammarError
+from engine.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
 from engine.tokens import TokenArray
+from engine.triggers import TriggerSearch
+from engine.vocabulary import Vocabularies, Vocabulary
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 T = TypeVar("T")
-Kind = Literal["grammar", "json_schema"]
+Kind = Literal["grammar", "json_schema", "answer"]
 
 CACHED = 64  # compiled grammars that are kept
 MASK_THREADS = 2
@@ -55,7 +61,15 @@ _JSON_OPTIONS: "JsonCompileOptions" = {
     "lenient": False,
     "coerce_one_of": False,
 }
-_WHAT: dict[Kind, str] = {"grammar": "grammar", "json_schema": "JSON schema"}
+_WHAT: dict[Kind, str] = {
+    "grammar": "grammar",
+    "json_schema": "JSON schema",
+    "answer": "the constraint of the answer",
+}
+
+
+class _SchemaError(Exception):
+    """What is wrong with one of the schemas of an answer, which it names."""
 
 
 class ConstraintError(Exception):
@@ -74,10 +88,27 @@ class _Mask:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A grammar before its first token; never advanced itself."""
+    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones."""
 
     matcher: LLMatcher
     mask: _Mask
+    vocabulary: Vocabulary
+    waiting: Waiting | None
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """Everything that a compiled grammar depends on. `shown` are the control tokens that are
+    text for it; `triggers` of a lazy one."""
+
+    kind: Kind
+    text: str
+    schemas: dict[str, NamedSchema] = {}
+    shown: list[int] = []
+    triggers: list[GrammarTrigger] = []
+
+    @property
+    def key(self) -> bytes:
+        return blake2b(msgspec.msgpack.encode(self)).digest()
 
 
 class Constraint:
@@ -85,6 +116,7 @@ class Constraint:
 
     def __init__(self, compiled: _Compiled, compiler: "Compiler") -> None:
         self._matcher = compiled.matcher.deep_copy()
+        self._vocabulary = compiled.vocabulary
         self._compiler = compiler
         self._mask = compiled.mask
         self._pending: Future[_Mask] | None = None
@@ -113,8 +145,15 @@ class Constraint:
 
         Raises ConstraintError.
         """
+        return self._consume([token])
+
+    def spell(self, text: bytes) -> bool:
+        """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
+        return self._consume(self._vocabulary.spelled(text))
+
+    def _consume(self, tokens: list[int]) -> bool:
         mask = self._current()
-        if not self._matcher.consume_token(token):
+        if not self._matcher.consume_tokens(tokens):
             raise ConstraintError(_reason(self._matcher))
         if self._matcher.is_stopped():
             return True
@@ -133,34 +172,91 @@ class Compiler:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._tokenizer: LLTokenizer | None = None
         self._eog = np.array(sorted(model.eog), np.int32)
         self._cache: OrderedDict[bytes, _Compiled | GrammarError] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._vocabularies = Vocabularies(model, self._closed)
         self._thread = _DeepThread()
         self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
 
     def prepare(self) -> None:
         """Read the vocabulary in the background, so that the first request needn't wait."""
-        self._thread.submit(self._read_vocabulary)
+        self._thread.submit(self._vocabularies.get)
 
-    def constraint(self, grammar: str, schema: str | None) -> Constraint | None:
-        """The constraint of a grammar in GBNF or of a JSON schema; None without either.
+    def guide(self, params: GenerationParams) -> Guide | None:
+        """What the grammar or the schema of `params`, and its limit of thinking, let a text be;
+        None if that is anything. `params.preserved_tokens` are ids.
 
         The first use of a text compiles it, which may take a second. Raises GrammarError.
         """
-        if not grammar and not schema:
+        constraint = self._constraint(params)
+        answer = params.answer
+        if answer is None or answer.thoughts is None or answer.reasoning_budget < 0:
+            return constraint
+        vocabulary = self._thread.submit(lambda: self._vocabularies.get(_shown(params))).result()
+        closing = self._model.tokenize(
+            answer.thoughts.end.encode(), add_special=False, parse_special=True
+        ).tolist()
+        limit = answer.reasoning_budget
+        return ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
+
+    def _constraint(self, params: GenerationParams) -> Guide | None:
+        source = self._source(params)
+        if source is None:
             return None
-        kind: Kind = "grammar" if grammar else "json_schema"
-        text = grammar or schema or ""
-        key = kind.encode() + blake2b(text.encode("utf-8", "surrogatepass")).digest()
+        key = source.key
         found = self._cached(key)
         if found is None:
-            found = self._thread.submit(lambda: self._compile_once(key, kind, text)).result()
+            found = self._thread.submit(lambda: self._compile_once(key, source)).result()
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
-        return Constraint(found, self)
+        if found.waiting is None:
+            return Constraint(found, self)
+        compiled = found
+        thoughts = params.answer.thoughts if params.answer else None
+        search = TriggerSearch(source.triggers, thoughts)
+        texts = compiled.vocabulary.texts
+        return LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
+
+    def _source(self, params: GenerationParams) -> _Source | None:
+        """Raises GrammarError."""
+        answer = params.answer or AnswerRules()
+        kind: Kind
+        if answer.lark:
+            kind, text = "answer", answer.lark
+        elif params.grammar:
+            kind, text = "grammar", params.grammar
+        elif params.json_schema:
+            kind, text = "json_schema", params.json_schema
+        else:
+            return None
+        shown = _shown(params)
+        if not params.grammar_lazy:
+            return _Source(kind, text, answer.schemas, sorted(shown))
+        triggers = params.grammar_triggers
+        if not triggers:
+            raise GrammarError("a lazy grammar needs grammar_triggers")
+        for trigger in triggers:
+            self._check_trigger(trigger, shown)
+        # A grammar describes texts: a token that starts it has to be one.
+        tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
+        return _Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
+
+    def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
+        model = self._model
+        if not trigger.text:
+            if not 0 <= trigger.token < model.n_vocab:
+                raise GrammarError(f"grammar_triggers: there is no token {trigger.token}")
+            if trigger.token in model.eog:
+                raise GrammarError(f"grammar_triggers: the token {trigger.token} ends the text")
+            return
+        ids = model.tokenize(trigger.text.encode(), add_special=False, parse_special=True)
+        if len(ids) == 1 and model.is_hidden(int(ids[0])) and int(ids[0]) not in shown:
+            raise GrammarError(
+                f"grammar_triggers: {trigger.text!r} is a control token, which shows in the "
+                "text only if it is one of preserved_tokens"
+            )
 
     def close(self) -> None:
         """Wait for the threads: what they use is the model's."""
@@ -170,35 +266,15 @@ class Compiler:
 
     # ---- in the compiler's thread --------------------------------------------------------
 
-    def _read_vocabulary(self) -> LLTokenizer:
-        if self._tokenizer is None:
-            model = self._model
-            vocabulary, tokenize = model.tokenizer_addresses()
-            self._tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # no stub
-                tokens=list(self._lexemes()),
-                vocab_ptr=vocabulary,
-                tokenize_fptr=tokenize,
-                eos_token=self._eog.tolist(),
-            )
-        return self._tokenizer
-
-    def _lexemes(self) -> Iterator[bytes]:
-        """The bytes of every token. What doesn't show in a text can't follow a grammar either:
-        such tokens begin with a byte that occurs in no text."""
-        for token in range(self._model.n_vocab):
-            if self._closed.is_set():
-                raise GrammarError("the server is shutting down")
-            hidden = not self._model.piece(token, special=False)
-            piece = self._model.piece(token, special=True)
-            yield b"\xff" + piece if hidden and piece else piece
-
-    def _compile_once(self, key: bytes, kind: Kind, text: str) -> _Compiled | GrammarError:
+    def _compile_once(self, key: bytes, source: _Source) -> _Compiled | GrammarError:
         found = self._cached(key)
         if found is None:
             try:
-                found = self._compile(kind, text)
+                found = self._compile(source)
             except GrammarError as error:
-                found = GrammarError(f"Failed to parse {_WHAT[kind]}: {error}")
+                found = GrammarError(f"Failed to parse {_WHAT[source.kind]}: {error}")
+            except _SchemaError as error:
+                found = GrammarError(str(error))
             with self._lock:
                 self._cache[key] = found
                 if len(self._cache) > CACHED:
@@ -211,20 +287,54 @@ class Compiler:
                 self._cache.move_to_end(key)
             return found
 
-    def _compile(self, kind: Kind, text: str) -> _Compiled:
-        if kind == "grammar":
-            source = LLMatcher.grammar_from_lark(gbnf.to_lark(text, self._token_id))
-        else:
-            source = LLMatcher.grammar_from_json_schema(
-                json_schema.prepare(text), overrides=_JSON_OPTIONS
-            )
-        matcher = LLMatcher(self._read_vocabulary(), source, log_level=0, limits=_LIMITS)
+    def _compile(self, source: _Source) -> _Compiled:
+        vocabulary = self._vocabularies.get(frozenset(source.shown))
+        try:
+            matcher, mask = self._begin(vocabulary, self._translated(source))
+        except GrammarError:
+            self._blame(vocabulary, source)
+            raise
+        waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
+        return _Compiled(matcher, mask, vocabulary, waiting)
+
+    def _begin(self, vocabulary: Vocabulary, grammar: str) -> tuple[LLMatcher, _Mask]:
+        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise GrammarError(_reason(matcher))
         try:
-            return _Compiled(matcher, self._next(matcher, None))
+            return matcher, self._next(matcher, None)
         except ConstraintError as error:
             raise GrammarError(str(error)) from None
+
+    def _translated(self, source: _Source) -> str:
+        """In the notation of llguidance. Raises GrammarError and _SchemaError."""
+        match source.kind:
+            case "grammar":
+                lark = gbnf.to_lark(source.text, self._token_id)
+            case "json_schema":
+                if not source.shown:
+                    return _from_schema(source.text)
+                grammars = [{"name": "schema", "json_schema": _prepared(source.text)}]
+                return _grammars("start: @schema\n", grammars, source)
+            case "answer":
+                grammars = []
+                for name, named in source.schemas.items():
+                    try:
+                        prepared = _prepared(named.schema)
+                    except GrammarError as error:
+                        raise _SchemaError(f"Failed to parse {named.name}: {error}") from None
+                    grammars.append({"name": name, "json_schema": prepared})
+                lark = source.text
+                return _grammars(lark, grammars, source)
+        return _grammars(lark, [], source)
+
+    def _blame(self, vocabulary: Vocabulary, source: _Source) -> None:
+        """Raises _SchemaError if one of several schemas is at fault by itself."""
+        for named in source.schemas.values():
+            try:
+                self._begin(vocabulary, _from_schema(named.schema))
+            except GrammarError as error:
+                raise _SchemaError(f"Failed to parse {named.name}: {error}") from None
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -278,6 +388,26 @@ class _DeepThread:
         with self._lock:
             if self._executor is not None:
                 self._executor.shutdown(cancel_futures=True)
+
+
+def _shown(params: GenerationParams) -> frozenset[int]:
+    return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
+
+
+def _from_schema(text: str) -> str:
+    return LLMatcher.grammar_from_json_schema(json_schema.prepare(text), overrides=_JSON_OPTIONS)
+
+
+def _prepared(text: str) -> dict[str, Any]:
+    """A schema that carries the options with it, as one of several grammars."""
+    schema: dict[str, Any] = json.loads(json_schema.prepare(text))
+    return {"x-guidance": _JSON_OPTIONS, **schema}
+
+
+def _grammars(lark: str, others: list[dict[str, Any]], source: _Source) -> str:
+    # A text that is forced would be spelled out, although one control token says the same.
+    options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
+    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others]})
 
 
 def _reason(matcher: LLMatcher) -> str:
