@@ -194,7 +194,7 @@ def test_schemas_may_be_lazy_too(engine: Engine, model: Model) -> None:
     for token in model.tokenize(b'So: {"a": 7', add_special=False, parse_special=False):
         assert not guide.advance(int(token))
     assert guide.allowed is not None
-    assert set(model.piece(int(token), special=False)[:1] for token in guide.allowed) <= {
+    assert {model.piece(int(token), special=False)[:1] for token in guide.allowed} <= {
         *(b" ", b"\n", b",", b"}")
     }
 
@@ -239,10 +239,11 @@ def fields(params: GenerationParams) -> dict[str, Any]:
 
 
 def test_a_trigger_in_a_text(engine: Engine) -> None:
-    word = finish(engine, n_predict=9).text[-3:]  # ends where a token does
-    grammar = f'root ::= "{word}" "[" [0-9]{{3}} "]"'
-    result = finish(engine, **fields(lazy(grammar=grammar, grammar_triggers=[trigger(word)])))
-    assert re.search(re.escape(word) + r"\[[0-9]{3}\]$", result.text)
+    bias = [("<", 20.0), (">", 5.0)]
+    assert "<<<" in finish(engine, logit_bias=bias).text
+    options = lazy(grammar='root ::= "<<<" "[" [0-9]{3} "]"', grammar_triggers=[trigger("<<<")])
+    result = finish(engine, **fields(options), logit_bias=bias)
+    assert re.fullmatch(r".*?<<<\[[0-9]{3}\]", result.text, re.DOTALL)
     assert result.stop_type == "eos"
 
 
