@@ -218,6 +218,39 @@ class _Preparation:
                 total += MAX_DEPTH
         if total > MAX_REFERENCED_DEPTH:
             raise GrammarError("the definitions are nested too deep through their references")
+        if circle := _circle({name: _at_pointer(prepared, name) for name in self._references}):
+            raise GrammarError(f"no text can match: {circle!r} refers to nothing but itself")
+
+
+def _circle(targets: Mapping[str, Any]) -> str | None:
+    """A reference whose target has to follow itself before anything else, if there is one.
+    `targets` are the schemas that references name."""
+    done: set[str] = set()
+    for start in targets:
+        path: dict[str, Iterator[str]] = {start: _in_place(targets[start])}
+        while path:
+            name = next(reversed(path))
+            for further in path[name]:
+                if further in path:
+                    return further
+                if further in targets and further not in done:
+                    path[further] = _in_place(targets[further])
+                    break
+            else:
+                done.add(name)
+                del path[name]
+    return None
+
+
+def _in_place(schema: Any) -> Iterator[str]:
+    """The references to what a value has to follow as a whole."""
+    todo = [schema]
+    while todo:
+        schema = todo.pop()
+        if isinstance(schema, dict):
+            todo += schema.get("allOf", [])
+            if "$ref" in schema:
+                yield schema["$ref"]
 
 
 def _at_pointer(document: Any, reference: str) -> Any:

@@ -242,8 +242,13 @@ class _Answer:
     def text(self, body: str) -> str:
         """The text of an answer, which is `body`. Models leave its markers out at times."""
         content = self._syntax.content
-        begin = content.begin.strip().removeprefix(self._text_begun)
-        return sequence(optional(literal(begin)), body, optional(literal(content.end.strip())))
+        begin = content.begin.lstrip().removeprefix(self._text_begun)
+        space = f"{self.lark.terminal(_SPACE)}?" if begin[-1:].isspace() else ""
+        return sequence(
+            optional(sequence(literal(begin.rstrip()), space)),
+            body,
+            optional(literal(content.end.strip())),
+        )
 
     def after_thoughts(self, body: str, thinking: bool) -> str:
         reasoning = self._syntax.reasoning

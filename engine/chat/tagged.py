@@ -39,7 +39,7 @@ _WHOLE = frozenset(
 _STRING_WORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
 # What JSON of a type begins with.
 _FIRST = {
-    **{"number": "-0-9", "integer": "-0-9", "boolean": "tf", "null": "n"},
+    **{"number": r"\-0-9", "integer": r"\-0-9", "boolean": "tf", "null": "n"},
     **{"array": r"\[", "object": r"\{"},
 }
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_-]{0,63}/"
