@@ -115,11 +115,11 @@ SYNTAXES: dict[str, tuple[OutputSyntax, str]] = {
         OutputSyntax(
             calls=CallSyntax(
                 parts=(
-                    '    {\n        "name": "',
+                    '  {\n    "name": "',
                     NAME,
-                    '",\n        "args": ',
+                    '",\n    "args": ',
                     ARGUMENTS,
-                    "\n    }",
+                    "\n  }",
                 ),
                 begin="Action:\n```json\n[\n",
                 separator=",\n",

@@ -90,7 +90,7 @@ def answer_grammar(
     functions = _functions(tools, tool_name)
     if not functions and schema is None:
         return None
-    required = required or tool_name is not None
+    required = bool(functions) and (required or tool_name is not None)
     answer = _Harmony() if syntax.harmony else _Answer(syntax, prompt)
     lazy = bool(functions) and not required and schema is None
     if lazy:
