@@ -5,11 +5,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol import Finished
 from handlers.answers import JSONAnswer
-from handlers.batch import Batch
+from handlers.chat_request import chat_request
+from handlers.chat_run import ChatBatch, count_tokens, prepare
 from handlers.choices import texts_per_prompt
-from handlers.generation import Prompt, generation_params
+from handlers.generation import generation_params
 from handlers.http.disconnect import until_disconnect
 from handlers.http.sse import DONE, event_stream
 from handlers.native_format import NativeFormat
@@ -26,9 +26,10 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     current = runtime()
     params = generation_params(body, current.options.generation_defaults())
     probabilities = chat_probabilities(body, params)
+    n = texts_per_prompt(body, [None])
     engine = await current.supervisor.engine()
-    prompts: list[Prompt] = [[await chat_prompt(current, engine, body)]]
-    n = texts_per_prompt(body, prompts)
+    prepared = await prepare(current, engine, chat_request(body, current.options), params)
+    params = prepared.params
     model = body.get("model") or current.model_id
     native = None
     if verbose := wants_verbose(body, current.options):
@@ -50,30 +51,39 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
             probabilities=probabilities,
             native=native,
         )
-        async with Batch(engine, prompts, params, n=n, echo_prompt=verbose) as batch:
+        async with ChatBatch(engine, prepared, n=n, echo_prompt=verbose) as batch:
             begun: set[int] = set()
-            async for index, event in batch.events():
-                if index not in begun:
+            async for event in batch.events():
+                if event.index not in begun:
                     # Not before the engine has taken the request: an error comes alone.
-                    begun.add(index)
-                    yield chunks.begin(index)
-                if isinstance(event, Finished):
-                    yield chunks.finish(event, index)
-                elif event.text or event.progress:
-                    yield chunks.delta(event, index)
+                    begun.add(event.index)
+                    yield chunks.begin(event.index)
+                if data := chunks.event(event):
+                    yield data
         yield DONE
 
     if params.stream:
         return event_stream(events())
-    async with Batch(engine, prompts, params, n=n, echo_prompt=verbose) as batch:
-        results = await until_disconnect(batch.results())
+    async with ChatBatch(engine, prepared, n=n, echo_prompt=verbose) as batch:
+        answers = await until_disconnect(batch.answers())
     answer = chat_completion(
-        head("chat.completion", model), results, probabilities=probabilities, native=native
+        head("chat.completion", model), answers, probabilities=probabilities, native=native
     )
     return JSONAnswer(answer)
 
 
 create_chat_completion_unversioned = create_chat_completion
+
+
+async def count_chat_tokens(body: dict[str, Any]) -> Response:
+    """`{"input_tokens": ...}`: the length of the prompt that a chat completion would have."""
+    current = runtime()
+    engine = await current.supervisor.engine()
+    n = await count_tokens(current, engine, chat_request(body, current.options))
+    return JSONAnswer({"input_tokens": n})
+
+
+count_chat_tokens_unversioned = count_chat_tokens
 
 
 async def apply_template(body: dict[str, Any]) -> Response:

@@ -7,13 +7,13 @@ import msgspec
 
 from engine.errors import invalid_request
 from engine.params import RANDOM_SEED, GenerationParams
-from engine.protocol import Finished, Prompt
+from engine.protocol import Finished
 from handlers.probabilities import mean_log_probability
 
 MAX_TEXTS = 4096  # of one request
 
 
-def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[Prompt]) -> int:
+def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
     """How many texts `body` wants for each of its prompts; `n_cmpl` wins over `n`.
 
     Raises EngineError (invalid_request_error) if those are too many together.

@@ -11,9 +11,18 @@ from typing import Any
 
 import msgspec
 
+from engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+)
 from engine.options import Options
-from engine.protocol import Delta, Finished, StopType, Timings
+from engine.protocol import Delta, Finished, StopType, Timings, TokenProbs
 from handlers.answers import build_info
+from handlers.chat_run import ChatAnswer, ChatEvent, finish_reason
 from handlers.generation import timings_json
 from handlers.native_format import NativeFormat, progress_json
 from handlers.probabilities import Probabilities
@@ -40,7 +49,7 @@ def head(object_: str, model: str) -> dict[str, Any]:
     }
 
 
-def finish_reason(stop_type: StopType) -> str:
+def text_finish_reason(stop_type: StopType) -> str:
     return "stop" if stop_type in ("eos", "word") else "length"
 
 
@@ -74,7 +83,7 @@ def text_completion(
             "text": result.text,
             "index": index,
             "logprobs": probabilities.logprobs(result.probs) if probabilities else None,
-            "finish_reason": finish_reason(result.stop_type),
+            "finish_reason": text_finish_reason(result.stop_type),
         }
         for index, result in enumerate(results)
     ]
@@ -83,23 +92,42 @@ def text_completion(
 
 def chat_completion(
     head: dict[str, Any],
-    results: list[Finished],
+    answers: list[ChatAnswer],
     *,
     probabilities: Probabilities | None = None,
     native: NativeFormat | None = None,
 ) -> dict[str, Any]:
-    """The answer of /v1/chat/completions, with a choice for each result."""
+    """The answer of /v1/chat/completions, with a choice for each of `answers`."""
+    results = [answer.finished for answer in answers]
     choices: list[dict[str, Any]] = []
-    for index, result in enumerate(results):
+    for index, answer in enumerate(answers):
         choice = {
-            "finish_reason": finish_reason(result.stop_type),
+            "finish_reason": answer.finish_reason,
             "index": index,
-            "message": {"role": "assistant", "content": result.text},
+            "message": chat_message(answer.message),
         }
         if probabilities:
-            choice["logprobs"] = probabilities.logprobs(result.probs)
+            choice["logprobs"] = probabilities.logprobs(answer.finished.probs)
         choices.append(choice)
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
+
+
+def chat_message(message: ChatMessage) -> dict[str, Any]:
+    """A message of the assistant. `content` is null if there are calls and no text."""
+    made: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if message.reasoning:
+        made["reasoning_content"] = message.reasoning
+    if message.calls:
+        made["content"] = message.content or None
+        made["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.calls
+        ]
+    return made
 
 
 def _whole(
@@ -168,7 +196,7 @@ class TextChunks:
             "text": result.text,
             "index": index,
             "logprobs": logprobs,
-            "finish_reason": finish_reason(result.stop_type),
+            "finish_reason": text_finish_reason(result.stop_type),
         }
         chunk = {
             "choices": [choice],
@@ -203,32 +231,37 @@ class ChatChunks:
         self._probabilities = probabilities
         self._native = native
         self._results: list[Finished] = []
+        self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
 
     def begin(self, index: int = 0) -> bytes:
         """Who speaks; before any text."""
-        delta = b'data: {"choices":[{"index":%d,"delta":{"role":"assistant","content":null}'
-        return b"".join((delta % index, self._tail, b"}\n\n"))
+        return self._chunk(index, b'{"role":"assistant","content":null}')
 
-    def delta(self, event: Delta, index: int = 0) -> bytes:
-        if event.progress:
-            delta = b'data: {"choices":[{"index":%d,"delta":{}' % index
-            timings = _timings(event.timings) if self._with_timings else b""
-            return b"".join((delta, self._tail, timings, _progress(event), b"}\n\n"))
-        return self._text(event, index)
+    def event(self, event: ChatEvent) -> bytes:
+        """Everything that one event of the engine gives rise to; maybe nothing."""
+        source, index = event.source, event.index
+        if source.probs:
+            self._probs.setdefault(index, []).extend(source.probs)
+        timings = _timings(source.timings) if self._with_timings else b""
+        if isinstance(source, Delta) and source.progress:
+            return self._chunk(index, b"{}", timings + _progress(source))
+        parts = [self._chunk(index, _delta(delta), timings) for delta in event.deltas]
+        if isinstance(source, Finished):
+            parts.append(self._finish(source, event.message, index))
+        return b"".join(parts)
 
-    def finish(self, result: Finished, index: int = 0) -> bytes:
-        """The end of one choice: text that no delta has carried, then a chunk with the reason
-        of the end. The counts of tokens come in one more chunk, without choices, after the
-        last choice if the client asked for them. `timings` are in the very last."""
+    def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
+        """The end of one choice: a chunk with the reason of the end. The counts of tokens come
+        in one more chunk, without choices, after the last choice if the client asked for them.
+        `timings` are in the very last."""
         self._results.append(result)
-        parts = [self._text(result, index)] if result.text else []
         choice: dict[str, Any] = {
             "index": index,
             "delta": {},
-            "finish_reason": finish_reason(result.stop_type),
+            "finish_reason": finish_reason(message, result),
         }
-        if self._probabilities and result.probs and not result.text:
-            choice["logprobs"] = self._probabilities.logprobs(result.probs)
+        if self._probabilities and (probs := self._probs.pop(index, None)):
+            choice["logprobs"] = self._probabilities.logprobs(probs)
         chunks: list[dict[str, Any]] = [{"choices": [choice], **self._head}]
         if self._native:
             chunks[0]["__verbose"] = self._native.result(index, result)
@@ -236,21 +269,35 @@ class ChatChunks:
             total = usage(self._results, self._results[:1])
             chunks.append({"choices": [], **self._head, "usage": total})
         chunks[-1]["timings"] = timings_json(result.timings)
-        parts += [b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks]
-        return b"".join(parts)
+        return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks)
 
-    def _text(self, event: Delta | Finished, index: int) -> bytes:
-        return b"".join(
-            (
-                b'data: {"choices":[{"index":%d,"delta":{"content":' % index,
-                _encode(event.text),
-                b"}",
-                b',"logprobs":' + _logprobs(self._probabilities, event) if event.probs else b"",
-                self._tail,
-                _timings(event.timings) if self._with_timings else b"",
-                b"}\n\n",
-            )
-        )
+    def _chunk(self, index: int, delta: bytes, more: bytes = b"") -> bytes:
+        probs = self._probs.pop(index, None) if self._probs else None
+        logprobs = b""
+        if probs and self._probabilities:
+            logprobs = b',"logprobs":' + _encode(self._probabilities.logprobs(probs))
+        begin = b'data: {"choices":[{"index":%d,"delta":' % index
+        return b"".join((begin, delta, logprobs, self._tail, more, b"}\n\n"))
+
+
+def _delta(delta: ChatDelta) -> bytes:
+    """The JSON of OpenAI's `delta`."""
+    match delta:
+        case Content(text):
+            return b'{"content":' + _encode(text) + b"}"
+        case Reasoning(text):
+            return b'{"reasoning_content":' + _encode(text) + b"}"
+        case CallStart(index, id, name):
+            call = {
+                "index": index,
+                "id": id,
+                "type": "function",
+                "function": {"name": name, "arguments": ""},
+            }
+            return _encode({"tool_calls": [call]})
+        case CallArguments(index, text):
+            call = {"index": index, "function": {"arguments": text}}
+            return _encode({"tool_calls": [call]})
 
 
 def _timings(timings: Timings) -> bytes:

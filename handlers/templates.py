@@ -9,10 +9,11 @@ from engine.chat.caps import Caps, probe
 from engine.chat.conversation import adapted, conversation, pairs
 from engine.chat.template import BUILTIN_NAMES, CHATML, ChatTemplate
 from engine.client import EngineClient
-from engine.errors import EngineError, invalid_request
+from engine.errors import EngineError
 from engine.options import Options
 from engine.options.files import read_text
 from engine.protocol import ModelInfo
+from handlers.chat_request import template_variables
 from handlers.runtime import Runtime
 
 LONG = 1000  # messages: rendering more takes milliseconds, which others shall not wait for
@@ -72,7 +73,7 @@ async def chat_prompt(current: Runtime, engine: EngineClient, body: Mapping[str,
     source = template_source(current.options, info)
     if renders_with_jinja(current.options, source):
         template = compiled(current, info, source)
-        variables = _variables(current.options, body)
+        variables = template_variables(body, current.options)
 
         def render() -> str:
             return template.render(
@@ -95,16 +96,3 @@ def without_special(text: str, info: ModelInfo) -> str:
     if info.add_eos and info.eos_token:
         text = text.removesuffix(info.eos_token)
     return text
-
-
-def _variables(options: Options, body: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template may read beside the messages: the request's over the server's."""
-    variables = {**options.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
-    effort = body.get("reasoning_effort")
-    if effort == "none":
-        variables["enable_thinking"] = False
-    elif effort is not None:
-        variables["reasoning_effort"] = effort
-    if not isinstance(variables.get("enable_thinking", True), bool):
-        raise invalid_request("chat_template_kwargs: enable_thinking is true or false")
-    return variables

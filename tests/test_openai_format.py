@@ -6,15 +6,25 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+    ToolCall,
+)
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished, StopType, Timings
+from handlers.chat_run import ChatAnswer, ChatEvent, finish_reason
 from handlers.openai_format import (
     ChatChunks,
     TextChunks,
     chat_completion,
-    finish_reason,
     head,
     text_completion,
+    text_finish_reason,
     usage,
 )
 
@@ -53,12 +63,16 @@ def events(data: bytes) -> list[Any]:
 
 
 def test_finish_reasons() -> None:
-    assert [finish_reason(s) for s in ("eos", "word", "limit", "none")] == [
+    assert [text_finish_reason(s) for s in ("eos", "word", "limit", "none")] == [
         "stop",
         "stop",
         "length",
         "length",
     ]
+    called = ChatMessage(calls=[ToolCall("c", "f", "{}")])
+    assert finish_reason(ChatMessage("a"), finished()) == "stop"
+    assert finish_reason(called, finished()) == "tool_calls"
+    assert finish_reason(called, finished(stop_type="limit")) == "length"
 
 
 def test_ids_differ_between_requests() -> None:
@@ -85,7 +99,8 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
 
-    answer = chat_completion(head("chat.completion", model), [finished(texts[0], "limit")])
+    answered = ChatAnswer(ChatMessage(texts[0]), finished(texts[0], "limit"))
+    answer = chat_completion(head("chat.completion", model), [answered])
     assert answer["choices"] == [
         {
             "index": 0,
@@ -119,8 +134,11 @@ def test_chat_chunks(
 ) -> None:
     top = head("chat.completion.chunk", model)
     chunks = ChatChunks(top, timings_per_token=timings, include_usage=include_usage)
-    stream = [chunks.begin(), *(chunks.delta(delta(text)) for text in texts)]
-    stream.append(chunks.finish(finished(rest, "limit")))
+    message = ChatMessage()
+    made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
+    stream = [chunks.begin(), *map(chunks.event, made)]
+    left: list[ChatDelta] = [Content(rest)] if rest else []
+    stream.append(chunks.event(ChatEvent(0, left, finished(rest, "limit"), message)))
     found = events(b"".join(stream))
     assert all(chunk.items() >= top.items() for chunk in found)
 
@@ -141,3 +159,37 @@ def test_chat_chunks(
     assert deltas[0] == {"role": "assistant", "content": None}
     assert [d["content"] for d in deltas[1:]] == [*texts, *([rest] if rest else [])]
     assert all(("timings" in chunk) == timings for chunk in found[1:])
+
+
+def test_thoughts_and_calls_in_an_answer() -> None:
+    message = ChatMessage("", "Hm.", [ToolCall("c1", "f", '{"a":1}')])
+    answer = chat_completion(head("chat.completion", "m"), [ChatAnswer(message, finished())])
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "Hm.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+        ],
+    }
+
+
+def test_thoughts_and_calls_in_a_stream() -> None:
+    chunks = ChatChunks(head("chat.completion.chunk", "m"))
+    deltas: list[ChatDelta] = [Reasoning("Hm."), CallStart(0, "c1", "f"), CallArguments(0, "{}")]
+    message = ChatMessage()
+    for made in deltas:
+        message.add(made)
+    found = events(chunks.event(ChatEvent(0, deltas, finished(), message)))
+    function = {"name": "f", "arguments": ""}
+    start = {"index": 0, "id": "c1", "type": "function", "function": function}
+    assert [chunk["choices"][0]["delta"] for chunk in found] == [
+        {"reasoning_content": "Hm."},
+        {"tool_calls": [start]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {},
+    ]
+    assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks.event(ChatEvent(0, [], delta(""), message)) == b""

@@ -16,9 +16,9 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     None) and, where they apply, `reasoning_content`, `tool_calls`, `tool_call_id`, `name`; a
     tool is `{"type": "function", "function": {"name", "description", "parameters"}}`.
 
-    `tool_name` (with `tool_choice` "required") is the one tool that has to be called. `schema`
-    is the JSON schema that the text of the answer follows. `template_variables` are for the
-    template only, those of the request over those of the server.
+    `tool_name` (with `tool_choice` "required") is the one tool that has to be called.
+    `template_variables` are for the template only, those of the request over those of the
+    server. How to generate, a JSON schema for the answer included, is in `GenerationParams`.
     """
 
     messages: list[dict[str, Any]]
@@ -27,7 +27,6 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     tool_name: str | None = None
     parallel_tool_calls: bool | None = None  # None: what the template can express
     parse_tool_calls: bool = True
-    schema: Any = None
     reasoning_format: ReasoningFormat = "auto"
     reasoning_budget: int = -1  # tokens; 0: no thinking, -1: no limit
     thinking_forced_open: bool = False

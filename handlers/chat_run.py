@@ -1,0 +1,148 @@
+"""One chat request on its way through the engine, for every chat API alike.
+
+`prepare` makes of a `ChatRequest` what the engine generates from; a `ChatBatch` runs it and tells
+the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal, Self
+
+import msgspec
+
+from engine.chat.output import ChatDelta, ChatMessage, Content
+from engine.chat.request import ChatRequest
+from engine.client import EngineClient
+from engine.params import GenerationParams
+from engine.protocol import Delta, Finished
+from handlers.batch import Batch
+from handlers.runtime import Runtime
+from handlers.templates import chat_prompt
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class PlainParser:
+    """All text is content."""
+
+    def feed(self, text: str) -> list[ChatDelta]:
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[ChatDelta]:
+        return []
+
+
+class PreparedChat(msgspec.Struct, frozen=True):
+    """The prompt as text, how to generate, and what reads one generated answer."""
+
+    prompt: str
+    params: GenerationParams
+    new_parser: Callable[[], PlainParser]
+
+
+class ChatEvent(msgspec.Struct, frozen=True):
+    """What one event of the engine means for answer number `index`.
+
+    `deltas` may be none: the text is held back, or the event tells of the prompt
+    (`source.progress`). With the last event of an answer, `message` is all of it.
+    """
+
+    index: int
+    deltas: list[ChatDelta]
+    source: Delta | Finished
+    message: ChatMessage
+
+    @property
+    def is_last(self) -> bool:
+        return isinstance(self.source, Finished)
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """A whole answer, and what the engine says of it."""
+
+    message: ChatMessage
+    finished: Finished
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return finish_reason(self.message, self.finished)
+
+
+def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
+    """Why an answer ended: a call that the limit of tokens has cut off is not to be made."""
+    if finished.stop_type not in ("eos", "word"):
+        return "length"
+    return "tool_calls" if message.calls else "stop"
+
+
+async def prepare(
+    current: Runtime, engine: EngineClient, request: ChatRequest, params: GenerationParams
+) -> PreparedChat:
+    """Render the conversation, and bind the answer to what `request` lets it be.
+
+    Raises EngineError: invalid_request_error for messages that the template doesn't take and for
+    tools or schemas that can't be followed, not_supported_error, server_error if the template
+    itself is at fault.
+    """
+    body: dict[str, Any] = {
+        "messages": request.messages,
+        "add_generation_prompt": request.add_generation_prompt,
+        "continue_final_message": request.continue_final_message,
+        "chat_template_kwargs": request.template_variables,
+    }
+    return PreparedChat(await chat_prompt(current, engine, body), params, PlainParser)
+
+
+async def count_tokens(current: Runtime, engine: EngineClient, request: ChatRequest) -> int:
+    """How many tokens the prompt for `request` has. Raises EngineError as `prepare` does."""
+    prepared = await prepare(current, engine, request, GenerationParams())
+    tokens = await engine.tokenize(
+        prepared.prompt, add_special=True, parse_special=True, with_pieces=False
+    )
+    return len(tokens.tokens)
+
+
+class ChatBatch:
+    """A context around `n` answers to one request. Leaving it cancels what still runs."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prepared: PreparedChat,
+        *,
+        n: int = 1,
+        echo_prompt: bool = False,
+    ) -> None:
+        prompt: list[int | str] = [prepared.prompt]
+        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt)
+        self._parsers = [prepared.new_parser() for _ in range(n)]
+        self._messages = [ChatMessage() for _ in range(n)]
+
+    async def __aenter__(self) -> Self:
+        await self._batch.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._batch.__aexit__(*exc_info)
+
+    async def answers(self) -> list[ChatAnswer]:
+        """All answers, in order. Raises the first EngineError of any."""
+        results = await self._batch.results()
+        for index, result in enumerate(results):
+            self._read(index, result)
+        return [
+            ChatAnswer(message, result)
+            for message, result in zip(self._messages, results, strict=True)
+        ]
+
+    async def events(self) -> AsyncIterator[ChatEvent]:
+        """The events of all answers as they come. Raises the first EngineError of any."""
+        async for index, event in self._batch.events():
+            yield ChatEvent(index, self._read(index, event), event, self._messages[index])
+
+    def _read(self, index: int, event: Delta | Finished) -> list[ChatDelta]:
+        deltas = self._parsers[index].feed(event.text)
+        if isinstance(event, Finished):
+            deltas = deltas + self._parsers[index].finish()
+        for delta in deltas:
+            self._messages[index].add(delta)
+        return deltas
