@@ -9,35 +9,35 @@ Compiling happens in a thread with a stack of its own, because llguidance's recu
 as the schema's references; masks are computed in a small pool while the model decodes.
 """
 
-import json
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits
 
-from engine import gbnf, json_schema
 from engine.backend import Model
+from engine.constraint_source import (
+    WHAT,
+    Kind,
+    SchemaError,
+    Source,
+    from_schema,
+    translated,
+)
 from engine.gbnf import GrammarError
 from engine.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger
 from engine.tokens import TokenArray
 from engine.triggers import TriggerSearch
 from engine.vocabulary import Vocabularies, Vocabulary
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
 T = TypeVar("T")
-Kind = Literal["grammar", "json_schema", "answer"]
 
 CACHED = 64  # compiled grammars that are kept
 MASK_THREADS = 2
@@ -55,21 +55,6 @@ _LIMITS = LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-_JSON_OPTIONS: "JsonCompileOptions" = {
-    # As in llama.cpp: models that may go on with white space for ever sometimes do.
-    "whitespace_pattern": r" |\n[ \t]{0,20}",
-    "lenient": False,
-    "coerce_one_of": False,
-}
-_WHAT: dict[Kind, str] = {
-    "grammar": "grammar",
-    "json_schema": "JSON schema",
-    "answer": "the constraint of the answer",
-}
-
-
-class _SchemaError(Exception):
-    """What is wrong with one of the schemas of an answer, which it names."""
 
 
 class ConstraintError(Exception):
@@ -94,21 +79,6 @@ class _Compiled:
     mask: _Mask
     vocabulary: Vocabulary
     waiting: Waiting | None
-
-
-class _Source(msgspec.Struct, frozen=True):
-    """Everything that a compiled grammar depends on. `shown` are the control tokens that are
-    text for it; `triggers` of a lazy one."""
-
-    kind: Kind
-    text: str
-    schemas: dict[str, NamedSchema] = {}
-    shown: list[int] = []
-    triggers: list[GrammarTrigger] = []
-
-    @property
-    def key(self) -> bytes:
-        return blake2b(msgspec.msgpack.encode(self)).digest()
 
 
 class Constraint:
@@ -219,7 +189,7 @@ class Compiler:
         texts = compiled.vocabulary.texts
         return LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
 
-    def _source(self, params: GenerationParams) -> _Source | None:
+    def _source(self, params: GenerationParams) -> Source | None:
         """Raises GrammarError."""
         answer = params.answer or AnswerRules()
         kind: Kind
@@ -233,7 +203,7 @@ class Compiler:
             return None
         shown = _shown(params)
         if not params.grammar_lazy:
-            return _Source(kind, text, answer.schemas, sorted(shown))
+            return Source(kind, text, answer.schemas, sorted(shown))
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -241,7 +211,7 @@ class Compiler:
             self._check_trigger(trigger, shown)
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
-        return _Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
+        return Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model
@@ -266,14 +236,14 @@ class Compiler:
 
     # ---- in the compiler's thread --------------------------------------------------------
 
-    def _compile_once(self, key: bytes, source: _Source) -> _Compiled | GrammarError:
+    def _compile_once(self, key: bytes, source: Source) -> _Compiled | GrammarError:
         found = self._cached(key)
         if found is None:
             try:
                 found = self._compile(source)
             except GrammarError as error:
-                found = GrammarError(f"Failed to parse {_WHAT[source.kind]}: {error}")
-            except _SchemaError as error:
+                found = GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}")
+            except SchemaError as error:
                 found = GrammarError(str(error))
             with self._lock:
                 self._cache[key] = found
@@ -287,10 +257,10 @@ class Compiler:
                 self._cache.move_to_end(key)
             return found
 
-    def _compile(self, source: _Source) -> _Compiled:
+    def _compile(self, source: Source) -> _Compiled:
         vocabulary = self._vocabularies.get(frozenset(source.shown))
         try:
-            matcher, mask = self._begin(vocabulary, self._translated(source))
+            matcher, mask = self._begin(vocabulary, translated(source, self._token_id))
         except GrammarError:
             self._blame(vocabulary, source)
             raise
@@ -306,35 +276,13 @@ class Compiler:
         except ConstraintError as error:
             raise GrammarError(str(error)) from None
 
-    def _translated(self, source: _Source) -> str:
-        """In the notation of llguidance. Raises GrammarError and _SchemaError."""
-        match source.kind:
-            case "grammar":
-                lark = gbnf.to_lark(source.text, self._token_id)
-            case "json_schema":
-                if not source.shown:
-                    return _from_schema(source.text)
-                grammars = [{"name": "schema", "json_schema": _prepared(source.text)}]
-                return _grammars("start: @schema\n", grammars, source)
-            case "answer":
-                grammars = []
-                for name, named in source.schemas.items():
-                    try:
-                        prepared = _prepared(named.schema)
-                    except GrammarError as error:
-                        raise _SchemaError(f"Failed to parse {named.name}: {error}") from None
-                    grammars.append({"name": name, "json_schema": prepared})
-                lark = source.text
-                return _grammars(lark, grammars, source)
-        return _grammars(lark, [], source)
-
-    def _blame(self, vocabulary: Vocabulary, source: _Source) -> None:
-        """Raises _SchemaError if one of several schemas is at fault by itself."""
+    def _blame(self, vocabulary: Vocabulary, source: Source) -> None:
+        """Raises SchemaError if one of several schemas is at fault by itself."""
         for named in source.schemas.values():
             try:
-                self._begin(vocabulary, _from_schema(named.schema))
+                self._begin(vocabulary, from_schema(named.schema))
             except GrammarError as error:
-                raise _SchemaError(f"Failed to parse {named.name}: {error}") from None
+                raise SchemaError(f"Failed to parse {named.name}: {error}") from None
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -392,22 +340,6 @@ class _DeepThread:
 
 def _shown(params: GenerationParams) -> frozenset[int]:
     return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
-
-
-def _from_schema(text: str) -> str:
-    return LLMatcher.grammar_from_json_schema(json_schema.prepare(text), overrides=_JSON_OPTIONS)
-
-
-def _prepared(text: str) -> dict[str, Any]:
-    """A schema that carries the options with it, as one of several grammars."""
-    schema: dict[str, Any] = json.loads(json_schema.prepare(text))
-    return {"x-guidance": _JSON_OPTIONS, **schema}
-
-
-def _grammars(lark: str, others: list[dict[str, Any]], source: _Source) -> str:
-    # A text that is forced would be spelled out, although one control token says the same.
-    options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
-    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others]})
 
 
 def _reason(matcher: LLMatcher) -> str:

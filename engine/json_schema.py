@@ -9,12 +9,12 @@ refused by name. What remains are the keywords that it implements; annotations a
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import jsonschema_rs
 
 from engine.ecma_regex import PatternError, to_rust
 from engine.gbnf import GrammarError
+from engine.schema_references import at_pointer, circle
 
 MAX_LENGTH = 1 << 20  # characters
 MAX_DEPTH = 100  # of JSON in JSON; llguidance's parser allows 128
@@ -204,13 +204,13 @@ class _Preparation:
 
     def _resolve(self, reference: str) -> Any:
         """The schema that a reference inside of this document names; None without one."""
-        return _at_pointer(self._schema, reference)
+        return at_pointer(self._schema, reference)
 
     def _check_references(self, prepared: Schema) -> None:
         total = 0
         for reference, where in self._references.items():
             if reference.startswith("#/"):
-                target = _at_pointer(prepared, reference)
+                target = at_pointer(prepared, reference)
                 if target is None:
                     raise GrammarError(f"{where}: there is no schema at {reference!r}")
                 total += 1 + _depth(target, MAX_DEPTH)
@@ -218,56 +218,8 @@ class _Preparation:
                 total += MAX_DEPTH
         if total > MAX_REFERENCED_DEPTH:
             raise GrammarError("the definitions are nested too deep through their references")
-        if circle := _circle({name: _at_pointer(prepared, name) for name in self._references}):
-            raise GrammarError(f"no text can match: {circle!r} refers to nothing but itself")
-
-
-def _circle(targets: Mapping[str, Any]) -> str | None:
-    """A reference whose target has to follow itself before anything else, if there is one.
-    `targets` are the schemas that references name."""
-    done: set[str] = set()
-    for start in targets:
-        path: dict[str, Iterator[str]] = {start: _in_place(targets[start])}
-        while path:
-            name = next(reversed(path))
-            for further in path[name]:
-                if further in path:
-                    return further
-                if further in targets and further not in done:
-                    path[further] = _in_place(targets[further])
-                    break
-            else:
-                done.add(name)
-                del path[name]
-    return None
-
-
-def _in_place(schema: Any) -> Iterator[str]:
-    """The references to what a value has to follow as a whole."""
-    todo = [schema]
-    while todo:
-        schema = todo.pop()
-        if isinstance(schema, dict):
-            todo += schema.get("allOf", [])
-            if "$ref" in schema:
-                yield schema["$ref"]
-
-
-def _at_pointer(document: Any, reference: str) -> Any:
-    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
-    if reference == "#":
-        return document
-    if not reference.startswith("#/"):
-        return None
-    for part in unquote(reference[2:]).split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, dict):
-            document = document.get(name)
-        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-            document = document[int(name)]
-        else:
-            return None
-    return document
+        if found := circle({name: at_pointer(prepared, name) for name in self._references}):
+            raise GrammarError(f"no text can match: {found!r} refers to nothing but itself")
 
 
 def _pattern(pattern: str, where: str) -> str:
