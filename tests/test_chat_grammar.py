@@ -28,6 +28,8 @@ from engine.errors import EngineError
 from engine.gbnf import GrammarError
 from engine.options import Options
 from engine.params import GenerationParams
+from tests.chat_fixtures import FIXTURES, Fixture
+from tests.chat_fixtures import TOOLS as FAMILY_TOOLS
 
 NAME, ARGUMENTS, ID, INDEX = Fill("name"), Fill("arguments"), Fill("id"), Fill("index")
 THINK = Wrapper("<think>\n", "\n</think>\n\n")
@@ -364,6 +366,25 @@ def test_any_arguments(compiler: Compiler, model: Model, name: str, parameters: 
     assert accepts(compiler, model, made, call)
     if name == "json in tags":
         assert not accepts(compiler, model, made, call.replace(GET, "null"))
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("found", FIXTURES, ids=lambda found: found.name)
+def test_answers_of_all_families(
+    compiler: Compiler, model: Model, found: Fixture, required: bool
+) -> None:
+    for answer in found.answers:
+        if required and (answer.message.content or not answer.message.calls):
+            continue
+        made = params(
+            found.syntax,
+            tools=FAMILY_TOOLS,
+            required=required,
+            thinking=found.opens_thoughts,
+            prompt=found.prompt_tail,
+        )
+        text = answer.text.removesuffix("<|call|>").rstrip()
+        assert accepts(compiler, model, made, text), text
 
 
 # ---- tagged arguments --------------------------------------------------------------------
