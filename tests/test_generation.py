@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.params import RANDOM_SEED, GenerationParams
+from engine.params import RANDOM_SEED, GenerationParams, GrammarTrigger
 from engine.protocol import Timings
 from handlers.generation import (
     MAX_TOKEN_ID,
@@ -187,7 +187,7 @@ def test_an_unknown_sampler_is_named(value: Any) -> None:
 
 
 def test_null_and_absent_mean_the_default() -> None:
-    names = [field.name for field in msgspec.structs.fields(GenerationParams)]
+    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer"}
     assert generation_params({}, DEFAULTS) == DEFAULTS
     assert generation_params(dict.fromkeys(names), DEFAULTS) == DEFAULTS
 
@@ -202,10 +202,12 @@ def test_every_parameter_can_be_set() -> None:
                 wanted[field.name] = field.default + 1
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
-    wanted |= {"lora": [{"id": 1, "scale": 0.5}]}
+    wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
+    wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
-    assert params == wanted | changed
+    triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
+    assert params == wanted | changed | {"grammar_triggers": triggers, "answer": None}
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -371,6 +373,7 @@ def test_defaults_are_those_of_the_description() -> None:
     described = properties(schemas()["create_completion"])
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
+    del defaults["answer"]  # of no request
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["default"] for name in defaults} == defaults
 

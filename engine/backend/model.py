@@ -209,6 +209,10 @@ class Model:
             piece = self._pieces[key] = self._piece(token, special)
         return piece
 
+    def is_hidden(self, token: int) -> bool:
+        """Whether `token` has a text that shows only if control tokens do."""
+        return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
+
     def _piece(self, token: int, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(64)
         n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
