@@ -27,7 +27,7 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
-_KEEP_REASONING = {
+KEEP_REASONING = {
     "preserve_thinking": True,
     "clear_thinking": False,
     "truncate_history_thinking": False,
@@ -114,7 +114,7 @@ def traits_of(template: ChatTemplate) -> Traits:
     reasoned = {**_ANSWER, "reasoning_content": "reasoning_mark"}
     history = probe.render(
         *(_USER, reasoned, _USER, {**_ANSWER, "reasoning_content": "More"}, _USER),
-        **_KEEP_REASONING,
+        **KEEP_REASONING,
     )
     efforts = {
         probe.render(_USER, reasoning_effort=effort, reasoning_strength=effort)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from engine.chat.caps import probe
+from engine.chat.detect import detect
 from engine.chat.prompt import chat_prompt
 from engine.chat.syntax import OutputSyntax
 from engine.chat.template import ChatTemplate
@@ -50,7 +51,7 @@ class Jobs:
         if job.template not in self._templates:
             source = job.source
             template = ChatTemplate(source.source, source.bos_token, source.eos_token)
-            self._templates[job.template] = template, OutputSyntax()
+            self._templates[job.template] = template, detect(template)
         template, syntax = self._templates[job.template]
         if job.request is None:
             return Description(probe(template), syntax)
