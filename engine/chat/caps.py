@@ -85,32 +85,33 @@ def traits_of(template: ChatTemplate) -> Traits:
     probe = _Probe(template)
     string = probe.render({"role": "user", "content": "string_mark"})
     parts = probe.render({"role": "user", "content": [{"type": "text", "text": "parts_mark"}]})
+    probe.in_parts = "string_mark" not in string and "parts_mark" in parts
     system = probe.render({"role": "system", "content": "system_mark"}, _USER)
 
-    as_object = probe.call({"probe_argument": "object_mark"})
-    null_content = "object_mark" not in as_object
-    if null_content:
-        probe.empty = None
-        as_object = probe.call({"probe_argument": "object_mark"})
-    # Printed as Python would print it: the template meant to print a string.
-    object_arguments = "object_mark" in as_object and "{'probe_argument'" not in as_object
+    mark: dict[str, Any] = {"a": "call_mark"}
+    tool_calls = object_arguments = False
+    for probe.empty in ("", None):
+        as_object = probe.call(mark)
+        # Printed as Python would print it: the template meant to print a string.
+        object_arguments = "call_mark" in as_object and "{'a'" not in as_object
+        tool_calls = object_arguments or "call_mark" in probe.call(json.dumps(mark))
+        if tool_calls:
+            break
+    null_content = tool_calls and probe.empty is None
     encode = (lambda arguments: arguments) if object_arguments else json.dumps
-    mark = {"a": "call_mark"}
-    tool_calls = "call_mark" in probe.call(encode(mark))
     double = probe.calls(
         [_call(encode({"a": "first_mark"}), "call00001"), _call(encode(mark), "call00002")]
     )
     in_turn = "first_mark" in double and "call_mark" in double
     long_ids = "call_mark" in probe.calls([_call(encode(mark), _LONG_ID)])
-    null_content = null_content and tool_calls
 
     reasoning_key = next(
         (key for key in _REASONING_KEYS if probe.shows_thoughts(key, encode(mark))),
         _REASONING_KEYS[0],
     )
     thoughts = {reasoning_key: "reasoning_mark"}
-    with_thoughts = probe.call(encode(mark), **thoughts)
-    with_both = probe.call(encode(mark), **thoughts, content="content_mark")
+    with_thoughts = probe.open_call(encode(mark), **thoughts)
+    with_both = probe.open_call(encode(mark), **thoughts, content="content_mark")
     reasoned = {**_ANSWER, "reasoning_content": "reasoning_mark"}
     history = probe.render(
         *(_USER, reasoned, _USER, {**_ANSWER, "reasoning_content": "More"}, _USER),
@@ -143,17 +144,20 @@ def traits_of(template: ChatTemplate) -> Traits:
 
 
 class _Probe:
-    """Renders probes; `empty` is the content of messages that only call tools."""
+    """Renders probes; `empty` is the content of messages that only call tools. With `in_parts`
+    contents that are a text are given as a part."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self.empty: str | None = ""
+        self.in_parts = False
 
     def render(self, *messages: dict[str, Any], tools: bool = False, **variables: Any) -> str:
         """The prompt, or nothing if the template fails on these messages."""
+        given = [self._with_parts(message) if self.in_parts else message for message in messages]
         try:
             return self._template.render(
-                list(messages), tools=[_TOOL] if tools else None, variables=variables
+                given, tools=[_TOOL] if tools else None, variables=variables
             )
         except EngineError:
             return ""
@@ -166,20 +170,31 @@ class _Probe:
         return self.calls([_call(arguments, "call00001")], **fields)
 
     def calls(self, calls: list[dict[str, Any]], **fields: Any) -> str:
-        result = {"role": "tool", "name": "probe_tool", "content": "A result"}
+        turn = self._turn(calls, fields)
+        return self.render(*turn, _ANSWER, _USER, tools=True)
+
+    def open_call(self, arguments: Any, **fields: Any) -> str:
+        """The same with a call that is not followed by an answer yet."""
+        return self.render(*self._turn([_call(arguments, "call00001")], fields), tools=True)
+
+    def _turn(self, calls: list[dict[str, Any]], fields: dict[str, Any]) -> list[dict[str, Any]]:
         asking = {"role": "assistant", "content": self.empty, "tool_calls": calls, **fields}
-        results = [{**result, "tool_call_id": call["id"]} for call in calls]
-        return self.render(_USER, asking, *results, _ANSWER, _USER, tools=True)
+        result = {"role": "tool", "name": "probe_tool", "content": "A result"}
+        return [_USER, asking, *({**result, "tool_call_id": call["id"]} for call in calls)]
+
+    @staticmethod
+    def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if not isinstance(content, str):
+            return message
+        return {**message, "content": [{"type": "text", "text": content}]}
 
     def shows_thoughts(self, key: str, arguments: Any) -> bool:
         """Whether thoughts in the field `key` are rendered anywhere: most templates show those
         of the turn that is not answered yet, and no others."""
         thoughts = {key: "reasoning_mark"}
-        call, result = _call(arguments, "call00001"), {"role": "tool", "name": "probe_tool"}
-        asking = {"role": "assistant", "content": self.empty, "tool_calls": [call], **thoughts}
-        answer = {"tool_call_id": call["id"], "content": "A result"}
-        return "reasoning_mark" in self.render(
-            _USER, asking, {**result, **answer}, tools=True
+        return "reasoning_mark" in self.open_call(
+            arguments, **thoughts
         ) or "reasoning_mark" in self.render(_USER, {**_ANSWER, **thoughts})
 
 

@@ -58,15 +58,14 @@ def chat_prompt(template: ChatTemplate, syntax: OutputSyntax, request: ChatReque
     if talk.continuation is None:
         return opened(ChatPrompt(text, syntax), request)
 
-    def shows_empty_thoughts(end: str) -> bool:
-        """Whether the template writes thoughts even for an answer that has none."""
+    def before_text() -> str:
         try:
             shown = render({"role": "assistant", "content": _MARK}, open_turn=False)
         except EngineError:
-            return False
-        return shown.partition(_MARK)[0].rstrip().endswith(end)
+            return ""
+        return shown.partition(_MARK)[0]
 
-    return continued(ChatPrompt(text, syntax), talk.continuation, shows_empty_thoughts)
+    return continued(ChatPrompt(text, syntax), talk.continuation, before_text)
 
 
 def plain_messages(
@@ -104,11 +103,11 @@ def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
 def continued(
     prompt: ChatPrompt,
     answer: Continuation,
-    shows_empty_thoughts: Callable[[str], bool] = lambda end: False,
+    before_text: Callable[[], str] = str,
 ) -> ChatPrompt:
     """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
-    answer. `shows_empty_thoughts`, given the end of thoughts, tells whether an answer without
-    thoughts begins with empty ones.
+    answer. `before_text` gives what the template writes before the text of an answer without
+    thoughts: it may have empty ones, and mark the text or not.
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """
@@ -125,13 +124,17 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if (
-            answer.reasoning
-            or is_open
-            or (not is_closed and shows_empty_thoughts(thoughts.end.strip()))
-        ):
+        if answer.reasoning or is_open:
             text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
-    if not _ends_with(text, content.begin):
+            before = content.begin
+        else:
+            before = before_text()
+            own = _without_end(before, content.begin) if content.begin else before
+            if not is_closed and _ends_with(own, thoughts.end):
+                text = _joined(text, thoughts.begin) + thoughts.end
+    else:
+        before = before_text()
+    if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
         text = _joined(text, content.begin)
     return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
 

@@ -15,6 +15,8 @@ import sys
 from contextlib import suppress
 from typing import BinaryIO
 
+import msgspec
+
 from engine.chat.caps import probe
 from engine.chat.detect import detect
 from engine.chat.prompt import chat_prompt
@@ -24,6 +26,7 @@ from engine.chat.wire import Answer, Description, Job, Ready, Refused, frame, jo
 from engine.errors import EngineError, invalid_request
 from engine.protocol import HEADER
 
+MAX_MESSAGE = 4096  # characters of an error
 ORPHAN_FACTOR = 2  # times SECONDS: by then the server would have acted
 
 
@@ -38,7 +41,9 @@ class Jobs:
         try:
             return frame(self._answer(job))
         except EngineError as e:
-            info = e.info
+            # The words may be the template's own.
+            message = e.info.message.encode(errors="replace").decode()
+            info = msgspec.structs.replace(e.info, message=message[:MAX_MESSAGE])
         except MemoryError:
             info = invalid_request("The chat template needs too much memory for this request").info
         except RecursionError:
