@@ -20,23 +20,20 @@ _CHECKS = (
         {"text": 'it\'s "so": <a> & {b}\nünd \\ more', "other": "x"},
         "chkabcde1",
     ),
+    Call("check_scalars", {"whole": 42, "real": 2.5, "truth": True, "nothing": None}, "chkfghij2"),
     Call(
-        "check_types",
-        {
-            "whole": 42,
-            "real": 2.5,
-            "truth": True,
-            "nothing": None,
-            "list": [1, "two", False],
-            "object": {"inner": {"deep": "yes"}},
-            "last": "end",
-        },
-        "chkfghij2",
+        "check_nested",
+        {"list": [1, "two", False], "object": {"inner": {"deep": "yes"}}, "last": "end"},
+        "chkklmno3",
     ),
-    Call("check_third", {"only": "one more"}, "chkklmno3"),
 )
 
-_MARKS: dict[Hole, str] = {"name": "\ue000", "arguments": "\ue001", "id": "\ue002", "index": "\ue003"}
+_MARKS: dict[Hole, str] = {
+    "name": "\ue000",
+    "arguments": "\ue001",
+    "id": "\ue002",
+    "index": "\ue003",
+}
 _HOLES = {mark: hole for hole, mark in _MARKS.items()}
 _HOLE = re.compile("([\ue000-\ue003])")
 _INDEX_GUESSES = 8
@@ -116,8 +113,9 @@ def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | N
     _, first, middle, second, _, tail = pieces
     opening = pieces[0]
     tail = _cut(tail, end_of_turn, opening)
-    empty = _between(none, _NONE.name) if none is not None else None
-    split = _split_arguments(first, second, tail, empty and _cut(empty[1], end_of_turn, opening))
+    without = _between(none, _NONE.name) if none is not None else None
+    empty = None if without is None else _cut(without[1], end_of_turn, opening)
+    split = _split_arguments(first, second, tail, empty)
     if split is None:
         return None
     begin, end, separator = split
@@ -236,8 +234,12 @@ def _cut(tail: str, end_of_turn: str, opening: str) -> str:
     if not ending:
         return tail
     marker = next((tag for tag in tags(ending) if ending.startswith(tag)), ending)
-    if marker in tail:
-        return tail[: tail.index(marker)]
+    ends = [tail.index(marker)] if marker in tail else []
+    shared = common_suffix(tail.rstrip(), ending)
+    if shared:
+        ends.append(tail.rindex(shared))
+    if ends:
+        return tail[: min(ends)]
     # Some models end an answer with calls by another token than one of text.
     last = (tags(tail) or [""])[-1]
     closes = any(last in closings(tag) for tag in tags(opening))
@@ -253,9 +255,13 @@ def _holds(
     end_of_turn: str,
 ) -> bool:
     """Whether `syntax` reads what the template writes for other calls."""
-    groups: list[Sequence[Call]] = [[call] for call in _CHECKS]
+    # Some templates can't describe tools with arguments of all types.
+    checks = [call for call in _CHECKS if render(call) is not None]
+    groups = [[call] for call in checks]
     if syntax.parallel:
-        groups += [_CHECKS[:2], _CHECKS]
+        groups += [checks[:2], [*checks, TWO, ONE]]
+    if _CHECKS[0] not in checks:
+        return False
     for calls in groups:
         text = render(*calls)
         if text is None:
@@ -265,7 +271,7 @@ def _holds(
         if end is None or _cut(text[end:], end_of_turn, syntax.opening).strip():
             return False
     with_text = render(_CHECKS[0], content="Some words")
-    if with_text is None or "Some words" not in with_text:
-        return True  # the model is not used to say anything before a call
-    start = with_text.find(syntax.opening)
-    return start >= 0 and end_of_calls(syntax, with_text, _CHECKS[:1], style, start) is not None
+    if with_text is None or _CHECKS[0].name not in with_text or "Some words" not in with_text:
+        return True  # the template shows one of the two only
+    starts = [found.start() for found in re.finditer(re.escape(syntax.opening), with_text)]
+    return any(end_of_calls(syntax, with_text, _CHECKS[:1], style, at) is not None for at in starts)

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from engine.chat.call_finding import ONE, find_calls, shows_calls
-from engine.chat.probing import Answer, Prober, Style
+from engine.chat.call_finding import ONE, TWO, find_calls, shows_calls
+from engine.chat.matching import objects_in
+from engine.chat.probing import USUAL, Answer, Prober, Style
 from engine.chat.syntax import OutputSyntax, Wrapper
-from engine.chat.tags import closings, common_prefix, openings, tags
+from engine.chat.tags import closings, common_prefix, common_suffix, openings, tags
 from engine.chat.template import ChatTemplate
 
 _CONTENT, _THOUGHTS = "Zqcontent", "Zqthoughts"
@@ -52,55 +53,90 @@ def detect(template: ChatTemplate) -> OutputSyntax:
     """
     prober = Prober(template)
     plain = prober.answer(Answer(content=_CONTENT))
-    prompts = [prober.prompt(thinking) for thinking in (True, False)]
-    if plain is None or _CONTENT not in plain or prompts[0] is None or prompts[1] is None:
+    thinking, silent = prober.prompt(thinking=True), prober.prompt(thinking=False)
+    if plain is None or _CONTENT not in plain or thinking is None or silent is None:
         return OutputSyntax()
     before, _, ending = plain.partition(_CONTENT)
+    if not ending.strip():
+        ending = _end_of_turn(prober)
     shown = _shown_thoughts(prober)
-    style, calling = next(
-        (
-            (style, text)
-            for style in prober.styles()
-            if (text := shows_calls(prober, style)) is not None
-        ),
-        (None, ""),
-    )
-    everything = [plain, *prompts, calling, *((shown.before,) if shown else ())]
-    if any("<|channel|>" in text and "<|message|>" in text for text in everything if text):
+    calling = next(filter(None, (shows_calls(prober, style) for style in prober.styles())), "")
+    everything = [plain, thinking, calling, shown.before if shown else ""]
+    if any("<|channel|>" in text and "<|message|>" in text for text in everything):
         return OutputSyntax(harmony=True)
 
-    head = common_prefix(before, *prompts, *([shown.before] if shown else []))
-    opened = _opened_thoughts(head, prober.source, [before, *prompts], shown)
-    head = head[: len(head) - len(opened)]
-    frame = _Frame(head, *(text[len(head) :] for text in (before, *prompts)))
+    frame = _frame(prober, before, thinking, silent, shown, calling)
     reasoning = _reasoning(frame, shown) if shown else None
     reasoning = reasoning or _prompted(frame, prober.source) or _stripped(prober)
     content = _content(frame, reasoning, ending, shown)
     if content.begin and not _content_holds(prober, frame, reasoning, content):
         content = Wrapper()
     end_of_turn = ending.removeprefix(content.end)
+    if reasoning and content.begin and reasoning.end.endswith(content.begin):
+        reasoning = Wrapper(reasoning.begin, reasoning.end.removesuffix(content.begin))
 
     def body(text: str) -> str:
         rest = _after_thoughts(frame.body(text), reasoning)
         empty = (content.begin + content.end) if content.end else ""
         return rest.lstrip().removeprefix(empty) if empty else rest
 
-    calls = None
-    if style is not None:
-        for style in prober.styles():
-            calls = calls or find_calls(prober, style, body, end_of_turn)
+    found = (find_calls(prober, style, body, end_of_turn) for style in prober.styles())
+    calls = next(filter(None, found), None) if calling else None
     return OutputSyntax(reasoning, content, calls)
+
+
+def _end_of_turn(prober: Prober) -> str:
+    """What a turn ends with before another one, in templates that leave the last one open."""
+    text = prober.answer(Answer(content=_CONTENT), followed=True) or ""
+    ending = text.partition(_CONTENT)[2].lstrip()
+    return next((tag for tag in tags(ending) if ending.startswith(tag)), "")
+
+
+def _frame(
+    prober: Prober, before: str, thinking: str, silent: str, shown: _Shown | None, calling: str
+) -> _Frame:
+    """`before` is what stands before the text of an answer, `calling` an answer with a call."""
+    head = common_prefix(before, thinking)
+    if 0 < len(before) - len(head) <= len(common_suffix(before, thinking)):
+        # Something else comes before the prompt, and the same header after it.
+        head = thinking = before
+    if shown is not None:
+        head = common_prefix(head, shown.before)
+    texts = [before, thinking]
+    if silent.startswith(head):
+        texts.append(silent)
+    opened = _opened_thoughts(head, prober.source, texts, shown)
+    if not opened and calling[len(head) :].startswith(ONE.name):
+        opened = _opened_calls(head, prober)
+    head = head[: len(head) - len(opened)]
+    if head.strip() and head in silent:
+        # Without thinking, the question may have been changed.
+        silent = silent[silent.rindex(head) :]
+    rests = (text[len(common_prefix(head, text)) :] for text in (before, thinking, silent))
+    return _Frame(head, *rests)
+
+
+def _opened_calls(head: str, prober: Prober) -> str:
+    """What at the end of `head`, common to all answers, begins a call as well as a text: it is
+    between two calls, too."""
+    for style in prober.styles():
+        text = prober.answer(Answer(calls=[ONE, TWO]), style) or ""
+        between = text.partition(ONE.name)[2].partition(TWO.name)[0]
+        ends = [end for _, end, value in objects_in(between) if value == ONE.arguments]
+        if ends:
+            return common_suffix(head, between[ends[0] :])
+    return ""
 
 
 def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer, Style]]:
     """The ways of giving a template an answer with thoughts."""
     for calls in ((), (ONE,)):
         for key in ("reasoning_content", "reasoning", "thinking"):
-            for style in prober.styles()[:2] if calls else (Style(),):
+            for style in prober.styles()[:2] if calls else (USUAL,):
                 text = "" if calls else content
                 yield Answer(content=text, thoughts={key: thoughts}, calls=calls), style
     parts = [{"type": "thinking", "thinking": thoughts}, {"type": "text", "text": content}]
-    yield Answer(content=parts), Style()
+    yield Answer(content=parts), USUAL
 
 
 def _shown_thoughts(prober: Prober) -> _Shown | None:
@@ -114,25 +150,27 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
         if not (found and found_next):
             continue
         other = prober.answer(check, style, keep=True) or ""
-        next_text = "" if answer.calls else _CHECKED
-        if other.startswith(before + _CHECKED_THOUGHTS + between + next_text):
-            return _Shown(before, between, "" if answer.calls else after)
+        same = before + _CHECKED_THOUGHTS + between
+        if answer.calls and other.startswith(same + ONE.name):
+            return _Shown(before, between, "")
+        if not answer.calls and other == same + _CHECKED + after:
+            return _Shown(before, between, after)
     return None
 
 
 def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | None) -> str:
     """What at the end of `head`, common to all answers, is the opening of thoughts: it is where
     every answer begins with thoughts, be they empty."""
-    tag = (tags(head) or [""])[-1]
-    if not tag or not head.rstrip().endswith(tag):
-        return ""
     following = [text[len(head) :] for text in texts]
     if shown is not None:
         following.append(shown.between)
-    for closing in closings(tag):
-        closed = any(text.lstrip().startswith(closing) for text in following)
-        if closed or (closing in source and _THINKING.search(tag)):
-            return head[head.rindex(tag) :]
+    for tag in tags(head)[:-3:-1]:
+        position = head.rindex(tag)
+        title = head[position + len(tag) :].strip()
+        for closing in closings(tag):
+            closed = any(text.lstrip().startswith(closing + title) for text in following)
+            if closed or (not title and closing in source and _THINKING.search(tag)):
+                return head[position:]
     return ""
 
 
@@ -141,7 +179,7 @@ def _reasoning(frame: _Frame, shown: _Shown) -> Wrapper | None:
     begin = frame.body(shown.before)
     for tag in reversed(tags(begin)):
         for closing in closings(tag):
-            end = _through(shown.between, closing)
+            end = _through(shown.between, closing, begin.rpartition(tag)[2])
             if end:
                 return Wrapper(begin, end)
     # Not markup: a sentence that the prompt ends with, and one that announces the answer.
@@ -162,21 +200,26 @@ def _prompted(frame: _Frame, source: str) -> Wrapper | None:
             continue
         begin = frame.thinking if known else opening + space[: len(space) // 2]
         end = (opening + space + closing).removeprefix(begin) + _space(text[found.end() :])
-        return Wrapper(begin, end)
+        return _balanced(begin, end)
     opening = (tags(frame.thinking) or [""])[-1]
     if not opening or not frame.thinking.rstrip().endswith(opening):
         return None
     begin = frame.thinking[frame.thinking.rindex(opening) :]
-    space = begin.removeprefix(opening)
     candidates = closings(opening)
     for closing in candidates:
         for text in (frame.silent, frame.plain):
             if closing in text:
-                return Wrapper(begin, space + closing + _space(text.partition(closing)[2]))
+                return _balanced(begin, closing + _space(text.partition(closing)[2]))
     named = [closing for closing in candidates if closing in source]
     if named or (candidates and _THINKING.search(opening)):
-        return Wrapper(begin, space + (named or candidates)[0])
+        return _balanced(begin, (named or candidates)[0])
     return None
+
+
+def _balanced(begin: str, end: str) -> Wrapper:
+    """If only the opening is on a line of its own, so is the closing, with a blank line after."""
+    space = begin[len(begin.rstrip()) :]
+    return Wrapper(begin, space + end + 2 * space if end == end.strip() else end)
 
 
 def _stripped(prober: Prober) -> Wrapper | None:
@@ -205,10 +248,10 @@ def _content(
     begin = begin.lstrip()
     for tag in reversed(tags(begin)):
         for closing in closings(tag):
-            end = _through(after, closing)
+            end = _through(after, closing, begin.rpartition(tag)[2])
             if end:
                 return Wrapper(begin, end.rstrip())
-    return Wrapper()
+    return Wrapper(begin, "")
 
 
 def _content_holds(
@@ -229,10 +272,14 @@ def _after_thoughts(text: str, reasoning: Wrapper | None) -> str:
     return shorter if shorter != rest or text.lstrip().startswith(begin) else text
 
 
-def _through(text: str, marker: str) -> str:
-    """`text` through the marker and the white space after it; "" without it."""
-    before, found, after = text.partition(marker)
-    return before + found + _space(after) if found else ""
+def _through(text: str, closing: str, title: str) -> str:
+    """`text` through the marker, the title if what was opened had one, and white space."""
+    before, found, after = text.partition(closing)
+    if not found:
+        return ""
+    if title.strip() and after.startswith(title):
+        before, found, after = before + found, title, after.removeprefix(title)
+    return before + found + _space(after)
 
 
 def _space(text: str) -> str:

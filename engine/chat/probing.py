@@ -21,7 +21,7 @@ _TYPES = {
     float: "number",
     list: "array",
     dict: "object",
-    type(None): "null",
+    type(None): "string",
 }
 
 
@@ -39,6 +39,9 @@ class Style(msgspec.Struct, frozen=True):
     objects: bool = True  # the arguments are an object rather than JSON text
     null: bool = False  # no content is None rather than ""
     named_ids: bool = False  # ids name the function called
+
+
+USUAL = Style()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +63,13 @@ class Prober:
 
     def styles(self) -> list[Style]:
         """All ways of showing a call, the likeliest first."""
-        objects = self._caps["supports_object_arguments"]
+        # Where objects do, JSON text is printed in a makeshift way, or twice encoded.
+        forms = (True,) if self._caps["supports_object_arguments"] else (False, True)
         return [
             Style(form, null, named)
             for named in (False, True)
-            for form in (objects, not objects)
-            for null in (True, False)
+            for form in forms
+            for null in (False, True)
         ]
 
     def prompt(self, thinking: bool) -> str | None:
@@ -74,7 +78,7 @@ class Prober:
         return self._render([], [], True, variables)
 
     def answer(
-        self, answer: Answer, style: Style = Style(), *, keep: bool = False, followed: bool = False
+        self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
     ) -> str | None:
         """What stands after the question when it has been answered; None if the template fails
         or doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
@@ -135,10 +139,7 @@ def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
 
 
 def _tool(call: Call) -> dict[str, Any]:
-    properties = {
-        key: {"type": _TYPES[type(value)], "description": "A probe"}
-        for key, value in call.arguments.items()
-    }
+    properties = {key: _schema(value) for key, value in call.arguments.items()}
     return {
         "type": "function",
         "function": {
@@ -151,6 +152,16 @@ def _tool(call: Call) -> dict[str, Any]:
             },
         },
     }
+
+
+def _schema(value: Json) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": _TYPES[type(value)], "description": "A probe"}
+    # Templates that write signatures in prose take the details for granted.
+    if isinstance(value, list):
+        schema["items"] = {"type": "string"}
+    if isinstance(value, dict):
+        schema["properties"] = {key: {"type": "string"} for key in value}
+    return schema
 
 
 _SOME_CALL = Call("some_tool", {"some_argument": ""}, "some00000")

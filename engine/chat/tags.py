@@ -8,7 +8,11 @@ import re
 
 TAG = re.compile(r"<[^<>{}]*>|\[/?[A-Z][A-Z_ ]*\]")
 _UNIT = re.compile(r"<[^<>{}]*(?:>|$)|\[/?[A-Z][A-Z_ ]*\]|\w+")
-_OPPOSITES = (("start", "end"), ("begin", "end"), ("open", "close"))
+_OPPOSITES = tuple(
+    (change(begin), change(end))
+    for begin, end in (("start", "end"), ("begin", "end"), ("open", "close"))
+    for change in (str.lower, str.upper, str.capitalize)
+)
 
 
 def common_prefix(first: str, *others: str) -> str:
@@ -42,27 +46,19 @@ def inside(text: str, position: int) -> bool:
 
 def closings(tag: str) -> list[str]:
     """What may close what the marker `tag` opens, by the habits of markup."""
-    found = []
-    for opener in ("<|", "<｜", "<", "["):
-        if tag.startswith(opener):
-            found.append(f"{opener}/{tag[len(opener) :]}")
-    if tag.startswith("<|") and tag.endswith(">") and not tag.endswith("|>"):
-        found.append(f"<{tag[2:-1]}|>")
-    for begin, end in _OPPOSITES:
-        for change in (str.lower, str.upper, str.capitalize):
-            if change(begin) in tag:
-                found.append(tag.replace(change(begin), change(end)))
-    return found
+    brackets = re.match(r"<\||<\uff5c|<|\[", tag)
+    found = [f"{tag[: brackets.end()]}/{tag[brackets.end() :]}"] if brackets else []
+    if tag.startswith("<|"):
+        found.append(f"</{tag[1:]}")
+        if not tag.endswith("|>"):
+            found.append(f"<{tag[2:-1]}|>")
+    return found + [tag.replace(begin, end) for begin, end in _OPPOSITES if begin in tag]
 
 
 def openings(tag: str) -> list[str]:
     """What the marker `tag` may close."""
     found = [tag.replace("/", "", 1)] if "/" in tag[:3] else []
-    for begin, end in _OPPOSITES:
-        for change in (str.lower, str.upper, str.capitalize):
-            if change(end) in tag:
-                found.append(tag.replace(change(end), change(begin)))
-    return found
+    return found + [tag.replace(end, begin) for begin, end in _OPPOSITES if end in tag]
 
 
 def tags(text: str) -> list[str]:
