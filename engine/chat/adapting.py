@@ -32,6 +32,8 @@ def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str
     caps = traits.caps
     if not caps["supports_system_role"]:
         result = _without_system(result)
+    if traits.text_hides_calls:
+        result = [part for message in result for part in _calls_alone(message)]
     if caps["supports_tool_calls"] and not caps["supports_parallel_tool_calls"]:
         result = _one_call_each(result)
     return [_adapted(message, index, traits) for index, message in enumerate(result)]
@@ -104,6 +106,15 @@ def object_arguments(arguments: Any, where: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise invalid_request(f"{where}.function.arguments: not a JSON object")
     return arguments
+
+
+def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """A message that says something and calls tools as two messages."""
+    if "tool_calls" not in message or not message["content"]:
+        return [message]
+    said = {key: value for key, value in message.items() if key != "tool_calls"}
+    calls = {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}
+    return [said, calls]
 
 
 def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -61,7 +61,8 @@ class Traits(msgspec.Struct, frozen=True):
 
     `reasoning_key` is the field of a message that thoughts are read from; with
     `thoughts_or_content` a message that calls tools may have one of the two only. With
-    `null_content` calls are rendered only if the content beside them is null. With `short_ids`
+    `null_content` calls are rendered only if the content beside them is null; `text_hides_calls`:
+    they are not if there is a text beside them. With `short_ids`
     the id of a call has nine letters and digits. With `developer_role` developers have a voice of
     their own.
     """
@@ -70,6 +71,7 @@ class Traits(msgspec.Struct, frozen=True):
     reasoning_key: str = "reasoning_content"
     thoughts_or_content: bool = False
     null_content: bool = False
+    text_hides_calls: bool = False
     short_ids: bool = False
     developer_role: bool = False
 
@@ -103,6 +105,7 @@ def traits_of(template: ChatTemplate) -> Traits:
         [_call(encode({"a": "first_mark"}), "call00001"), _call(encode(mark), "call00002")]
     )
     in_turn = "first_mark" in double and "call_mark" in double
+    beside_text = probe.call(encode(mark), content="content_mark")
     long_ids = "call_mark" in probe.calls([_call(encode(mark), _LONG_ID)])
 
     reasoning_key = next(
@@ -137,6 +140,7 @@ def traits_of(template: ChatTemplate) -> Traits:
         reasoning_key,
         thoughts_or_content="reasoning_mark" in with_thoughts and not with_both,
         null_content=null_content,
+        text_hides_calls=tool_calls and "call_mark" not in beside_text,
         short_ids=tool_calls and not long_ids,
         # Only templates with channels give developers a voice.
         developer_role="<|channel|>" in template.source,

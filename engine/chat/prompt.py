@@ -194,5 +194,8 @@ def _without_end(text: str, marker: str) -> str:
 
 
 def _joined(text: str, marker: str) -> str:
-    """`text` and `marker` with not more white space between them than one of them has."""
-    return text + (marker.lstrip() if text[-1:].isspace() else marker)
+    """`text` and `marker`, whose beginning the text may end with. Between them is not more white
+    space than one of them has."""
+    lengths = (n for n in range(len(marker), 0, -1) if text.endswith(marker[:n]))
+    overlap = next(lengths, 0)
+    return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())

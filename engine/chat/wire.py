@@ -52,6 +52,11 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
     thinking: bool = False
     answering: bool = False
 
+    @property
+    def begun(self) -> str:
+        """What ends with the markers that the answer has already: for the `prompt` of a parser."""
+        return (self.answering and self.syntax.content.begin) or self.text
+
 
 class Description(msgspec.Struct, frozen=True, tag="description"):
     """What a template can express, and how the model's answers are written."""
