@@ -187,37 +187,18 @@ def conversations(given: Fixture) -> dict[Scenario, list[dict[str, Any]]]:
     answer = {"role": "assistant", "content": "It rains."}
 
     def asking(count: int, **more: Any) -> list[dict[str, Any]]:
-        calls = [
-            {
-                "id": id,
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": arguments
-                    if given.arguments == "string"
-                    else json.loads(arguments),
-                },
-            }
-            for (name, arguments), id in list(zip(CALLED, IDS, strict=True))[:count]
-        ]
-        results = [
-            {
-                "role": "tool",
-                "tool_call_id": call["id"],
-                "name": call["function"]["name"],
-                "content": f'{{"result": {number}}}',
-            }
-            for number, call in enumerate(calls)
-        ]
+        calls, results = [], []
+        for number, ((name, arguments), id) in enumerate(zip(CALLED, IDS, strict=True)):
+            form = arguments if given.arguments == "string" else json.loads(arguments)
+            function = {"name": name, "arguments": form}
+            calls.append({"id": id, "type": "function", "function": function})
+            result = {"tool_call_id": id, "name": name, "content": f'{{"result": {number}}}'}
+            results.append({"role": "tool", **result})
+        content = None if given.null_content else ""
         return [
             user,
-            {
-                "role": "assistant",
-                "content": None if given.null_content else "",
-                "tool_calls": calls,
-                **more,
-            },
-            *results,
+            {"role": "assistant", "content": content, "tool_calls": calls[:count], **more},
+            *results[:count],
         ]
 
     thoughtful = {given.reasoning_key: THOUGHTS}
