@@ -105,6 +105,7 @@ class Renderer:
     async def _take_turn(self, template: TemplateSource, request: ChatRequest | None) -> Answer:
         if self._stopped:
             raise unavailable("the server is shutting down")
+        self._idle = [process for process in self._idle if process.is_alive]
         process = self._idle.pop() if self._idle else await self._start()
         self._busy.add(process)
         try:
@@ -133,8 +134,7 @@ class _Process:
         assert process.stdout is not None
         self._process = process
         self._stdin, self._stdout = process.stdin, process.stdout
-        self._numbers: dict[TemplateSource, int] = {}  # of the templates it has compiled
-        self.is_alive = True
+        self._numbers: dict[TemplateSource, int] = {}  # of the templates it has been given
 
     @classmethod
     async def start(cls, memory_limit: int, time_limit: float) -> Self:
@@ -162,15 +162,16 @@ class _Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
     async def answer(
         self, template: TemplateSource, request: ChatRequest | None, time_limit: float
     ) -> Answer:
         """Do one job. Raises EngineError if it takes too long or ends the process."""
-        number = self._numbers.get(template)
-        if number is None:
-            job = Job(len(self._numbers), template, request)
-        else:
-            job = Job(number, request=request)
+        number = self._numbers.get(template, len(self._numbers))
+        job = Job(number, None if template in self._numbers else template, request)
         try:
             data = frame(job)
         except (UnicodeEncodeError, RecursionError) as e:
@@ -193,8 +194,7 @@ class _Process:
             log.error("a template process ended with code %d, in the middle of a job", code)
             raise server_error("The chat template crashed on this request") from e
         assert not isinstance(answer, Ready)
-        if not isinstance(answer, Refused):
-            self._numbers[template] = job.template
+        self._numbers[template] = number
         return answer
 
     async def end(self) -> None:
@@ -211,7 +211,6 @@ class _Process:
 
     async def _bury(self) -> int:
         """Make sure that the process is no more; its exit code."""
-        self.is_alive = False
         if self._process.returncode is None:
             self.kill()
         return await self._process.wait()

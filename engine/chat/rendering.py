@@ -22,7 +22,16 @@ from engine.chat.detect import detect
 from engine.chat.prompt import chat_prompt
 from engine.chat.syntax import OutputSyntax
 from engine.chat.template import ChatTemplate
-from engine.chat.wire import Answer, Description, Job, Ready, Refused, frame, job_decoder
+from engine.chat.wire import (
+    Answer,
+    Description,
+    Job,
+    Ready,
+    Refused,
+    TemplateSource,
+    frame,
+    job_decoder,
+)
 from engine.errors import EngineError, invalid_request
 from engine.protocol import HEADER
 
@@ -30,11 +39,14 @@ MAX_MESSAGE = 4096  # characters of an error
 ORPHAN_FACTOR = 2  # times SECONDS: by then the server would have acted
 
 
+_Known = tuple[ChatTemplate, OutputSyntax]
+
+
 class Jobs:
-    """Answers jobs; keeps the templates that it has compiled."""
+    """Answers jobs; keeps the templates that it has compiled, or why they can't be."""
 
     def __init__(self) -> None:
-        self._templates: dict[int, tuple[ChatTemplate, OutputSyntax]] = {}
+        self._templates: dict[int, _Known | EngineError] = {}
 
     def reply(self, job: Job) -> bytearray:
         """The answer to `job`, ready to be written."""
@@ -53,14 +65,23 @@ class Jobs:
         return frame(Refused(info))
 
     def _answer(self, job: Job) -> Answer:
-        if job.template not in self._templates:
-            source = job.source
-            template = ChatTemplate(source.source, source.bos_token, source.eos_token)
-            self._templates[job.template] = template, detect(template)
-        template, syntax = self._templates[job.template]
+        if job.source is not None:
+            self._templates[job.template] = _compiled(job.source)
+        known = self._templates[job.template]
+        if isinstance(known, EngineError):
+            raise known
+        template, syntax = known
         if job.request is None:
             return Description(probe(template), syntax)
         return chat_prompt(template, syntax, job.request)
+
+
+def _compiled(source: TemplateSource) -> _Known | EngineError:
+    try:
+        template = ChatTemplate(source.source, source.bos_token, source.eos_token)
+    except EngineError as e:
+        return e
+    return template, detect(template)
 
 
 def main() -> None:

@@ -25,12 +25,12 @@ class TemplateSource(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prompt for `request`, or, without one, the `Description` of a template.
 
-    `template` is a number for the template; `source` is what it is, and comes along until the
-    process has done a job for it, which may fail.
+    `template` is a number for the template; `source` is what it is, and comes along with the
+    first job for it.
     """
 
     template: int
-    source: TemplateSource = TemplateSource("")
+    source: TemplateSource | None = None
     request: ChatRequest | None = None
 
 
