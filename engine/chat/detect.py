@@ -20,6 +20,7 @@ from engine.chat.template import ChatTemplate
 _CONTENT, _THOUGHTS = "Zqcontent", "Zqthoughts"
 _CHECKED, _CHECKED_THOUGHTS = "Another answer,\nin 2 lines", "Other ideas\n\nabout it"
 _THINKING = re.compile("think|thought|reason|reflect", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|channel\|>[^<]*<\|message\|>$")
 _PAIR = re.compile(r"(<[^<>{}\s]+>|\[[A-Z_]+\])(\s*)(<[^<>{}\s]+>|\[/?[A-Z_]+\])")
 _CANDIDATES = 6  # closing markers named in the source of a template that are tried out
 
@@ -53,16 +54,17 @@ def detect(template: ChatTemplate) -> OutputSyntax:
     """
     prober = Prober(template)
     plain = prober.answer(Answer(content=_CONTENT))
+    if plain is None or _CONTENT not in plain:
+        return OutputSyntax()
     thinking, silent = prober.prompt(thinking=True), prober.prompt(thinking=False)
-    if plain is None or _CONTENT not in plain or thinking is None or silent is None:
+    if thinking is None or silent is None:
         return OutputSyntax()
     before, _, ending = plain.partition(_CONTENT)
     if not ending.strip():
         ending = _end_of_turn(prober)
     shown = _shown_thoughts(prober)
     calling = next(filter(None, (shows_calls(prober, style) for style in prober.styles())), "")
-    everything = [plain, thinking, calling, shown.before if shown else ""]
-    if any("<|channel|>" in text and "<|message|>" in text for text in everything):
+    if _CHANNEL.search(before) or (shown and _CHANNEL.search(shown.before)):
         return OutputSyntax(harmony=True)
 
     frame = _frame(prober, before, thinking, silent, shown, calling)
@@ -211,7 +213,8 @@ def _prompted(frame: _Frame, source: str) -> Wrapper | None:
             if closing in text:
                 return _balanced(begin, closing + _space(text.partition(closing)[2]))
     named = [closing for closing in candidates if closing in source]
-    if named or (candidates and _THINKING.search(opening)):
+    likely = bool(_THINKING.search(opening))
+    if (named and frame.silent != frame.thinking) or (candidates and likely):
         return _balanced(begin, (named or candidates)[0])
     return None
 
