@@ -91,4 +91,5 @@ async def apply_template(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, TEMPLATE)
     current = runtime()
     engine = await current.supervisor.engine()
-    return JSONAnswer({"prompt": await chat_prompt(current, engine, body)})
+    prompt = await chat_prompt(current, engine, chat_request(body, current.options))
+    return JSONAnswer({"prompt": prompt.text})

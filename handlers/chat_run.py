@@ -5,7 +5,7 @@ the generated text apart into `ChatDelta`s. What is left to an API is its own JS
 """
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -83,13 +83,8 @@ async def prepare(
     tools or schemas that can't be followed, not_supported_error, server_error if the template
     itself is at fault.
     """
-    body: dict[str, Any] = {
-        "messages": request.messages,
-        "add_generation_prompt": request.add_generation_prompt,
-        "continue_final_message": request.continue_final_message,
-        "chat_template_kwargs": request.template_variables,
-    }
-    return PreparedChat(await chat_prompt(current, engine, body), params, PlainParser)
+    prompt = await chat_prompt(current, engine, request)
+    return PreparedChat(prompt.text, params, PlainParser)
 
 
 async def count_tokens(current: Runtime, engine: EngineClient, request: ChatRequest) -> int:

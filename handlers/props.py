@@ -18,7 +18,7 @@ async def get_props() -> Response:
     once; after that, a restarting engine is not waited for."""
     current = runtime()
     info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(props_json(current, info))
+    return JSONAnswer(await props_json(current, info))
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
@@ -28,7 +28,7 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
     return JSONAnswer({"success": True})
 
 
-def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+async def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     options = current.options
     source = template_source(options, info)
     return {
@@ -43,7 +43,7 @@ def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         "endpoint_props": options.props,
         "endpoint_metrics": options.metrics,
         "chat_template": source,
-        "chat_template_caps": template_caps(current, info, source),
+        "chat_template_caps": await template_caps(current, info, source),
         "bos_token": info.bos_token,
         "eos_token": info.eos_token,
         "build_info": build_info(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from connexion import context
 
-from engine.chat.template import ChatTemplate
+from engine.chat.renderer import Renderer
 from engine.embedded import MODEL_NAME
 from engine.options import Options
 from engine.supervisor import Supervisor
@@ -22,8 +22,7 @@ from handlers.http.exposition import Metrics
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `api_keys` is empty for a server that is open to everybody;
-    `templates` holds compiled chat templates by their source; `metrics` is None without
-    `--metrics`."""
+    `metrics` is None without `--metrics`."""
 
     options: Options
     supervisor: Supervisor
@@ -31,7 +30,7 @@ class Runtime:
     model_id: str
     aliases: list[str]
     api_keys: tuple[bytes, ...] = ()
-    templates: dict[str, ChatTemplate] = field(default_factory=dict)
+    renderer: Renderer = field(default_factory=Renderer)
     metrics: Metrics | None = None
 
     @classmethod
@@ -62,7 +61,7 @@ def runtime() -> Runtime:
 async def lifespan(
     options: Options, on_fatal: Callable[[str], None] | None = None
 ) -> AsyncIterator[Runtime]:
-    """Starts the engine and, at the end, stops it.
+    """Starts the engine and, at the end, stops it and the template processes.
 
     `on_fatal` is called with the reason if the model can't be loaded: what to do then (end,
     most likely) is the launcher's business. Until then, requests are answered with 503.
@@ -74,7 +73,7 @@ async def lifespan(
         yield current
     finally:
         watcher.cancel()
-        await current.supervisor.stop()
+        await asyncio.gather(current.supervisor.stop(), current.renderer.stop())
 
 
 async def _watch_loading(supervisor: Supervisor, on_fatal: Callable[[str], None] | None) -> None:

@@ -31,8 +31,8 @@ TEMPLATE: Supported = {
 CHAT: Supported = {
     **COMPLETION,
     **TEMPLATE,
-    "reasoning_budget_tokens": [-1],
-    "thinking_budget_tokens": [-1],
+    "reasoning_budget_tokens": [-1, 0],
+    "thinking_budget_tokens": [-1, 0],
     "functions": [[]],
     "modalities": [[], ["text"]],
     "web_search_options": [],
