@@ -17,7 +17,7 @@ from handlers.openai_format import ChatChunks, chat_completion, head, wants_verb
 from handlers.probabilities import chat_probabilities
 from handlers.runtime import runtime
 from handlers.templates import chat_prompt
-from handlers.unsupported import CHAT, TEMPLATE, refuse_unsupported
+from handlers.unsupported import CHAT, refuse_unsupported
 
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:
@@ -88,7 +88,6 @@ count_chat_tokens_unversioned = count_chat_tokens
 
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read."""
-    refuse_unsupported(body, TEMPLATE)
     current = runtime()
     engine = await current.supervisor.engine()
     prompt = await chat_prompt(current, engine, chat_request(body, current.options))

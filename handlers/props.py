@@ -10,7 +10,7 @@ from handlers.answers import JSONAnswer, build_info
 from handlers.model_details import model_file
 from handlers.runtime import Runtime, runtime
 from handlers.slots import slot_json, unused_slot
-from handlers.templates import template_caps, template_source
+from handlers.templates import description, template_source
 
 
 async def get_props() -> Response:
@@ -31,6 +31,7 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
 async def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     options = current.options
     source = template_source(options, info)
+    described = await description(current, info, source)
     return {
         "default_generation_settings": slot_json(
             unused_slot(info.n_ctx), options.generation_defaults(), current.model_id
@@ -43,7 +44,7 @@ async def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         "endpoint_props": options.props,
         "endpoint_metrics": options.metrics,
         "chat_template": source,
-        "chat_template_caps": await template_caps(current, info, source),
+        "chat_template_caps": described.caps if described else {},
         "bos_token": info.bos_token,
         "eos_token": info.eos_token,
         "build_info": build_info(),

@@ -4,11 +4,10 @@ from functools import cache
 
 import msgspec
 
-from engine.chat.caps import Caps
 from engine.chat.prompt import continued, plain_messages
 from engine.chat.request import ChatRequest
 from engine.chat.template import BUILTIN_NAMES, CHATML
-from engine.chat.wire import ChatPrompt, TemplateSource
+from engine.chat.wire import ChatPrompt, Description, TemplateSource
 from engine.client import EngineClient
 from engine.errors import EngineError
 from engine.options import Options
@@ -35,14 +34,14 @@ def renders_with_jinja(options: Options, source: str) -> bool:
     return options.jinja and source not in BUILTIN_NAMES
 
 
-async def template_caps(current: Runtime, info: ModelInfo, source: str) -> Caps | dict[str, bool]:
-    """The template's capabilities by name; none if it can't be tried."""
+async def description(current: Runtime, info: ModelInfo, source: str) -> Description | None:
+    """What the template can express; None if it can't be tried."""
     if not renders_with_jinja(current.options, source):
-        return {}
+        return None
     try:
-        return (await current.renderer.describe(_with_tokens(source, info))).caps
+        return await current.renderer.describe(_with_tokens(source, info))
     except EngineError:
-        return {}  # not valid, or it never ends: whoever chats is told so
+        return None  # not valid, or it never ends: whoever chats is told so
 
 
 async def chat_prompt(current: Runtime, engine: EngineClient, request: ChatRequest) -> ChatPrompt:

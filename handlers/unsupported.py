@@ -22,17 +22,8 @@ TEXT_COMPLETION: Supported = {
     "echo": [False],
     "suffix": [""],
 }
-TEMPLATE: Supported = {
-    "tools": [[]],
-    "tool_choice": ["none", "auto"],
-    "reasoning_format": ["none", "auto"],
-    "thinking_forced_open": [False],
-}
 CHAT: Supported = {
     **COMPLETION,
-    **TEMPLATE,
-    "reasoning_budget_tokens": [-1, 0],
-    "thinking_budget_tokens": [-1, 0],
     "functions": [[]],
     "modalities": [[], ["text"]],
     "web_search_options": [],
