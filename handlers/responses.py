@@ -110,9 +110,7 @@ async def _count(engine: EngineClient, text: str) -> int:
     """Tokens of a generated text."""
     if not text:
         return 0
-    tokens = await engine.tokenize(
-        text, add_special=False, parse_special=False, with_pieces=False
-    )
+    tokens = await engine.tokenize(text, add_special=False, parse_special=False, with_pieces=False)
     return len(tokens.tokens)
 
 
@@ -149,9 +147,7 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of the items that were a response's input."""
-    page = await runtime().responses.input_items(
-        response_id, after=after, limit=limit, order=order
-    )
+    page = await runtime().responses.input_items(response_id, after=after, limit=limit, order=order)
     found: list[Item] = page.items
     return JSONAnswer(
         {

@@ -108,7 +108,9 @@ def finished_response(
             },
             "output_tokens": finished.n_decoded,
             # Counted in the text, which may be tokenized in another way than it was generated.
-            "output_tokens_details": {"reasoning_tokens": min(reasoning_tokens, finished.n_decoded)},
+            "output_tokens_details": {
+                "reasoning_tokens": min(reasoning_tokens, finished.n_decoded)
+            },
             "total_tokens": finished.n_prompt + finished.n_decoded,
         },
     }
@@ -192,7 +194,11 @@ class Output:
         else:
             item = {"id": new_id("rs"), "type": type_, "summary": [], "content": []}
         part = self._part(type_, "")
-        return [*events, self._begin(item), self._event("response.content_part.added", 0, part=part)]
+        return [
+            *events,
+            self._begin(item),
+            self._event("response.content_part.added", 0, part=part),
+        ]
 
     def _begin_call(self, call_id: str, name: str) -> Event:
         call = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}

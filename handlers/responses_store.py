@@ -92,7 +92,9 @@ class Database:
             raise StoreError(f"{path}: {error}") from error
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from None
-        self._uses = itertools.count(1 + self._value("SELECT coalesce(max(used), 0) FROM responses"))
+        self._uses = itertools.count(
+            1 + self._value("SELECT coalesce(max(used), 0) FROM responses")
+        )
 
     def _prepare(self) -> None:
         connection = self._connection
