@@ -162,7 +162,7 @@ class Output:
     def _add(self, delta: ChatDelta) -> list[Event]:
         match delta:
             case Content(text):
-                logprobs = self._take_logprobs()
+                logprobs = self._take_logprobs(text)
                 self._logprobs += logprobs
                 events = self._enter("message")
                 return [*events, self._text(text, logprobs=logprobs)]
@@ -177,12 +177,19 @@ class Output:
                 self._pieces.append(text)
                 return [self._event("response.function_call_arguments.delta", delta=text)]
 
-    def _take_logprobs(self) -> list[dict[str, Any]]:
+    def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
+        """Of the tokens since the last time, but not those of markers before `text`, if that
+        is the beginning of a message."""
         if self._probabilities is None:
             return []
-        taken = self._probabilities.content(self._unsaid)
-        self._unsaid.clear()
-        return taken
+        tokens, self._unsaid = self._unsaid, []
+        goes_on = self._open and self.items[-1]["type"] == "message"
+        whole = b"".join(token.piece for token in tokens)
+        if not (goes_on or whole.startswith(text.encode())):
+            n_marker = len(whole) - len(text.encode())
+            while tokens and n_marker >= len(tokens[0].piece):
+                n_marker -= len(tokens.pop(0).piece)
+        return self._probabilities.content(tokens)
 
     def _enter(self, type_: Literal["message", "reasoning"]) -> list[Event]:
         """Opens an item of this type, unless it is open."""
