@@ -1,11 +1,15 @@
 """OpenAI's Responses API: from bodies to messages, from deltas to items and events."""
 
 import asyncio
+import contextlib
+import http.server
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import msgspec
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -520,17 +524,39 @@ def test_a_failure_ends_the_stream_in_two_ways() -> None:
 # ---- OpenAI's own reader ---------------------------------------------------------------------
 
 
-def openai_client(raw: bytes) -> OpenAI:
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})
+@contextlib.contextmanager
+def openai_client(raw: bytes) -> Iterator[OpenAI]:
+    """OpenAI's client, connected to a server that answers everything with the stream `raw`."""
 
-    http = httpx2.Client(transport=httpx2.MockTransport(answer))
-    return OpenAI(api_key="none", base_url="http://server/v1", http_client=http, max_retries=0)
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name that the library calls
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        try:
+            with OpenAI(api_key="none", base_url=url, max_retries=0) as client:
+                yield client
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_openai_s_library_reads_it_all() -> None:
     documents, raw = streamed(ALL, finished())
-    with openai_client(raw).responses.stream(model="m", input="Hello") as stream:
+    with (
+        openai_client(raw) as client,
+        client.responses.stream(model="m", input="Hello") as stream,
+    ):
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     assert kinds == [each["type"] for each in documents]
@@ -540,3 +566,12 @@ def test_openai_s_library_reads_it_all() -> None:
     ]  # fmt: skip
     assert final.usage is not None
     assert final.usage.output_tokens_details.reasoning_tokens == 2
+
+
+def test_openai_s_library_raises_an_error_in_mid_stream() -> None:
+    failure = Failure(500, ErrorInfo("server_error", "The engine stopped."))
+    _, raw = streamed(ALL[:2], FINISHED, failure)
+    with openai_client(raw) as client:
+        stream = client.responses.create(model="m", input="Hello", stream=True)
+        with pytest.raises(openai.APIError, match="The engine stopped"):
+            list(stream)
