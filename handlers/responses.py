@@ -10,12 +10,12 @@ from engine.chat.request import ChatRequest
 from engine.client import EngineClient
 from engine.protocol import Finished
 from handlers.answers import JSONAnswer
-from handlers.chat_run import ChatBatch, ChatEvent, count_tokens, finish_reason, prepare
+from handlers.chat_run import ChatBatch, count_tokens, finish_reason, prepare
 from handlers.generation import timings_json
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import describe
 from handlers.http.sse import event_stream
-from handlers.responses_format import Output, finished_response, new_response, status_of
+from handlers.responses_format import Output, Status, finished_response, new_response, status_of
 from handlers.responses_items import Item
 from handlers.responses_request import chat_request, request_items, response_params
 from handlers.responses_store import Order
@@ -42,9 +42,8 @@ async def create_response(body: dict[str, Any]) -> Response:
     response = new_response(body, body.get("model") or current.model_id, params)
     output = Output(probabilities)
 
-    async def finished(event: ChatEvent, source: Finished) -> dict[str, Any]:
+    async def finished(status: Status, source: Finished) -> dict[str, Any]:
         """The whole response, kept if it shall be."""
-        status = status_of(finish_reason(event.message, source))
         n_reasoning = await _count(engine, output.reasoning())
         whole = finished_response(response, output.items, status, source, n_reasoning)
         if whole["store"]:
@@ -63,11 +62,10 @@ async def create_response(body: dict[str, Any]) -> Response:
                         yield stream.begin()
                     if data := stream.event(event):
                         yield data
-                    if isinstance(event.source, Finished):
-                        status = status_of(finish_reason(event.message, event.source))
+                    if isinstance(source := event.source, Finished):
+                        status = status_of(finish_reason(event.message, source))
                         yield stream.end_output(status)
-                        whole = await finished(event, event.source)
-                        yield stream.finish(whole, event.source.timings)
+                        yield stream.finish(await finished(status, source), source.timings)
         except Exception as error:
             if not begun:
                 raise
@@ -77,10 +75,11 @@ async def create_response(body: dict[str, Any]) -> Response:
         async with ChatBatch(engine, prepared) as batch:
             async for event in batch.events():
                 output.feed(event)
-                if isinstance(event.source, Finished):
-                    output.finish(status_of(finish_reason(event.message, event.source)))
-                    whole = await finished(event, event.source)
-                    return {**whole, "timings": timings_json(event.source.timings)}
+                if isinstance(source := event.source, Finished):
+                    status = status_of(finish_reason(event.message, source))
+                    output.finish(status)
+                    whole = await finished(status, source)
+                    return {**whole, "timings": timings_json(source.timings)}
         raise AssertionError("the events of a generation end with a result or an error")
 
     if streamed:
@@ -120,7 +119,7 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     current = runtime()
     history, items = await request_items(body, current.responses)
-    request: ChatRequest = chat_request(body, [*history, *items], current.options)
+    request = chat_request(body, [*history, *items], current.options)
     engine = await current.supervisor.engine()
     request = await _fitting(current, engine, request, body)
     n = await count_tokens(current, engine, request)
@@ -132,8 +131,7 @@ count_response_tokens_unversioned = count_response_tokens
 
 async def get_response(response_id: str, stream: bool = False) -> Response:
     """A response that was kept."""
-    if stream:
-        refuse_unsupported({"stream": stream}, {"stream": [False]})
+    refuse_unsupported({"stream": stream}, {"stream": [False]})
     return JSONAnswer(await runtime().responses.response(response_id))
 
 
