@@ -25,6 +25,8 @@ BODIES: dict[str, Any] = {
     "create_response_unversioned": _RESPONSE,
     "count_response_tokens": _RESPONSE,
     "count_response_tokens_unversioned": _RESPONSE,
+    "create_ollama_chat": _CHAT,
+    "show_ollama_model": {"model": "any"},
     "create_infill": {
         "input_prefix": "def add(a, b):\n    ",
         "input_suffix": "\n    return total\n",

@@ -1,6 +1,8 @@
 """The error envelope: every way in which a request can fail, as one kind of answer.
 
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
+
+Ollama's clients get a form of their own (`handlers.http.ollama`).
 """
 
 import logging
@@ -17,6 +19,7 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
+from handlers.http import ollama
 
 log = logging.getLogger(__name__)
 
@@ -120,10 +123,13 @@ def _allowed_methods(scope: Scope) -> list[str]:
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
     """Connexion's error handler for every class of exception."""
     failure = describe(error, request.scope)
+    document = failure.envelope()
+    if ollama.wants_ollama_errors(request.scope):
+        document = ollama.error_document(failure.info)
     return ConnexionResponse(
         status_code=failure.status,
         mimetype="application/json",
-        body=msgspec.json.encode(failure.envelope()),
+        body=msgspec.json.encode(document),
         headers=dict(failure.headers),
     )
 

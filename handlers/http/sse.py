@@ -1,11 +1,11 @@
-"""Server-sent events: from an iterator of frames to a response.
+"""Server-sent events, or lines of JSON: from an iterator of frames to a response.
 
 This is the hot path of the server process: one frame per stream and engine step. A task of
 its own pulls the frames, so that those which are ready together leave in one write.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import CancelOnDisconnect
-from handlers.http.errors import describe
+from handlers.http.errors import Failure, describe
+from handlers.http.ollama import NDJSON, error_document
 
 DONE = b"data: [DONE]\n\n"
 """What ends an OpenAI stream."""
@@ -31,21 +32,43 @@ def frame(data: Any, event: str | None = None) -> bytes:
     return b"".join((head, _encoder.encode(data), b"\n\n"))
 
 
-def event_stream(frames: AsyncIterator[bytes]) -> Response:
+def line(data: Any) -> bytes:
+    """One line with `data` as JSON, also for readers to whom Unicode's separators end a line, as
+    to Python's `splitlines`, which Ollama's client reads with."""
+    text = _encoder.encode(data)
+    for separator in "\x85\u2028\u2029":
+        text = text.replace(separator.encode(), b"\\u%04x" % ord(separator))
+    return text + b"\n"
+
+
+def error_frame(failure: Failure) -> bytes:
+    """An event `{"error": {...}}`."""
+    return frame(failure.envelope())
+
+
+def event_stream(
+    frames: AsyncIterator[bytes], *, failed: Callable[[Failure], bytes] = error_frame
+) -> Response:
     """The response that sends `frames` as they come, each one or more whole events.
 
     An exception before the first frame becomes an ordinary error response; a later one
-    becomes a last event `{"error": {...}}`. When the client goes away, `frames` sees
+    becomes the last event, made by `failed`. When the client goes away, `frames` sees
     `CancelledError` where it waits.
     """
-    return _EventStream(frames)
+    return _EventStream(frames, failed)
+
+
+def line_stream(lines: AsyncIterator[bytes]) -> Response:
+    """The same for lines of JSON, as Ollama streams them; a last line `{"error": "..."}`."""
+    return _LineStream(lines, lambda failure: line(error_document(failure.info)))
 
 
 class _EventStream(Response):
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncIterator[bytes]) -> None:
+    def __init__(self, frames: AsyncIterator[bytes], failed: Callable[[Failure], bytes]) -> None:
         self._frames = frames
+        self._failed = failed
         self.status_code = 200
         self.background = None
         # Proxies must neither keep the events for later nor collect them.
@@ -78,7 +101,7 @@ class _EventStream(Response):
                 if item is not None:
                     if not (started or burst):
                         raise item
-                    burst.append(frame(describe(item).envelope()))
+                    burst.append(self._failed(describe(item)))
             if not started:
                 started = True
                 await send(
@@ -89,6 +112,10 @@ class _EventStream(Response):
                     }
                 )
             await send({"type": "http.response.body", "body": b"".join(burst), "more_body": more})
+
+
+class _LineStream(_EventStream):
+    media_type = NDJSON
 
 
 async def _pump(
