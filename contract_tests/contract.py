@@ -1,6 +1,7 @@
 """Is an answer one that the description allows?"""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -27,11 +28,11 @@ def operations() -> dict[str, lint.Operation]:
 def find(method: str, path: str) -> lint.Operation:
     """The operation at a path, as requests have it."""
     path = path.partition("?")[0]
-    for operation in operations().values():
-        fixed, brace, _ = operation.path.partition("{")
-        if operation.method == method.lower() and (
-            path == operation.path or (brace and path.startswith(fixed))
-        ):
+    found = [each for each in operations().values() if each.method == method.lower()]
+    # A path without parameters is meant rather than one with.
+    for operation in sorted(found, key=lambda each: "{" in each.path):
+        template = re.sub(r"\\{[^/]*\\}", "[^/]+", re.escape(operation.path))
+        if re.fullmatch(template, path):
             return operation
     raise AssertionError(f"the description has no {method} {path}")
 

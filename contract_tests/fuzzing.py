@@ -29,6 +29,8 @@ GENERATING = (
     "create_chat_completion_unversioned",
     "create_ollama_chat",
     "create_infill",
+    "create_response",
+    "create_response_unversioned",
 )
 
 
@@ -86,6 +88,23 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
+                # Items that don't fit together; tools that are none of ours.
+                {
+                    "include-operation-id": [
+                        "count_response_tokens",
+                        "count_response_tokens_unversioned",
+                    ],
+                    "checks": _allowing(400, 501),
+                },
+                # No id that is made up is that of a response; 501 is for `stream`.
+                {
+                    "include-operation-id": [
+                        "get_response",
+                        "delete_response",
+                        "list_response_input_items",
+                    ],
+                    "checks": _allowing(404, 501),
+                },
             ],
         }
     )

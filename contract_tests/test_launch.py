@@ -80,6 +80,7 @@ VOLATILE = {
     "id", "created", "timings", "id_slot", "id_task", "prompt_ms", "prompt_per_token_ms",
     "prompt_per_second", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
     "tokens_cached", "cached_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
+    "created_at", "completed_at", "item_id", "cache_write_tokens",
 }  # fmt: skip
 """What differs from one answer to the next."""
 

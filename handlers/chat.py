@@ -77,6 +77,7 @@ create_chat_completion_unversioned = create_chat_completion
 
 async def count_chat_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a chat completion would have."""
+    refuse_unsupported(body, CHAT)
     current = runtime()
     engine = await current.supervisor.engine()
     n = await count_tokens(current, engine, chat_request(body, current.options))

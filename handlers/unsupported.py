@@ -29,6 +29,13 @@ CHAT: Supported = {
     "web_search_options": [],
 }
 
+RESPONSES: Supported = {
+    **COMPLETION,
+    "background": [False],
+    "conversation": [],
+    "prompt": [],
+}
+
 
 def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
     """Raises EngineError (not_supported_error) naming the first of `fields` that `body` gives

@@ -23,7 +23,14 @@ from handlers.generation import (
     settings_json,
     timings_json,
 )
-from handlers.unsupported import CHAT, COMPLETION, TEMPLATE, TEXT_COMPLETION, refuse_unsupported
+from handlers.unsupported import (
+    CHAT,
+    COMPLETION,
+    RESPONSES,
+    TEMPLATE,
+    TEXT_COMPLETION,
+    refuse_unsupported,
+)
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
@@ -318,7 +325,7 @@ def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -
 
 
 def test_off_values_pass() -> None:
-    for fields in (COMPLETION, TEXT_COMPLETION, TEMPLATE, CHAT):
+    for fields in (COMPLETION, TEXT_COMPLETION, TEMPLATE, CHAT, RESPONSES):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
@@ -356,6 +363,7 @@ def properties(schema: Any) -> dict[str, Any]:
         ("create_openai_completion", TEXT_COMPLETION),
         ("create_chat_completion", CHAT),
         ("apply_template", TEMPLATE),
+        ("create_response", RESPONSES),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:

@@ -161,6 +161,17 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
             default="none (the operation is switched off)",
         ),
     ] = ""
+    responses_db: Annotated[
+        str,
+        _server(
+            names="--responses-db",
+            env="LLAMA_ARG_RESPONSES_DB",
+            metavar="FILE",
+            help="SQLite database that keeps the responses of /v1/responses until they are "
+            "deleted; made if it isn't there.",
+            default="none (the last ones are kept in memory)",
+        ),
+    ] = ""
 
     # ---- chat templates -----------------------------------------------------------------
 
