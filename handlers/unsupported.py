@@ -37,6 +37,14 @@ CHAT: Supported = {
     "modalities": [[], ["text"]],
     "web_search_options": [],
 }
+MESSAGES_INPUT: Supported = {
+    "container": [],
+    "mcp_servers": [[]],
+}
+MESSAGES: Supported = {
+    **COMPLETION,
+    **MESSAGES_INPUT,
+}
 
 
 def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:

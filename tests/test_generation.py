@@ -23,7 +23,15 @@ from handlers.generation import (
     settings_json,
     timings_json,
 )
-from handlers.unsupported import CHAT, COMPLETION, TEMPLATE, TEXT_COMPLETION, refuse_unsupported
+from handlers.unsupported import (
+    CHAT,
+    COMPLETION,
+    MESSAGES,
+    MESSAGES_INPUT,
+    TEMPLATE,
+    TEXT_COMPLETION,
+    refuse_unsupported,
+)
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
@@ -354,6 +362,8 @@ def properties(schema: Any) -> dict[str, Any]:
         ("create_openai_completion", TEXT_COMPLETION),
         ("create_chat_completion", CHAT),
         ("apply_template", TEMPLATE),
+        ("create_message", MESSAGES),
+        ("count_message_tokens", MESSAGES_INPUT),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:

@@ -1,9 +1,12 @@
 """The error envelope: every way in which a request can fail, as one kind of answer.
 
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
+
+A path whose description says `x-error-envelope: anthropic` has the form of that API instead.
 """
 
 import logging
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +20,7 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
+from handlers.http import anthropic
 
 log = logging.getLogger(__name__)
 
@@ -105,26 +109,53 @@ def _allowed_methods(scope: Scope) -> list[str]:
 
     Starlette's own `Allow` names those of one operation only.
     """
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    path = _path(scope)
     methods: set[str] = set()
+    for template, item in _described(scope):
+        regex, _, _ = compile_path(template)
+        if regex.fullmatch(path):
+            methods.update(key.upper() for key in item if key in _METHODS)
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _envelope_name(scope: Scope) -> str | None:
+    """The `x-error-envelope` of the request's path. It holds for all that is below a path,
+    too: who asks for what isn't there speaks the same language."""
+    path = _path(scope)
+    for template, item in _described(scope):
+        if (name := item.get("x-error-envelope")) and f"{path}/".startswith(f"{template}/"):
+            return str(name)
+    return None
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"].removeprefix(scope.get("root_path", "")))
+
+
+def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(path template behind the API prefix, path item) of everything that is described."""
     for api in scope["app"].apis:
         specification: Specification = api.specification
         base = specification.base_path if api.base_path is None else api.base_path
         for template, item in specification["paths"].items():
-            regex, _, _ = compile_path(base + template)
-            if regex.fullmatch(path):
-                methods.update(key.upper() for key in item if key in _METHODS)
-    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+            yield base + template, item
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
     """Connexion's error handler for every class of exception."""
     failure = describe(error, request.scope)
+    headers = dict(failure.headers)
+    if _envelope_name(request.scope) == "anthropic":
+        request_id = anthropic.new_request_id()
+        document = anthropic.error_document(failure.status, failure.info, request_id)
+        headers |= anthropic.error_headers(failure.status, request_id)
+    else:
+        document = failure.envelope()
     return ConnexionResponse(
         status_code=failure.status,
         mimetype="application/json",
-        body=msgspec.json.encode(failure.envelope()),
-        headers=dict(failure.headers),
+        body=msgspec.json.encode(document),
+        headers=headers,
     )
 
 
