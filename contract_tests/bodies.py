@@ -42,13 +42,11 @@ BODIES: dict[str, Any] = {
 }
 """One for each operation with a body."""
 
+STREAMING = [each.definition["operationId"] for each in contract.streaming()]
 ANTHROPIC = ["create_message", "count_message_tokens"]
 """Another API's format, in errors as well: see test_messages.py."""
-GENERATING = [
-    name
-    for each in contract.streaming()
-    if (name := each.definition["operationId"]) not in ANTHROPIC
-]
+GENERATING = [name for name in STREAMING if name not in ANTHROPIC]
+"""In the native or in OpenAI's format."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """Of a server that was started with --embeddings."""
 RERANKING = [name for name in BODIES if "rerank" in name]

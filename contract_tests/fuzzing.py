@@ -28,6 +28,7 @@ GENERATING = (
     "create_chat_completion",
     "create_chat_completion_unversioned",
     "create_infill",
+    "create_message",
 )
 
 
@@ -67,7 +68,11 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
             },
             "operations": [
                 {
-                    "include-operation-id": [*GENERATING, "apply_template"],
+                    "include-operation-id": [
+                        *GENERATING,
+                        "apply_template",
+                        "count_message_tokens",
+                    ],
                     "checks": _allowing(400, 501),
                 },
                 # 501 of a server that was started for something else.
