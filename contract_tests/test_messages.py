@@ -10,7 +10,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 from contract_tests import contract
-from contract_tests.bodies import MESSAGES, body
+from contract_tests.bodies import MESSAGES, body, with_text
 from contract_tests.conftest import Start
 from contract_tests.events import Event
 from contract_tests.server import SECONDS, Server
@@ -405,6 +405,14 @@ def test_an_answer_that_can_t_be(changes: Any, server: Server) -> None:
         contract.check(server.post(PATH, request), 400)
 
 
+def test_a_text_of_10_megabytes(server: Server) -> None:
+    request = with_text("create_message", "lorem ipsum " * 850_000)
+    for stream in (False, True):
+        error = contract.check(server.post(PATH, {**request, "stream": stream}), 400)["error"]
+        assert error["n_prompt_tokens"] > 1_000_000
+    assert server.ask(f"{PATH}/count_tokens", request)["input_tokens"] > 1_000_000
+
+
 def test_what_is_tolerated(server: Server) -> None:
     tolerated: list[dict[str, Any]] = [
         {"messages": [USER, USER, USER]},
@@ -412,6 +420,7 @@ def test_what_is_tolerated(server: Server) -> None:
         {"messages": [USER, *({"role": "assistant", "content": "a"} for _ in range(2))]},
         {"messages": [{"role": "user", "content": ""}]},
         {"messages": [{"role": "user", "content": []}]},
+        {"messages": [{"role": "system", "content": []}]},
         {"messages": [{"role": "assistant", "content": "Once"}]},
         {"messages": [{"role": "user", "content": "a"}] * 1000, "max_tokens": 1},
         {"system": ""},

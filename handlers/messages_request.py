@@ -5,7 +5,7 @@ Bodies have passed validation against the description.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat.request import ChatRequest
@@ -121,12 +121,11 @@ def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
 # ---- messages ----------------------------------------------------------------------------
 
 
-def _system(system: str | Sequence[Block] | None) -> Iterator[dict[str, Any]]:
-    if isinstance(system, str):
-        system = [{"text": system}]
-    texts = [_without_stamp(block["text"]) for block in system or []]
-    if any(texts):
-        yield {"role": "system", "content": _content(texts)}
+def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
+    """The message that `system` is; none if it says nothing."""
+    blocks = [{"text": system}] if isinstance(system, str) else system or []
+    texts = [_without_stamp(block["text"]) for block in blocks]
+    return [{"role": "system", "content": _content(texts)}] if any(texts) else []
 
 
 def _without_stamp(text: str) -> str:
@@ -161,7 +160,8 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 calls = _add_answer(turns, blocks, where)
             case _:
                 end_user_turn()
-                turns += _system(blocks)
+                said = [block["text"] for block in blocks]
+                turns.append({"role": "system", "content": _content(said or [""])})
     end_user_turn()
     return turns
 

@@ -262,5 +262,6 @@ def test_a_path_may_have_the_envelope_of_another_api(prefix: str, tmp_path: Path
             assert type_ in (None, document["error"]["type"])
             assert document["request_id"] == response.headers["request-id"]
             assert "secret" not in response.text
+            assert response.headers.get("allow") == ("POST" if status == 405 else None)
         for elsewhere in (f"{prefix}/others", f"{prefix}/open/other", "/"):
             assert client.get(elsewhere).json()["error"]["code"] == 404

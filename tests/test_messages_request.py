@@ -63,6 +63,7 @@ def test_system() -> None:
         assert request(system=nothing).messages == [USER]
     later = turns(("user", "Hello"), ("system", "Be short."), ("user", "Hello"))
     assert later == [USER, said, USER]
+    assert turns(("system", "")) == turns(("system", [])) == [{"role": "system", "content": ""}]
 
 
 def test_the_stamp_of_an_agent_does_not_change_the_prompt() -> None:

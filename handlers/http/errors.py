@@ -129,7 +129,10 @@ def _envelope_name(scope: Scope) -> str | None:
 
 
 def _path(scope: Scope) -> str:
-    return str(scope["path"].removeprefix(scope.get("root_path", "")))
+    """The path behind what a proxy has put before it. Routing counts the API prefix in with
+    that, and notes what it was without."""
+    root_path = scope.get("app_root_path", scope.get("root_path", ""))
+    return str(scope["path"].removeprefix(root_path))
 
 
 def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
