@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
-from contract_tests import contract
+from contract_tests import contract, lint
 from contract_tests.bodies import MESSAGES, body, with_text
 from contract_tests.conftest import Start
 from contract_tests.events import Event
@@ -201,6 +201,109 @@ def test_a_prompt_without_an_answer(client: Anthropic) -> None:
     assert (message.content, message.stop_reason) == ([], "max_tokens")
     with client.messages.stream(model=MODEL, messages=MESSAGES, max_tokens=0) as stream:
         assert stream.get_final_message().content == []
+
+
+# ---- tools -----------------------------------------------------------------------------------
+
+
+def serves_calls() -> bool:
+    [chat] = [
+        part["properties"]["tools"]
+        for part in contract.operations()["create_chat_completion"].definition["requestBody"][
+            "content"
+        ][contract.JSON]["schema"]["allOf"]
+        if "tools" in part.get("properties", {})
+    ]
+    return "x-supported-values" not in chat
+
+
+needs_calls = pytest.mark.skipif(not serves_calls(), reason="the server makes no calls yet")
+CALLING: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "Light in the kitchen, please."}],
+    "tools": [TOOL],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "max_tokens": 256,
+}
+
+
+def check_call(block: Any) -> None:
+    assert (block.type, block.name) == ("tool_use", TOOL["name"])
+    assert block.id.startswith("toolu_")
+    assert not list(lint.errors(TOOL["input_schema"], block.input))
+
+
+@needs_calls
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": TOOL["name"]}])
+def test_a_forced_call(client: Anthropic, choice: Any) -> None:
+    options = {**CALLING, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
+    message = client.messages.create(**options)
+    assert message.stop_reason == "tool_use"
+    [call] = [block for block in message.content if block.type == "tool_use"]
+    check_call(call)
+
+
+@needs_calls
+def test_a_streamed_call(server: Server, client: Anthropic) -> None:
+    with client.messages.stream(**CALLING, extra_body=SEED) as stream:
+        partial = [event.partial_json for event in stream if event.type == "input_json"]
+        message = stream.get_final_message()
+    [call] = [block for block in message.content if block.type == "tool_use"]
+    check_call(call)
+    assert json.loads("".join(partial)) == call.input
+    assert message.stop_reason == "tool_use"
+    check_order(server.events(PATH, CALLING))
+
+
+@needs_calls
+def test_no_call(client: Anthropic) -> None:
+    options = {**CALLING, "tool_choice": {"type": "none"}, "max_tokens": 16}
+    message = client.messages.create(**options)
+    assert {block.type for block in message.content} <= {"text", "thinking"}
+    assert message.stop_reason != "tool_use"
+
+
+@needs_calls
+def test_an_agent_loop(client: Anthropic) -> None:
+    conversation: list[Any] = list(CALLING["messages"])
+    n = 0
+    for _ in range(2):
+        message = client.messages.create(**{**CALLING, "messages": conversation})
+        results = []
+        for block in message.content:
+            if block.type == "tool_use":
+                check_call(block)
+                result = {"type": "tool_result", "tool_use_id": block.id, "content": "done"}
+                results.append(result)
+        assert results
+        conversation += [{"role": "assistant", "content": message.content}]
+        conversation += [{"role": "user", "content": [*results, {"type": "text", "text": "And?"}]}]
+        used = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+        assert used > n, "the result has not reached the prompt"
+        n = used
+    last = {**CALLING, "messages": conversation, "tool_choice": {"type": "none"}, "max_tokens": 8}
+    assert client.messages.create(**last).stop_reason in ("end_turn", "max_tokens")
+
+
+@needs_calls
+def test_the_client_s_own_tool_runner(client: Anthropic) -> None:
+    switched: list[bool] = []
+
+    @anthropic.beta_tool
+    def set_light(on: bool) -> str:
+        """Switches the light.
+
+        Args:
+            on: whether it shall shine
+        """
+        switched.append(on)
+        return "done"
+
+    options = {**CALLING, "tools": [set_light]}
+    runner = client.beta.messages.tool_runner(**options, max_iterations=2)
+    messages = list(runner)
+    assert [message.stop_reason for message in messages] == ["tool_use", "tool_use"]
+    assert len(switched) >= 1
 
 
 # ---- errors ------------------------------------------------------------------------------------
