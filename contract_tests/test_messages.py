@@ -26,6 +26,7 @@ TOOL = {
         "type": "object",
         "properties": {"on": {"type": "boolean"}, "room": {"enum": ["kitchen", "hall"]}},
         "required": ["on", "room"],
+        "additionalProperties": False,
     },
 }
 
@@ -348,6 +349,18 @@ def test_what_only_anthropic_has(client: Anthropic) -> None:
         retrying.messages.create(**OPTIONS, tools=[search])
     assert caught.value.status_code == 501
     assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+def test_kept_conversations_are_refused_so_that_the_client_sends_all(client: Anthropic) -> None:
+    thread = client.beta.messages.thread(
+        model=MODEL, max_tokens=4, unsupported_request_behavior="continue_unthreaded"
+    )
+    n = 0
+    for _ in range(2):
+        usage = thread.send("More.").usage
+        used = usage.input_tokens + (usage.cache_read_input_tokens or 0)
+        assert used > n + 2, "the model has not seen the messages before"
+        n = used
 
 
 def test_too_long_a_prompt(own_server: Start) -> None:

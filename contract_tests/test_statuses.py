@@ -415,6 +415,7 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
         ("web_search_20250305", {"tools": [{"type": "web_search_20250305", "name": "search"}]}),
         ("mcp_toolset", {"tools": [{"type": "mcp_toolset"}]}),
         ("container", {"container": "container_1"}),
+        ("thread", {"thread": {"type": "create"}}),
         ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://a.example"}]}),
         ("image", with_text(name, [picture])),
         ("documents", with_text(name, [paper])),

@@ -12,13 +12,14 @@ from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.sse import event_stream, frame
 from handlers.messages_format import PING, MessageEvents, MessageFormat
-from handlers.messages_request import message_params, message_request
+from handlers.messages_request import message_params, message_request, refuse_threads
 from handlers.runtime import runtime
 from handlers.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
 
 
 async def create_message(body: dict[str, Any]) -> Response:
     """A message, or the events that it consists of with `stream`."""
+    refuse_threads(body)
     refuse_unsupported(body, MESSAGES)
     current = runtime()
     request = message_request(body, current.options)
@@ -56,6 +57,7 @@ async def create_message(body: dict[str, Any]) -> Response:
 
 async def count_message_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
+    refuse_threads(body)
     refuse_unsupported(body, MESSAGES_INPUT)
     current = runtime()
     request = message_request(body, current.options)

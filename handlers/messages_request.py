@@ -14,6 +14,7 @@ from engine.options import Options
 from engine.params import GenerationParams
 from handlers.chat_request import function_tools, template_variables, tool_choice
 from handlers.generation import generation_params
+from handlers.http.errors import RequestError
 
 Block = Mapping[str, Any]
 
@@ -49,6 +50,19 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         reasoning_budget=0 if thinking.get("type") == "disabled" else int(budget or -1),
         template_variables=_variables(body, options),
     )
+
+
+def refuse_threads(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a request to keep the conversation, or to go on with a kept one.
+
+    Its code makes Anthropic's client libraries send the whole conversation instead.
+    """
+    if body.get("thread") is not None:
+        raise RequestError(
+            501,
+            "thread: this server keeps no conversations; send all messages",
+            details={"error_code": "thread_unsupported_request"},
+        )
 
 
 def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:

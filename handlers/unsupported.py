@@ -40,6 +40,7 @@ CHAT: Supported = {
 MESSAGES_INPUT: Supported = {
     "container": [],
     "mcp_servers": [[]],
+    "thread": [],
 }
 MESSAGES: Supported = {
     **COMPLETION,

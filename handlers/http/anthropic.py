@@ -1,11 +1,12 @@
 """Errors in the form of Anthropic's API, as its client libraries read them.
 
-{"type": "error", "error": {"type": <str>, "message": <str>}, "request_id": <str>}
+{"type": "error", "error": {"type": <str>, "message": <str>, ...}, "request_id": <str>}
 
 The types are those of https://docs.anthropic.com/en/api/errors.
 """
 
 import secrets
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from engine.errors import ErrorInfo
@@ -35,7 +36,9 @@ def new_request_id() -> str:
     return "req_" + secrets.token_urlsafe(18)
 
 
-def error_document(status: int, info: ErrorInfo, request_id: str) -> dict[str, Any]:
+def error_document(
+    status: int, info: ErrorInfo, request_id: str, details: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The JSON body, also the data of an `error` event in a stream."""
     other: ErrorType = "invalid_request_error" if status < 500 else "api_error"
     error: dict[str, Any] = {"type": _TYPE.get(status, other), "message": info.message}
@@ -44,6 +47,8 @@ def error_document(status: int, info: ErrorInfo, request_id: str) -> dict[str, A
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
         error["message"] = f"prompt is too long: {counts}"
         error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
+    if details:
+        error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}
 
 

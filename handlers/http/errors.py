@@ -45,11 +45,13 @@ _METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error on its way to the client."""
+    """An error on its way to the client. `details` are for programs to act on, in APIs whose
+    envelope has a place for them."""
 
     status: int
     info: ErrorInfo
     headers: dict[str, str] = {}
+    details: dict[str, Any] = {}
 
     def envelope(self) -> dict[str, Any]:
         """The JSON body, also the data of an error event in a stream."""
@@ -58,17 +60,31 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RequestError(Exception):
-    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...)."""
+    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...), or
+    with `details`."""
 
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: dict[str, str] | None = None,
+        *,
+        details: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
-        self.failure = _failure(status, message, headers)
+        self.failure = _failure(status, message, headers, details)
 
 
-def _failure(status: int, message: str, headers: dict[str, str] | None = None) -> Failure:
+def _failure(
+    status: int,
+    message: str,
+    headers: dict[str, str] | None = None,
+    details: dict[str, Any] | None = None,
+) -> Failure:
     """The failure with an HTTP status; its type follows from that."""
     other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
-    return Failure(status, ErrorInfo(_TYPE.get(status, other), message), headers or {})
+    info = ErrorInfo(_TYPE.get(status, other), message)
+    return Failure(status, info, headers or {}, details or {})
 
 
 def describe(error: Exception, scope: Scope | None = None) -> Failure:
@@ -150,7 +166,9 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     headers = dict(failure.headers)
     if _envelope_name(request.scope) == "anthropic":
         request_id = anthropic.new_request_id()
-        document = anthropic.error_document(failure.status, failure.info, request_id)
+        document = anthropic.error_document(
+            failure.status, failure.info, request_id, failure.details
+        )
         headers |= anthropic.error_headers(failure.status, request_id)
     else:
         document = failure.envelope()
