@@ -357,7 +357,7 @@ def test_kept_conversations_are_refused_so_that_the_client_sends_all(client: Ant
     )
     n = 0
     for _ in range(2):
-        usage = thread.send("More.").usage
+        usage = thread.send({"role": "user", "content": "More."}).usage
         used = usage.input_tokens + (usage.cache_read_input_tokens or 0)
         assert used > n + 2, "the model has not seen the messages before"
         n = used
