@@ -18,6 +18,8 @@ BODIES: dict[str, Any] = {
     "create_openai_completion": _COMPLETION,
     "create_chat_completion": _CHAT,
     "create_chat_completion_unversioned": _CHAT,
+    "create_ollama_chat": _CHAT,
+    "show_ollama_model": {"model": "any"},
     "create_infill": {
         "input_prefix": "def add(a, b):\n    ",
         "input_suffix": "\n    return total\n",

@@ -27,6 +27,7 @@ GENERATING = (
     "create_openai_completion",
     "create_chat_completion",
     "create_chat_completion_unversioned",
+    "create_ollama_chat",
     "create_infill",
     "create_message",
 )
@@ -126,6 +127,8 @@ def bound_length(case: Case) -> None:
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     body = {**body}
+    if isinstance(body.get("options"), dict) and type(body["options"].get("num_predict")) is int:
+        body["options"] = {**body["options"], "num_predict": N_PREDICT}
     for name in ("n", "n_cmpl", "best_of"):
         if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
             body[name] = N_TEXTS

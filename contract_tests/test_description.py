@@ -105,6 +105,15 @@ def _stream(document: Any) -> Any:
     return _operation(document)["responses"]["200"]["content"][lint.EVENT_STREAM]
 
 
+def _lines(document: Any) -> Any:
+    return document["paths"]["/api/chat"]["post"]["responses"]["200"]["content"][lint.LINES]
+
+
+def _ollama_errors(document: Any) -> Any:
+    content = document["paths"]["/api/show"]["post"]["responses"]["400"]["content"]
+    return content["application/json"]["schema"]["anyOf"]
+
+
 MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.operations_are_described, lambda d: _operation(d).pop("summary")),
     (lint.operations_are_described, lambda d: _operation(d).update(description=" ")),
@@ -149,10 +158,18 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
             {"500": d["paths"]["/completion"]["post"]["responses"]["500"]}
         ),
     ),
+    (lint.errors_have_the_envelope, lambda d: _ollama_errors(d).pop()),
+    (lint.errors_have_the_envelope, lambda d: _ollama_errors(d)[0]["required"].remove("error")),
     (lint.security_is_consistent, lambda d: _operation(d).update(security=[])),
     (lint.security_is_consistent, lambda d: _operation(d)["responses"].pop("401")),
     (lint.streams_name_their_events, lambda d: _stream(d).pop("x-event-data-schema")),
     (lint.streams_name_their_events, lambda d: _stream(d).update(schema={"type": "string"})),
+    (lint.lines_have_a_schema, lambda d: _lines(d).pop("x-line-schema")),
+    (lint.lines_have_a_schema, lambda d: _lines(d)["schema"].update(type="object")),
+    (
+        lint.examples_match_their_schemas,
+        lambda d: _lines(d)["examples"]["error"].update(value='{"error": {}}\n'),
+    ),
 ]
 
 

@@ -207,18 +207,9 @@ def test_a_prompt_without_an_answer(client: Anthropic) -> None:
 # ---- tools -----------------------------------------------------------------------------------
 
 
-def serves_calls() -> bool:
-    [chat] = [
-        part["properties"]["tools"]
-        for part in contract.operations()["create_chat_completion"].definition["requestBody"][
-            "content"
-        ][contract.JSON]["schema"]["allOf"]
-        if "tools" in part.get("properties", {})
-    ]
-    return "x-supported-values" not in chat
-
-
-needs_calls = pytest.mark.skipif(not serves_calls(), reason="the server makes no calls yet")
+needs_calls = pytest.mark.skipif(
+    not contract.is_served("create_chat_completion", "tools"), reason="there are no calls yet"
+)
 CALLING: dict[str, Any] = {
     "model": MODEL,
     "messages": [{"role": "user", "content": "Light in the kitchen, please."}],

@@ -4,10 +4,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.embedded import model_path
 from engine.errors import not_supported
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer, build_info
+from handlers.model_details import model_file
 from handlers.runtime import Runtime, runtime
 from handlers.slots import slot_json, unused_slot
 from handlers.templates import template_caps, template_source
@@ -37,7 +37,7 @@ def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         ),
         "total_slots": info.n_slots,
         "model_alias": current.model_id,
-        "model_path": options.model or str(model_path()),
+        "model_path": model_file(options),
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": options.slots,
         "endpoint_props": options.props,

@@ -25,7 +25,7 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
-_KEEP_REASONING = {
+KEEP_REASONING = {
     "preserve_thinking": True,
     "clear_thinking": False,
     "truncate_history_thinking": False,
@@ -89,7 +89,7 @@ def probe(template: ChatTemplate) -> Caps:
 
     reasoned = {**_ANSWER, "reasoning_content": "reasoning_mark"}
     history = render(
-        _USER, reasoned, _USER, {**_ANSWER, "reasoning_content": "More"}, _USER, **_KEEP_REASONING
+        _USER, reasoned, _USER, {**_ANSWER, "reasoning_content": "More"}, _USER, **KEEP_REASONING
     )
     efforts = {
         render(_USER, reasoning_effort=effort, reasoning_strength=effort)

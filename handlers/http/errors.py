@@ -3,6 +3,7 @@
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 
 A path whose description says `x-error-envelope: anthropic` has the form of that API instead.
+Ollama's clients get a form of their own (`handlers.http.ollama`).
 """
 
 import logging
@@ -20,7 +21,7 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
-from handlers.http import anthropic
+from handlers.http import anthropic, ollama
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,8 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
             failure.status, failure.info, request_id, failure.details
         )
         headers |= anthropic.error_headers(failure.status, request_id)
+    elif ollama.wants_ollama_errors(request.scope):
+        document = ollama.error_document(failure.info)
     else:
         document = failure.envelope()
     return ConnexionResponse(

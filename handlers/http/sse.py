@@ -1,4 +1,4 @@
-"""Server-sent events: from an iterator of frames to a response.
+"""Server-sent events, or lines of JSON: from an iterator of frames to a response.
 
 This is the hot path of the server process: one frame per stream and engine step. A task of
 its own pulls the frames, so that those which are ready together leave in one write.
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import CancelOnDisconnect
 from handlers.http.errors import Failure, describe
+from handlers.http.ollama import NDJSON, error_document
 
 DONE = b"data: [DONE]\n\n"
 """What ends an OpenAI stream."""
@@ -30,6 +31,15 @@ def frame(data: Any, event: str | None = None) -> bytes:
     """One event with `data` as JSON, of the type `event` if that is given."""
     head = b"data: " if event is None else b"event: %b\ndata: " % event.encode()
     return b"".join((head, _encoder.encode(data), b"\n\n"))
+
+
+def line(data: Any) -> bytes:
+    """One line with `data` as JSON, also for readers to whom Unicode's separators end a line, as
+    to Python's `splitlines`, which Ollama's client reads with."""
+    text = _encoder.encode(data)
+    for separator in "\x85\u2028\u2029":
+        text = text.replace(separator.encode(), b"\\u%04x" % ord(separator))
+    return text + b"\n"
 
 
 def error_frame(failure: Failure) -> bytes:
@@ -52,6 +62,11 @@ def event_stream(
     `CancelledError` where it waits.
     """
     return _EventStream(frames, failed, ping, headers or {})
+
+
+def line_stream(lines: AsyncIterator[bytes]) -> Response:
+    """The same for lines of JSON, as Ollama streams them; a last line `{"error": "..."}`."""
+    return _LineStream(lines, lambda failure: line(error_document(failure.info)), None, {})
 
 
 class _EventStream(Response):
@@ -121,6 +136,10 @@ class _EventStream(Response):
                 return await queue.get()
         except TimeoutError:
             return self._ping
+
+
+class _LineStream(_EventStream):
+    media_type = NDJSON
 
 
 async def _pump(
