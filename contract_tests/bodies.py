@@ -33,6 +33,8 @@ BODIES: dict[str, Any] = {
         "n_predict": 4,
         "seed": 7,
     },
+    "create_message": _CHAT,
+    "count_message_tokens": {"messages": MESSAGES},
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
     "create_embedding_plural": {"content": "A llama carries wool."},
@@ -52,9 +54,11 @@ BODIES: dict[str, Any] = {
 STREAMING = [each.definition["operationId"] for each in contract.streaming()]
 RESPONSES = [name for name in STREAMING if "response" in name]
 """In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
-GENERATING = [name for name in STREAMING if name not in RESPONSES]
+ANTHROPIC = ["create_message", "count_message_tokens"]
+"""Another API's format, in errors as well: see test_messages.py."""
+GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """In the native form, or one with choices."""
-COUNTING = [name for name in BODIES if name.startswith("count_")]
+COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
 STORED = ["get_response", "delete_response", "list_response_input_items"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]

@@ -31,6 +31,7 @@ GENERATING = (
     "create_infill",
     "create_response",
     "create_response_unversioned",
+    "create_message",
 )
 
 
@@ -70,7 +71,11 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
             },
             "operations": [
                 {
-                    "include-operation-id": [*GENERATING, "apply_template"],
+                    "include-operation-id": [
+                        *GENERATING,
+                        "apply_template",
+                        "count_message_tokens",
+                    ],
                     "checks": _allowing(400, 501),
                 },
                 # 501 of a server that was started for something else.

@@ -306,9 +306,11 @@ def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
 
 
 def errors_have_the_envelope(document: Document) -> Iterator[str]:
-    """Every response that isn't a success is JSON, and its `code` is the status. What Ollama's
-    clients use has the form that they read beside it."""
+    """Every response that isn't a success is JSON, and its `code` is the status. A path with an
+    `x-error-envelope` has that API's form; what Ollama's clients use has the form that they read
+    beside the usual one."""
     for operation in operations(document):
+        form = document["paths"][operation.path].get("x-error-envelope")
         for status, response in operation.definition["responses"].items():
             if status.startswith("2"):
                 continue
@@ -323,7 +325,10 @@ def errors_have_the_envelope(document: Document) -> Iterator[str]:
                 if ollama.get("properties", {}).get("error", {}).get("type") != "string":
                     yield f"{where} has no text as error for Ollama's clients"
             for branch in branches:
-                yield from _envelope(where, int(status), branch)
+                if form is None:
+                    yield from _envelope(where, int(status), branch)
+                else:
+                    yield from _foreign_envelope(where, form, branch)
 
 
 def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -334,6 +339,17 @@ def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[st
         yield f"{where} doesn't demand error.code, error.message and error.type"
     elif error["properties"]["code"].get("enum") != [status]:
         yield f"{where}: error.code is not {status}"
+    elif len(error["properties"]["type"].get("enum", ())) != 1:
+        yield f"{where}: error.type is not one fixed type"
+
+
+def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    required = {"anthropic": ["type", "error", "request_id"]}.get(form)
+    error = schema.get("properties", {}).get("error", {})
+    if required is None:
+        yield f"{where}: there is no error envelope {form!r}"
+    elif schema.get("required") != required or error.get("required") != ["type", "message"]:
+        yield f"{where} is not an error in the form of {form}"
     elif len(error["properties"]["type"].get("enum", ())) != 1:
         yield f"{where}: error.type is not one fixed type"
 

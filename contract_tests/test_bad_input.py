@@ -11,6 +11,7 @@ import pytest
 
 from contract_tests import contract, lint
 from contract_tests.bodies import (
+    ANTHROPIC,
     BODIES,
     COUNTING,
     GENERATING,
@@ -139,7 +140,9 @@ def test_odd_texts(name: str, text: str, server: Server) -> None:
         assert text.strip() in answer["prompt"]
 
 
-@pytest.mark.parametrize("name", [n for n in POSTS if n not in ("detokenize", "show_ollama_model")])
+@pytest.mark.parametrize(
+    "name", [n for n in POSTS if n not in ("detokenize", "show_ollama_model", *ANTHROPIC)]
+)
 def test_a_text_of_10_megabytes(name: str, server: Server) -> None:
     text = "lorem ipsum " * 850_000
     response = server.post(path(name), with_text(name, text))

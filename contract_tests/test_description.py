@@ -97,6 +97,10 @@ def _error(document: Any, status: str) -> Any:
     return content["application/json"]["schema"]["properties"]["error"]
 
 
+def _messages(document: Any) -> Any:
+    return document["paths"]["/v1/messages"]
+
+
 def _stream(document: Any) -> Any:
     return _operation(document)["responses"]["200"]["content"][lint.EVENT_STREAM]
 
@@ -146,6 +150,14 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.schemas_keep_to_what_works, lambda d: _request(d)["schema"]["required"].append("x")),
     (lint.errors_have_the_envelope, lambda d: _error(d, "401")["required"].remove("message")),
     (lint.errors_have_the_envelope, lambda d: _error(d, "413")["properties"]["code"].pop("enum")),
+    (lint.errors_have_the_envelope, lambda d: _messages(d).update({"x-error-envelope": "other"})),
+    (lint.errors_have_the_envelope, lambda d: _messages(d).pop("x-error-envelope")),
+    (
+        lint.errors_have_the_envelope,
+        lambda d: _messages(d)["post"]["responses"].update(
+            {"500": d["paths"]["/completion"]["post"]["responses"]["500"]}
+        ),
+    ),
     (lint.errors_have_the_envelope, lambda d: _ollama_errors(d).pop()),
     (lint.errors_have_the_envelope, lambda d: _ollama_errors(d)[0]["required"].remove("error")),
     (lint.security_is_consistent, lambda d: _operation(d).update(security=[])),

@@ -20,6 +20,7 @@ import pytest
 
 from contract_tests import contract
 from contract_tests.bodies import (
+    ANTHROPIC,
     BODIES,
     COUNTING,
     EMBEDDING,
@@ -494,6 +495,28 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
     return [*responses, send(server, name, stream=True, sse_ping_interval=5)]
 
 
+def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
+    """What only Anthropic's server has; the message names it."""
+    picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
+    paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("web_search_20250305", {"tools": [{"type": "web_search_20250305", "name": "search"}]}),
+        ("mcp_toolset", {"tools": [{"type": "mcp_toolset"}]}),
+        ("container", {"container": "container_1"}),
+        ("thread", {"thread": {"type": "create"}}),
+        ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://a.example"}]}),
+        ("image", with_text(name, [picture])),
+        ("documents", with_text(name, [paper])),
+        ("search_result", with_text(name, [{"type": "search_result"}])),
+    ]
+    if name in STREAMING:
+        asked += [("container", {"container": "a", "stream": True}), ("sse", UNSUPPORTED)]
+    responses = [send(server, name, **changes) for _, changes in asked]
+    for (word, _), response in zip(asked, responses, strict=True):
+        assert word in response.json()["error"]["message"]
+    return responses
+
+
 def switched_off(situations: Situations, name: str) -> list[httpx.Response]:
     return [send(situations.narrow, name)]
 
@@ -530,7 +553,7 @@ BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
 }
 PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 400): ([bad_request], [too_long]) for name in GENERATING},
-    **{(name, 501): ([not_supported], [does_not_generate]) for name in STREAMING},
+    **{(name, 501): ([not_supported], [does_not_generate]) for name in (*GENERATING, *RESPONSES)},
     **{(name, 400): ([bad_request, bad_response], [too_long]) for name in RESPONSES},
     **{(name, 400): ([bad_request, bad_response], []) for name in COUNTING if "response" in name},
     **{(name, 200): ([of_response], []) for name in STORED},
@@ -538,6 +561,9 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 404): ([no_response], []) for name in STORED},
     **{(name, 500): ([], [store_fails]) for name in STORED},
     ("get_response", 501): ([replay], []),
+    **{(name, 501): ([not_of_this_server], []) for name in ANTHROPIC},
+    ("create_message", 400): ([bad_request], [too_long]),
+    ("create_message", 501): ([not_of_this_server], [does_not_generate]),
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},

@@ -28,6 +28,15 @@ CHAT: Supported = {
     "modalities": [[], ["text"]],
     "web_search_options": [],
 }
+MESSAGES_INPUT: Supported = {
+    "container": [],
+    "mcp_servers": [[]],
+    "thread": [],
+}
+MESSAGES: Supported = {
+    **COMPLETION,
+    **MESSAGES_INPUT,
+}
 
 RESPONSES: Supported = {
     **COMPLETION,

@@ -27,7 +27,8 @@ from handlers.unsupported import (
     CHAT,
     COMPLETION,
     RESPONSES,
-    TEMPLATE,
+    MESSAGES,
+    MESSAGES_INPUT,
     TEXT_COMPLETION,
     refuse_unsupported,
 )
@@ -362,8 +363,10 @@ def properties(schema: Any) -> dict[str, Any]:
         ("create_completion", COMPLETION),
         ("create_openai_completion", TEXT_COMPLETION),
         ("create_chat_completion", CHAT),
-        ("apply_template", TEMPLATE),
+        ("apply_template", {}),
         ("create_response", RESPONSES),
+        ("create_message", MESSAGES),
+        ("count_message_tokens", MESSAGES_INPUT),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:

@@ -22,6 +22,7 @@ DONE = b"data: [DONE]\n\n"
 """What ends an OpenAI stream."""
 
 BACKLOG = 256  # frames pulled ahead of a client that reads slowly
+PING_SECONDS = 10.0  # of silence
 
 _encoder = msgspec.json.Encoder()
 
@@ -47,32 +48,44 @@ def error_frame(failure: Failure) -> bytes:
 
 
 def event_stream(
-    frames: AsyncIterator[bytes], *, failed: Callable[[Failure], bytes] = error_frame
+    frames: AsyncIterator[bytes],
+    *,
+    failed: Callable[[Failure], bytes] = error_frame,
+    ping: bytes | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Response:
     """The response that sends `frames` as they come, each one or more whole events.
 
     An exception before the first frame becomes an ordinary error response; a later one
-    becomes the last event, made by `failed`. When the client goes away, `frames` sees
+    becomes the last event, made by `failed`. Once the stream has begun, `ping` is sent whenever
+    there was nothing else for `PING_SECONDS`. When the client goes away, `frames` sees
     `CancelledError` where it waits.
     """
-    return _EventStream(frames, failed)
+    return _EventStream(frames, failed, ping, headers or {})
 
 
 def line_stream(lines: AsyncIterator[bytes]) -> Response:
     """The same for lines of JSON, as Ollama streams them; a last line `{"error": "..."}`."""
-    return _LineStream(lines, lambda failure: line(error_document(failure.info)))
+    return _LineStream(lines, lambda failure: line(error_document(failure.info)), None, {})
 
 
 class _EventStream(Response):
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncIterator[bytes], failed: Callable[[Failure], bytes]) -> None:
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        failed: Callable[[Failure], bytes],
+        ping: bytes | None,
+        headers: dict[str, str],
+    ) -> None:
         self._frames = frames
         self._failed = failed
+        self._ping = ping
         self.status_code = 200
         self.background = None
         # Proxies must neither keep the events for later nor collect them.
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(BACKLOG)
@@ -89,7 +102,7 @@ class _EventStream(Response):
         started = False
         more = True
         while more:
-            item = await queue.get()
+            item = await self._next(queue, started)
             burst: list[bytes] = []
             while isinstance(item, bytes):
                 burst.append(item)
@@ -112,6 +125,17 @@ class _EventStream(Response):
                     }
                 )
             await send({"type": "http.response.body", "body": b"".join(burst), "more_body": more})
+
+    async def _next(
+        self, queue: asyncio.Queue[bytes | Exception | None], started: bool
+    ) -> bytes | Exception | None:
+        if self._ping is None or not started or not queue.empty():
+            return await queue.get()
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                return await queue.get()
+        except TimeoutError:
+            return self._ping
 
 
 class _LineStream(_EventStream):
