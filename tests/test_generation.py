@@ -26,9 +26,9 @@ from handlers.generation import (
 from handlers.unsupported import (
     CHAT,
     COMPLETION,
-    RESPONSES,
     MESSAGES,
     MESSAGES_INPUT,
+    RESPONSES,
     TEXT_COMPLETION,
     refuse_unsupported,
 )
@@ -313,10 +313,10 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"tools": [{"type": "function"}]},
-        {"tool_choice": "required"},
-        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-        {"reasoning_format": "deepseek"},
+        {"functions": [{"name": "f"}]},
+        {"modalities": ["audio"]},
+        {"web_search_options": {}},
+        {"image_data": [{"id": 1, "data": ""}]},
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:
@@ -326,7 +326,7 @@ def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -
 
 
 def test_off_values_pass() -> None:
-    for fields in (COMPLETION, TEXT_COMPLETION, TEMPLATE, CHAT, RESPONSES):
+    for fields in (COMPLETION, TEXT_COMPLETION, CHAT, RESPONSES):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
