@@ -175,6 +175,10 @@ def head(name: str) -> str:
     return common.removesuffix(reasoning.begin) if reasoning else common
 
 
+ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|START_OF_TURN_TOKEN|>")
+"""Of turns, beside a family's own end of text."""
+
+
 def rendered(family: Fixture, message: ChatMessage) -> str:
     """The text of `message` in a conversation."""
     before = head(family.name)
@@ -183,15 +187,10 @@ def rendered(family: Fixture, message: ChatMessage) -> str:
     text = text[len(before) :]
     if family.syntax.harmony:
         return text  # ends of turns are the parser's matter
-    ends = (
-        family.eos,
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|START_OF_TURN_TOKEN|>",
-    )
-    return text[: min(text.find(end) % (len(text) + 1) for end in ends if end)]
+    ends = [end for end in (family.eos, *ENDS) if end]
+    said = [message.content, message.reasoning, *(call.arguments for call in message.calls)]
+    assume(not any(end in part for end in ends for part in said))  # tokens, in no model's text
+    return text[: min(text.find(end) % (len(text) + 1) for end in ends)]
 
 
 def test_refusals_are_of_what_fixtures_say() -> None:
