@@ -1,7 +1,6 @@
 """Conversations and tools that nobody should send. Each gets the right answer or the documented
 error, and the server goes on as if nothing had been."""
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,6 @@ from contract_tests.server import OwnServer, Server
 NAME = "create_chat_completion"
 PATH = path(NAME)
 CHAT = [name for name in GENERATING if "chat" in name]
-needs_tools = pytest.mark.skipif(
-    not contract.is_served(NAME, "tools"), reason="this version calls no tools"
-)
-needs_limits = pytest.mark.skipif(
-    importlib.util.find_spec("engine.chat.renderer") is None,
-    reason="this version renders templates without limits",
-)
 
 SWITCH = {
     "type": "object",
@@ -290,7 +282,6 @@ def test_what_is_no_choice(choice: Any, server: Server) -> None:
     refused(server, body(NAME, tools=[tool()], tool_choice=choice), "tool_choice")
 
 
-@needs_tools
 def test_tools_that_contradict_each_other(server: Server) -> None:
     refused(server, asking(tools=[tool(), tool()]), "tools[1]", "switch")
     refused(server, asking(tools=[]), "tool_choice")
@@ -315,7 +306,6 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", INVALID, ids=lambda parameters: str(parameters)[:70])
 def test_schemas_that_nothing_can_follow(parameters: dict[str, Any], server: Server) -> None:
     refused(server, asking(tools=[tool(parameters=parameters)]))
@@ -331,7 +321,6 @@ CYCLIC: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", CYCLIC, ids=lambda parameters: str(parameters)[:70])
 def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> None:
     """They can't be followed by anything finite: refused, or cut off by the limit of tokens."""
@@ -340,7 +329,6 @@ def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> N
             assert reason_of(documents) == "length"
 
 
-@needs_tools
 def test_a_schema_that_contains_itself(server: Server) -> None:
     """What can end is followed."""
     tree = {
@@ -363,14 +351,12 @@ LARGE: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", LARGE, ids=["description", "properties", "enum"])
 def test_a_schema_of_a_megabyte(parameters: dict[str, Any], server: Server) -> None:
     for [document] in both(server, asking(tools=[tool(parameters=parameters)]), 400):
         assert document["error"]["message"]
 
 
-@needs_tools
 def test_a_schema_that_is_nested_deeply(server: Server) -> None:
     for depth in (30, 300):
         schema: dict[str, Any] = {"type": "boolean"}
@@ -379,7 +365,6 @@ def test_a_schema_that_is_nested_deeply(server: Server) -> None:
         right_or_refused(server, asking(tools=[tool(parameters=schema)]))
 
 
-@needs_tools
 def test_many_tools(own_server: Start) -> None:
     server = own_server("-c", "24576", "-np", "1")
     tools = [tool(f"switch_{n}") for n in range(128)]
@@ -389,7 +374,6 @@ def test_many_tools(own_server: Start) -> None:
     called(server, asking(tools=tools))
 
 
-@needs_tools
 @pytest.mark.parametrize(
     "name",
     ['a"b', "a\\b", "a b", "</tool_call>", "\n", "\U0001f999", "{{ 1 }}", "a" * 1024, "null"],
@@ -399,13 +383,11 @@ def test_odd_names_of_tools(name: str, server: Server) -> None:
     right_or_refused(server, asking(tools=[tool(name)]))
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}], ids=str)
 def test_tools_without_parameters(parameters: Any, server: Server) -> None:
     right_or_refused(server, asking(tools=[tool(parameters=parameters)]))
 
 
-@needs_tools
 @pytest.mark.parametrize("choice", ["none", "auto", "required", None])
 def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) -> None:
     """Whatever comes, comes in one of the forms that were asked for."""
@@ -431,7 +413,6 @@ def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) 
             jsonschema_rs.validate(answer, json.loads(content_of(documents)))
 
 
-@needs_tools
 def test_a_client_that_leaves_in_the_middle_of_a_call(server: Server) -> None:
     endless = {
         "type": "object",
@@ -485,8 +466,8 @@ def choosy(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> Ow
         ("zero", "zero"),
         ("escape", "unsafe"),
         ("change", "append"),
-        pytest.param("endless", "", marks=needs_limits),
-        pytest.param("huge", "", marks=needs_limits),
+        ("endless", ""),
+        ("huge", ""),
     ],
 )
 def test_a_template_that_fails(said: str, word: str, choosy: OwnServer) -> None:

@@ -256,9 +256,6 @@ class Insisting(httpx.HTTPTransport):
         )
 
 
-@pytest.mark.skipif(
-    not contract.is_served("create_ollama_chat", "tools"), reason="this version calls no tools"
-)
 @pytest.mark.parametrize("stream", [False, True])
 def test_agent(server: Server, stream: bool) -> None:
     """Calls a tool, feeds the result back, and answers."""

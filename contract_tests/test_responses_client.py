@@ -135,7 +135,6 @@ def test_probabilities(client: OpenAI) -> None:
 
 # ---- tools -----------------------------------------------------------------------------------
 
-CALLS = pytest.mark.skip(reason="the server does not constrain answers to calls of tools yet")
 TOOL: Any = {
     "type": "function",
     "name": "temperature",
@@ -151,7 +150,6 @@ TOOL: Any = {
 RESULTS = {"Cusco": "11 degrees", "Puno": "9 degrees"}
 
 
-@CALLS
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_agent_that_calls_a_function(kept: bool, client: OpenAI) -> None:
     options: Any = {"model": MODEL, "tools": [TOOL], "store": kept}
@@ -180,7 +178,6 @@ def test_an_agent_that_calls_a_function(kept: bool, client: OpenAI) -> None:
         client.responses.create(**options, input=[{**output, "call_id": "other"}])
 
 
-@CALLS
 def test_a_streamed_call(client: OpenAI) -> None:
     choice: Any = {"type": "function", "name": "temperature"}
     with client.responses.stream(
@@ -194,7 +191,6 @@ def test_a_streamed_call(client: OpenAI) -> None:
     assert call.parsed_arguments["city"] in RESULTS  # type: ignore[index]
 
 
-@CALLS
 def test_a_call_that_is_cut_off_is_incomplete(client: OpenAI) -> None:
     response = client.responses.create(
         model=MODEL, input="Hello", tools=[TOOL], tool_choice="required", max_output_tokens=1
