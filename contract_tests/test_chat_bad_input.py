@@ -51,9 +51,10 @@ def result(id: str = "call00000", content: Any = "done") -> dict[str, Any]:
 
 
 def asking(**changes: Any) -> dict[str, Any]:
-    """A request that has to be answered with a call."""
-    request = {"tools": [tool()], "tool_choice": "required", "temperature": 0, **changes}
-    return body(NAME, max_tokens=N_TOKENS, **request)
+    """A request that has to be answered with a call, at once: thoughts and further calls have no
+    end if the model was never trained."""
+    forced = {"tool_choice": "required", "parallel_tool_calls": False, "reasoning_budget_tokens": 0}
+    return body(NAME, max_tokens=N_TOKENS, **{"tools": [tool()], **forced, **changes})
 
 
 def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:

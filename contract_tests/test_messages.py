@@ -19,6 +19,8 @@ MODEL = "any"
 PATH = "/v1/messages"
 OPTIONS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 SEED = {"seed": 1}
+UNTHINKING: Any = {"type": "disabled"}
+"""What a model without training would think has no end; a form or a call that is forced has one."""
 TOOL = {
     "name": "set_light",
     "description": "Switches a light.",
@@ -186,14 +188,11 @@ def test_structured_output(client: Anthropic) -> None:
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "schema": schema}
-    message = client.messages.create(
-        model=MODEL, messages=MESSAGES, max_tokens=64, output_config={"format": form}
-    )
+    options = {**OPTIONS, "max_tokens": 128, "thinking": UNTHINKING}
+    message = client.messages.create(**options, output_config={"format": form})
     assert message.stop_reason == "end_turn"
     assert json.loads(text_of(message)).keys() == {"ok", "size"}
-    older = client.messages.create(
-        model=MODEL, messages=MESSAGES, max_tokens=64, extra_body={"output_format": form}
-    )
+    older = client.messages.create(**options, extra_body={"output_format": form})
     assert json.loads(text_of(older)).keys() == {"ok", "size"}
 
 
@@ -213,6 +212,7 @@ CALLING: dict[str, Any] = {
     "tools": [TOOL],
     "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
     "max_tokens": 256,
+    "thinking": UNTHINKING,
 }
 
 
