@@ -24,6 +24,9 @@ _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
 _SPACE = "/[ \\t\\n]{1,8}/"
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
+_PLAIN_KEYWORDS = frozenset(
+    ("type", "properties", "required", "title", "description", "$schema", "$id", "$defs")
+)
 _HARMONY_THOUGHTS = Wrapper("<|channel|>analysis<|message|>", "<|end|>")
 _HARMONY_NEXT = "<|start|>assistant"
 _HARMONY_JSON = '(" <|constrain|>json" | " json")?'
@@ -147,7 +150,19 @@ def _object_schema(name: str, parameters: Any) -> Any:
         raise invalid_request(
             f"Failed to parse {_parameters_of(name)}: arguments are an object, of type 'object'"
         )
-    return {**parameters, "type": "object"}
+    return _closed({**parameters, "type": "object"})
+
+
+def _closed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Without arguments that the function doesn't have, unless the schema speaks of them: JSON
+    Schema allows any that it doesn't name, and most schemas don't mean that."""
+    named = parameters.get("properties")
+    if not isinstance(named, dict) or not _PLAIN_KEYWORDS.issuperset(parameters):
+        return parameters
+    required = parameters.get("required") or []
+    if not isinstance(required, list) or any(each not in list(named) for each in required):
+        return parameters
+    return {**parameters, "additionalProperties": False}
 
 
 def _begun(prompt: str, text: str) -> str:
