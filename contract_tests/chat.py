@@ -44,7 +44,7 @@ def asking(**changes: Any) -> dict[str, Any]:
     """A request that has to be answered with a call, at once: thoughts and further calls have no
     end if the model was never trained."""
     forced = {"tool_choice": "required", "parallel_tool_calls": False, "reasoning_budget_tokens": 0}
-    return body(NAME, max_tokens=N_TOKENS, **{"tools": [tool()], **forced, **changes})
+    return body(NAME, **{"tools": [tool()], "max_tokens": N_TOKENS, **forced, **changes})
 
 
 def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:

@@ -128,6 +128,8 @@ def test_thoughts_that_end_in_a_call(family: OwnServer, request: pytest.FixtureR
     kept = the_answer(family, {**forced, "reasoning_format": "none"})
     assert (kept.reasoning, kept.calls) == ("", answer.calls)
     assert answer.reasoning.strip() in kept.content
+    switched_off = {**forced, "chat_template_kwargs": {"enable_thinking": False}}
+    check_calls(the_answer(family, switched_off), TOOLS)
 
 
 def test_a_form(family: OwnServer) -> None:

@@ -79,6 +79,7 @@ def answer_grammar(
     thinking: bool,
     schema: Any = None,
     prompt: str = "",
+    may_think: bool = True,
 ) -> AnswerGrammar | None:
     """What an answer in `syntax` has to look like; None if it may be anything.
 
@@ -86,6 +87,7 @@ def answer_grammar(
     answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
     requires this one. `parallel`: several calls in one answer. `thinking`: the prompt has opened
     the thoughts; whatever else of the answer's syntax `prompt` ends with is not written again.
+    Unless it `may_think`, an answer that isn't lazy has no thoughts but those.
 
     Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
     schema comes to light only in the engine, whose error names the tool, too.
@@ -106,7 +108,8 @@ def answer_grammar(
         if functions:
             answer.check_mixable()
         bodies.append(answer.text(answer.lark.json("JSON schema", schema or ANY_OBJECT)))
-    start = answer.after_thoughts(choice(bodies), thinking)
+    start = choice(bodies)
+    start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
     return AnswerGrammar(answer.lark.text(start), answer.lark.schemas)
 
 
@@ -267,15 +270,21 @@ class _Answer:
 
     def after_thoughts(self, body: str, thinking: bool) -> str:
         reasoning = self._syntax.reasoning
-        spaced = self._calls.opening[:1].isspace()
-        space = f"{self.lark.terminal(_SPACE)}?" if reasoning or spaced else ""
-        if reasoning is None or not reasoning.end.strip():
-            return sequence(space, body)
+        if reasoning is None:
+            return self.only(body)
+        if not reasoning.end.strip():
+            return sequence(self._space(), body)
         thoughts = self.lark.lazily(f"/(?s:.*){regex(reasoning.end.strip())}/")
         if not thinking:
             begin = literal(reasoning.begin.strip())
-            thoughts = optional(sequence(space, begin, thoughts)) if begin else ""
-        return sequence(thoughts, space, body)
+            thoughts = optional(sequence(self._space(), begin, thoughts)) if begin else ""
+        return sequence(thoughts, self._space(), body)
+
+    def only(self, body: str) -> str:
+        return sequence(self._space() if self._calls.opening[:1].isspace() else "", body)
+
+    def _space(self) -> str:
+        return f"{self.lark.terminal(_SPACE)}?"
 
     def check_mixable(self) -> None:
         """Raises EngineError if calls and JSON begin with the same text: no token could tell
@@ -362,6 +371,9 @@ class _Harmony:
         thoughts = self.lark.lazily(f"/(?s:.*){regex(end)}/")
         rest = sequence(thoughts, literal(_HARMONY_NEXT))
         return sequence(rest if thinking else optional(sequence(literal(begin), rest)), body)
+
+    def only(self, body: str) -> str:
+        return body
 
     def check_mixable(self) -> None:
         """Channels tell calls and text apart."""
