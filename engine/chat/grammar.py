@@ -258,15 +258,15 @@ class _Answer:
         return tagged_arguments(self.lark, self._calls.tagged, what, parameters)
 
     def text(self, body: str) -> str:
-        """The text of an answer, which is `body`. Models leave its markers out at times."""
+        """The text of an answer, which is `body`. Models leave its markers out at times, but not
+        the first of two alone."""
         content = self._syntax.content
         begin = content.begin.lstrip().removeprefix(self._text_begun)
-        space = f"{self.lark.terminal(_SPACE)}?" if begin[-1:].isspace() else ""
-        return sequence(
-            optional(sequence(literal(begin.rstrip()), space)),
-            body,
-            optional(literal(content.end.strip())),
-        )
+        marked = sequence(body, optional(literal(content.end.strip())))
+        if not begin.strip():
+            return marked
+        space = self._space() if begin[-1:].isspace() else ""
+        return choice([sequence(literal(begin.rstrip()), space, marked), body])
 
     def after_thoughts(self, body: str, thinking: bool) -> str:
         reasoning = self._syntax.reasoning
