@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.adapters import LoraScales, key_of
 from engine.backend import (
+    MAX_SEQUENCES,
     BackendError,
     Context,
     Model,
@@ -18,6 +19,7 @@ from engine.backend import (
     OutOfCellsError,
     Sampler,
 )
+from engine.budget import PrefillBudget
 from engine.constraints import Compiler, Constraint, ConstraintError
 from engine.detokenizer import IndentLimit, TextStream
 from engine.errors import ErrorInfo, invalid_request
@@ -43,10 +45,24 @@ from engine.protocol import (
     Submit,
     Timings,
 )
-from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.scheduler import Scheduler
+from engine.sequences import Chunk, Sequence
 from engine.shifting import context_shift
 from engine.stats import Stats
 from engine.tokens import TokenArray, TokenBuffer
+
+CACHED_SEQUENCES = 16
+"""Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
+
+
+def sequence_ids(model: Model, options: Options, n_slots: int) -> int:
+    """How many sequences a unified KV cache is made for. For memory that has a part for each of
+    them (recurrent states, sliding windows) no more than the slots."""
+    if model.is_recurrent or (model.n_swa and not options.swa_full):
+        return n_slots
+    # llama.cpp asserts that a micro-batch has room for a token of each.
+    most = min(MAX_SEQUENCES, options.batch_size, options.ubatch_size)
+    return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
 
 
 class Request:
@@ -172,7 +188,8 @@ class Engine:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
         self.lora = LoraScales(model, options)
-        self.context = Context(model, options, n_slots, unified)
+        n_sequences = sequence_ids(model, options, n_slots) if unified else n_slots
+        self.context = Context(model, options, n_sequences, unified)
         self.special = options.special  # whether control tokens show in generated text
         self._suffix_first = options.spm_infill
         self._scheduler = Scheduler(
@@ -181,8 +198,14 @@ class Engine:
             n_ctx=self.context.n_ctx_seq,
             n_cells=self.context.n_ctx if unified else None,
             n_batch=self.context.n_batch,
+            n_sequences=n_sequences,
             similarity=options.slot_prompt_similarity,
             continuous=options.cont_batching,
+        )
+        self._budget = PrefillBudget(
+            1e-3 * options.target_itl_ms,
+            n_batch=self.context.n_batch,
+            n_ubatch=self.context.n_ubatch,
         )
         self._shifts = options.context_shift
         self._check_shifting(options)
@@ -300,7 +323,8 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Plan, evaluate once, sample; the events of all requests that have something new."""
-        chunks = self._scheduler.plan()
+        n_generating = self._scheduler.n_generating
+        chunks = self._scheduler.plan(self._budget.limit(n_generating))
         if not chunks:
             return []
         now = time.perf_counter()
@@ -337,6 +361,9 @@ class Engine:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
+        n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
+        n_prompt = ends[-1] + 1 - n_singles
+        self._budget.observe(n_singles, n_prompt, time.perf_counter() - now)
         return events
 
     def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
@@ -355,11 +382,11 @@ class Engine:
             if n == 1:
                 context.tokens[at] = chunk.sequence.tokens.view(chunk.start, chunk.stop)[0]
                 context.positions[at] = chunk.start
-                context.sequences[at] = chunk.sequence.slot
+                context.sequences[at] = chunk.sequence.seq_id
             else:
                 context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
                 context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
-                context.sequences[at : at + n] = chunk.sequence.slot
+                context.sequences[at : at + n] = chunk.sequence.seq_id
                 context.outputs[at : at + n] = 0
             at += n
             context.outputs[at - 1] = chunk.is_last

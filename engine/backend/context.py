@@ -116,11 +116,9 @@ class Context:
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         # A recurrent state is of all tokens before: none of them can be taken out.
-        self.can_shift = bool(
-            C.llama_memory_can_shift(self._memory)
-            and not C.llama_model_is_recurrent(model._model)
-            and not C.llama_model_is_hybrid(model._model)
-        )
+        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
+        self._unified = unified
+        self._window = 0 if options.swa_full else model.n_swa
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
@@ -128,6 +126,7 @@ class Context:
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
+        self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
         self._allocate_batch()
 
     def _apply_control_vectors(self, options: Options) -> None:
@@ -199,8 +198,30 @@ class Context:
 
     def remove(self, sequence: int, start: int) -> bool:
         """Forget the tokens of `sequence` from position `start` on. False if this kind of
-        memory can't be cut there; then nothing was removed."""
-        return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        memory can't be cut there; then nothing was removed, or all that is left is of no use."""
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            return False
+        return self._sees_back_from(sequence, start)
+
+    def _sees_back_from(self, sequence: int, position: int) -> bool:
+        """Whether a sliding window that ends before `position` is still there as a whole: cells
+        that have left the window of the last token are given up."""
+        if not self._window or position == 0:
+            return True
+        first = C.llama_memory_seq_pos_min(self._memory, sequence)
+        return bool(0 <= first <= max(0, position - self._window))
+
+    def copy(self, source: int, target: int, n: int) -> bool:
+        """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
+        copy of the cells in a unified cache, else with one, before the next decode. False if this
+        kind of memory can't; then `target` is empty still."""
+        if self.model.is_recurrent and n != C.llama_memory_seq_pos_max(self._memory, source) + 1:
+            return False
+        C.llama_memory_seq_cp(self._memory, source, target, 0, n if self._unified else -1)
+        if self.remove(target, n):
+            return True
+        self.remove(target, 0)
+        return False
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         """Forget the tokens of `sequence` from position `start` up to `stop`, and move those

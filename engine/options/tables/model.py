@@ -236,6 +236,18 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Begin new requests while others are generating (continuous batching).",
         ),
     ] = True
+    target_itl_ms: Annotated[
+        int,
+        _context(
+            names="--target-itl-ms",
+            env="LLAMA_ARG_TARGET_ITL_MS",
+            metavar="MS",
+            min=0,
+            max=60_000,
+            help="While a request generates, cut the prompts of others into pieces, so that a "
+            "step takes about this long (target of the inter-token latency; 0: no limit).",
+        ),
+    ] = 150
     kv_unified: Annotated[
         bool | None,
         _context(
