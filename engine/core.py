@@ -360,6 +360,7 @@ class Engine:
                 if self._stats is not None:
                     self._stats.queue.observe(now - request.arrived)
                     self._stats.n_prompt_cached += chunk.sequence.n_cached
+                    self._stats.n_prompt_shared += chunk.sequence.n_shared
                 if request.id in self._telling_progress:
                     events.append(self._progress(request))
         if chunks[0].sequence.key != self._applied:
@@ -384,9 +385,11 @@ class Engine:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
+        seconds = time.perf_counter() - now
         n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
-        n_prompt = ends[-1] + 1 - n_singles
-        self._budget.observe(n_singles, n_prompt, time.perf_counter() - now)
+        self._budget.observe(n_singles, ends[-1] + 1 - n_singles, seconds)
+        if self._stats is not None:
+            self._stats.step.observe(seconds)
         return events
 
     def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
@@ -596,6 +599,7 @@ class Engine:
                 n_prompt_tokens=0,
                 n_prompt_tokens_processed=0,
                 n_prompt_tokens_cache=0,
+                n_prompt_tokens_shared=0,
             )
         seq = request.sequence
         return SlotState(
@@ -616,6 +620,7 @@ class Engine:
             )
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
+            n_prompt_tokens_shared=seq.n_shared,
             generated=self._text(seq.tokens.view(request.n_prompt_kept)),
         )
 
