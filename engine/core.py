@@ -224,8 +224,9 @@ class Engine:
             self._applied = chunks[0].sequence.key
             self.context.set_adapters(self._applied)
         ends = self._fill_batch(chunks)
+        n_tokens = max(ends) + 1
         try:
-            self.context.decode(ends[-1] + 1)
+            self.context.decode(n_tokens)
         except OutOfCellsError:
             if self._scheduler.relieve():
                 return events
@@ -243,7 +244,7 @@ class Engine:
                 if event is not None:
                     events.append(event)
         n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
-        n_prompt = ends[-1] + 1 - n_singles
+        n_prompt = n_tokens - n_singles
         self._budget.observe(n_singles, n_prompt, time.perf_counter() - now)
         return events
 
@@ -258,17 +259,26 @@ class Engine:
     def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
         """Write the chunks into the batch; the position of each chunk's last token in it."""
         context, at, ends = self.context, 0, []
+        singles = [chunk for chunk in chunks if chunk.stop - chunk.start == 1]
+        if n := len(singles):
+            # In one go: writing single elements of arrays takes longer than all else here.
+            context.tokens[:n] = [c.sequence.tokens.item(c.start) for c in singles]
+            context.positions[:n] = [c.start for c in singles]
+            context.sequences[:n] = [c.sequence.seq_id for c in singles]
+            context.outputs[:n] = [c.is_last for c in singles]
+        if n == len(chunks):
+            return list(range(n))
+        next_single, at = 0, n
         for chunk in chunks:
             n = chunk.stop - chunk.start
             if n == 1:
-                context.tokens[at] = chunk.sequence.tokens.view(chunk.start, chunk.stop)[0]
-                context.positions[at] = chunk.start
-                context.sequences[at] = chunk.sequence.seq_id
-            else:
-                context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
-                context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
-                context.sequences[at : at + n] = chunk.sequence.seq_id
-                context.outputs[at : at + n] = 0
+                ends.append(next_single)
+                next_single += 1
+                continue
+            context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+            context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
+            context.sequences[at : at + n] = chunk.sequence.seq_id
+            context.outputs[at : at + n] = 0
             at += n
             context.outputs[at - 1] = chunk.is_last
             ends.append(at - 1)

@@ -109,6 +109,9 @@ class Request:
         return text
 
     def unsent_tokens(self) -> list[int]:
+        if not self._spilled and self.n_decoded - self.n_sent == 1:  # mostly
+            self.n_sent += 1
+            return [self.sequence.tokens.item(len(self.sequence.tokens) - 1)]
         self.spill()
         tokens, self._spilled = self._spilled, []
         self.n_sent += len(tokens)
