@@ -1,14 +1,20 @@
 """How many prompt tokens go into a step, so that those who generate don't wait for long.
 
-A step costs about `decode(g) + prefill * p` seconds for g generating sequences and p tokens of
-prompts. Both costs are measured as the server runs, and follow the machine and the length of the
-texts; a step that turned out too long makes the next one shorter.
+A step costs about `decode(g) + fixed + each * p` seconds for g generating sequences and p tokens
+of prompts. All three are measured as the server runs, and follow the machine and the length of
+the texts: a weighted least-squares fit, in which old measurements fade.
 """
 
 MEMORY = 0.25
-"""Weight of the newest measurement. Steps vary; after four of them an old figure is a third."""
-MIN_TOKENS = 16
-"""Of a prompt in a step, however slow the machine is: some progress is for everyone."""
+"""Weight of the newest step in the average of steps without prompts: after four of them an old
+figure counts for a third."""
+FADING = 0.9
+"""What is left of the weight of a step with prompts after the next one."""
+MIN_TOKENS = 32
+"""Of prompts in a step, however slow the machine is: fewer cost nearly as much."""
+MIN_SHARE = 0.5
+"""Prompts may take so much of the time that the step takes without them, even if the target is
+missed: on a machine that can't meet it they go on nevertheless."""
 LONE_SECONDS = 1.0
 """A step of prompts alone may take so long: somebody new waits for its end, and so does a
 cancellation. Beyond one micro-batch, a longer step computes nothing faster."""
@@ -23,7 +29,7 @@ class PrefillBudget:
         self._n_batch = n_batch
         self._n_ubatch = n_ubatch
         self._decode: dict[int, float] = {}  # s, by generating sequences
-        self._prefill = 0.0  # s for a token; 0: not measured yet
+        self._line = _Line()
 
     def limit(self, n_generating: int) -> int:
         """Prompt tokens that the next step may have at the most."""
@@ -31,15 +37,18 @@ class PrefillBudget:
             return self._alone()
         if not self._target:
             return self._n_batch
-        if not self._prefill:
+        fixed, each = self._line.fit()
+        if not each:
             return min(self._n_batch, self._n_ubatch)
-        left = self._target - self._decode_seconds(n_generating)
-        return min(self._n_batch, max(MIN_TOKENS, int(left / self._prefill)))
+        decode = self._decode_seconds(n_generating)
+        seconds = max(self._target - decode - fixed, MIN_SHARE * decode)
+        return min(self._n_batch, max(MIN_TOKENS, int(seconds / each)))
 
     def _alone(self) -> int:
-        if not self._prefill:
-            return self._n_ubatch
-        n_ubatches = int(LONE_SECONDS / (self._prefill * self._n_ubatch))
+        _, each = self._line.fit()
+        if not each:
+            return min(self._n_batch, self._n_ubatch)
+        n_ubatches = int(LONE_SECONDS / (each * self._n_ubatch))
         return min(self._n_batch, self._n_ubatch * max(1, n_ubatches))
 
     def _decode_seconds(self, n_generating: int) -> float:
@@ -51,16 +60,37 @@ class PrefillBudget:
 
     def observe(self, n_generating: int, n_prompt: int, seconds: float) -> None:
         """A step took so long."""
-        if not n_prompt:
+        if n_prompt:
+            decode = self._decode_seconds(n_generating) if n_generating else 0.0
+            self._line.add(n_prompt, max(0.0, seconds - decode))
+        else:
             before = self._decode.get(n_generating, seconds)
             self._decode[n_generating] = before + MEMORY * (seconds - before)
-            return
-        if n_prompt < MIN_TOKENS:
-            return  # tells little of the cost of one
-        if n_generating:
-            seconds = max(seconds - self._decode_seconds(n_generating), 0.1 * seconds)
-        each = seconds / n_prompt
-        self._prefill = each if not self._prefill else self._mixed(each)
 
-    def _mixed(self, each: float) -> float:
-        return self._prefill + MEMORY * (each - self._prefill)
+
+class _Line:
+    """A line through points whose weights fade."""
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        self._n = FADING * self._n + 1
+        self._x = FADING * self._x + x
+        self._y = FADING * self._y + y
+        self._xx = FADING * self._xx + x * x
+        self._xy = FADING * self._xy + x * y
+
+    def fit(self) -> tuple[float, float]:
+        """Its value at 0 and its slope, neither below 0; slope 0 without points."""
+        if not self._x:
+            return 0.0, 0.0
+        through_origin = self._xy / self._xx
+        spread = self._n * self._xx - self._x * self._x
+        if spread < 1e-3 * self._n * self._xx:  # the points lie at one place
+            return 0.0, through_origin
+        slope = (self._n * self._xy - self._x * self._y) / spread
+        at_zero = (self._y - slope * self._x) / self._n
+        if slope <= 0 or at_zero < 0:
+            return 0.0, through_origin
+        return at_zero, slope
