@@ -42,6 +42,7 @@ from engine.protocol import (
     Submit,
 )
 from engine.request import Request
+from engine.sampling_pool import SamplingPool
 from engine.scheduler import Scheduler
 from engine.sequences import Chunk
 from engine.shifting import context_shift
@@ -94,6 +95,7 @@ class Engine:
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
+        self._pool = SamplingPool(self.context)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats() if options.metrics else None
         if options.warmup:
@@ -238,6 +240,7 @@ class Engine:
             self._count_step(self._stats, chunks, time.perf_counter() - now)
         if self._telling_progress:
             events += self._all_progress(chunks)
+        self._sample_ahead(chunks, ends)
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
                 event = self._sample(self._requests[chunk.sequence.id], end)
@@ -299,9 +302,24 @@ class Engine:
         request.close()
         return Failed(request.id, error)
 
+    def _sample_ahead(self, chunks: list[Chunk], ends: list[int]) -> None:
+        """Choose the tokens that take long to choose, if they are several."""
+        slow = []
+        for chunk, end in zip(chunks, ends, strict=True):
+            request = self._requests[chunk.sequence.id]
+            if chunk.is_last and request.samples_alone and request.params.n_predict != 0:
+                slow.append((request, end))
+        if len(slow) > 1:
+            tokens = self._pool.choose([(request.sampler, end) for request, end in slow])
+            for (request, _), token in zip(slow, tokens, strict=True):
+                request.chosen = token
+
     def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the constraint lets nothing follow it; None if it lets
         nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        if request.chosen is not None:
+            token, request.chosen = request.chosen, None
+            return token, False
         constraint, allowed = request.constraint, None
         if constraint is not None:
             if constraint.ended:
@@ -503,4 +521,5 @@ class Engine:
             request.close()
         self._requests.clear()
         self.compiler.close()
+        self._pool.close()
         self.context.close()

@@ -44,6 +44,7 @@ class Request:
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs  # None: not wanted
+        self.chosen: int | None = None  # the next token, if it is known already
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
         self._spilled: list[int] = []  # the first of the others, if a shift dropped them
@@ -56,6 +57,11 @@ class Request:
         self.started = 0.0  # s; admission to a slot
         self.first_token = 0.0
         self.last_token = 0.0
+
+    @property
+    def samples_alone(self) -> bool:
+        """Whether choosing a token takes long, and nothing but the sampler has to do with it."""
+        return self.sampler.slow and self.constraint is None and self.probs is None
 
     @property
     def n_remain(self) -> int:

@@ -32,7 +32,8 @@ class NoTokenError(Exception):
 class Sampler:
     """A sampler chain for one request, on the CPU.
 
-    `history` are the prompt's tokens, which the penalties look at.
+    `history` are the prompt's tokens, which the penalties look at. Several that are `slow` may
+    `sample` at the same time.
 
     llama.cpp's samplers copy and sort the whole vocabulary, which takes as long as a small
     model's evaluation. Most chains look at a few dozen tokens in the end, and one pass over the
@@ -58,6 +59,7 @@ class Sampler:
             C.llama_sampler_chain_add(self._chain, self._edits)
         self._rest = _make_chain(model, specs[n_edits:])
         C.llama_sampler_chain_add(self._chain, self._rest)
+        self.slow = self._short is None and model.n_vocab > FEW
         self._least = np.inf  # the logit from which on the last shortlist was taken
         self._remembers = any(spec.name in _WITH_MEMORY for spec in specs)
         # The tokens whose logits samplers may change: with a bias, or said before; each once.
