@@ -116,6 +116,8 @@ def logits(seed: int, n_rows: int, n_vocab: int, kind: str) -> Any:
         rows[:] = 0
     elif kind == "history":
         rows[:, :100] += 8  # what penalties and biases reach
+    elif kind == "elsewhere":
+        rows[:, n_vocab // 2 :] += 30
     elif kind == "growing":
         rows += np.arange(n_rows, dtype=np.float32)[:, None] * 3
     return rows
@@ -167,6 +169,25 @@ def test_the_usual_chains_have_one(
     allowed = None if share is None else np.arange(0, wide.n_vocab * share, dtype=np.int32)
     _, n_short = play(wide, GenerationParams(seed=1, **params), rows, allowed, few=0)
     assert n_short == (0 if params.get("top_k") == 0 and share else 6)
+
+
+@pytest.mark.parametrize("kind", ["ties", "elsewhere"])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "params", [{}, {"top_k": 3}, {"top_k": 3, "repeat_penalty": 1.2}, {"logit_bias": [(9, 0.5)]}]
+)
+def test_it_is_given_up_where_it_is_not_certain(
+    model: Model, params: dict[str, Any], seed: int, kind: str
+) -> None:
+    """Equal logits, which sorting puts into any order, and the likeliest tokens forbidden."""
+    wide: Any = Wide(model)
+    rows = logits(seed, 6, wide.n_vocab, kind)
+    allowed = None if kind == "ties" else np.arange(wide.n_vocab // 2 + 40, dtype=np.int32)
+    whole = [
+        play(wide, GenerationParams(seed=1, **params), rows, allowed, few=few)[0]
+        for few in (wide.n_vocab, 0)
+    ]
+    assert whole[0] == whole[1]
 
 
 def short_of(**params: Any) -> Shortlist | None:
