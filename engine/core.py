@@ -6,6 +6,7 @@ belongs to the thread that calls `step`.
 
 import random
 import time
+from functools import partial
 
 import numpy as np
 
@@ -141,23 +142,27 @@ class Engine:
                 f"the slots are 0 to {self._scheduler.n_slots - 1}"
             )
         params.logit_bias = self._resolve_biases(params)
+        shown = self._preserved(params.preserved_tokens)
+        params.preserved_tokens = [*sorted(shown)]
         params.lora = self.lora.resolve(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         try:
-            constraint = self.compiler.constraint(params.grammar, params.json_schema)
+            guide = self.compiler.guide(params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
         probs = None
         if params.n_probs > 0:
-            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
+            piece = partial(self._piece, shown=shown)
+            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
         request = Request(submit, tokens, params, sampler, prompt, probs)
-        request.constraint = constraint
+        request.constraint = guide
+        request.shown = shown
         request.arrived = arrived
         return request
 
-    def _piece(self, token: int) -> bytes:
-        return self.model.piece(token, special=self.special)
+    def _piece(self, token: int, shown: frozenset[int]) -> bytes:
+        return self.model.piece(token, special=self.special or token in shown)
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
@@ -179,6 +184,22 @@ class Engine:
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
+
+    def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
+        """The control tokens in texts, and among ids, that don't end the generation."""
+        if not preserved:
+            return frozenset()
+        model = self.model
+        found = {token for token in preserved if isinstance(token, int)}
+        for text in preserved:
+            if isinstance(text, str):
+                ids = model.tokenize(text.encode(), add_special=False, parse_special=True)
+                found.update(ids.tolist())
+        return frozenset(
+            token
+            for token in found - model.eog
+            if 0 <= token < model.n_vocab and model.is_hidden(token)
+        )
 
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
@@ -364,7 +385,7 @@ class Engine:
         sequence.generating = True
         sequence.tokens.append(token)
 
-        text = request.feed(self.model.piece(token, special=self.special))
+        text = request.feed(self._piece(token, request.shown))
         if new_line := "\n" in text:
             request.has_new_line = True
         if request.stream.stopping_word:

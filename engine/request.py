@@ -4,8 +4,8 @@ import time
 
 from engine.adapters import key_of
 from engine.backend import Sampler
-from engine.constraints import Constraint
 from engine.detokenizer import IndentLimit, TextStream
+from engine.lazy import Guide
 from engine.params import GenerationParams
 from engine.probabilities import ProbabilityLog
 from engine.protocol import PromptProgress, StopType, Submit, Timings
@@ -40,7 +40,8 @@ class Request:
         )
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
-        self.constraint: Constraint | None = None
+        self.constraint: Guide | None = None
+        self.shown: frozenset[int] = frozenset()  # control tokens that are text for it
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs  # None: not wanted

@@ -310,7 +310,7 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
             raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
         engine = Engine(model, options)
         defaults = options.generation_defaults()
-        engine.compiler.constraint(defaults.grammar, defaults.json_schema)  # if it is valid at all
+        engine.compiler.guide(defaults)  # if it is valid at all
         return engine
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))

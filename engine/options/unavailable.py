@@ -47,9 +47,6 @@ _TABLE = """
 --models-preset LLAMA_ARG_MODELS_PRESET
 --models-max LLAMA_ARG_MODELS_MAX
 --models-autoload --no-models-autoload LLAMA_ARG_MODELS_AUTOLOAD
---reasoning-format LLAMA_ARG_THINK
---reasoning-budget LLAMA_ARG_THINK_BUDGET
---prefill-assistant --no-prefill-assistant LLAMA_ARG_PREFILL_ASSISTANT
 --sleep-idle-seconds
 -td --threads-draft
 -tbd --threads-batch-draft
