@@ -632,6 +632,9 @@ def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> No
         text = "word " * N_CTX
         for response in too_long(situations, name):
             error = response.json()["error"]
+            if name in ANTHROPIC:  # their clients read the counts from the message
+                assert f"> {N_CTX} maximum" in error["message"]
+                continue
             assert error["type"] == "exceed_context_size_error"
             assert error["n_ctx"] == N_CTX
             if "prompt" in BODIES[name]:
