@@ -18,7 +18,7 @@ from engine.embedded import model_path
 from engine.embedding import Embedder
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
 from engine.options import Options
-from engine.prefix_cache import Key
+from engine.prefix_cache import EMPTY, Key
 from engine.prompts import check_tokens
 from engine.protocol import Failed, SlotAction, SlotDone
 from engine.slot_file import Origin, SavedSlot
@@ -153,12 +153,13 @@ class SlotActions:
         if self._engine.context.moves_pending:
             # llama.cpp has given the cells their new positions, but not rotated the keys yet.
             scheduler.forget_moved(message.slot)
-        tokens, n_exact, key = scheduler.cache.entry(message.slot)
-        state = np.empty(0, np.uint8)
-        if len(tokens):
-            state = self._engine.context.save_sequence(message.slot)
-        adapters = [(self._adapters[id], scale) for id, scale in key]
-        origin = Origin(self._model, self._settings, adapters, n_exact)
+        entry, state = EMPTY, np.empty(0, np.uint8)
+        if (found := scheduler.cached(message.slot)) is not None:
+            seq_id, entry = found
+            state = self._engine.context.save_sequence(seq_id)
+        tokens = entry.tokens
+        adapters = [(self._adapters[id], scale) for id, scale in entry.key]
+        origin = Origin(self._model, self._settings, adapters, entry.n_exact)
 
         def write() -> None:
             size = slot_file.write(self._directory, message.filename, origin, tokens, state)
@@ -169,17 +170,19 @@ class SlotActions:
     def _restore(self, task: SlotTask, saved: SavedSlot) -> None:
         slot, scheduler, n_tokens = task.message.slot, self._engine.scheduler, len(saved.tokens)
         key = self._key(task.message.filename, saved.origin)
-        if not scheduler.make_room_for(slot, n_tokens):
-            raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
-        if n_tokens:
+        if not n_tokens:
+            scheduler.erase(slot)
+        else:
+            seq_id = scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
+            if seq_id is None:
+                raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
             try:
-                self._engine.context.restore_sequence(slot, saved.state, n_tokens)
+                self._engine.context.restore_sequence(seq_id, saved.state, n_tokens)
             except BackendError as error:
                 scheduler.erase(slot)
                 raise invalid_request(
                     f"the slot file {task.message.filename!r} doesn't fit this server: {error}"
                 ) from None
-            scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
         self._done(task, n_tokens, saved.n_bytes)
 
     def _key(self, name: str, origin: Origin) -> Key:

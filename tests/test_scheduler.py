@@ -1,20 +1,34 @@
 """The scheduler against a KV cache that checks as strictly as llama.cpp does."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.prefix_cache import ALL, Key
-from engine.scheduler import KEY_STEPS, Chunk, Scheduler, Sequence
+from engine.scheduler import KEY_STEPS, Scheduler
+from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import context_shift
 from engine.tokens import TokenBuffer
 
 A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 
+@dataclass(eq=False)
+class Cell:
+    """What one cell of the cache holds, and of how many sequences it is a part."""
+
+    token: int
+    key: Key
+    exact: bool
+    owners: set[int]
+
+
 class FakeKV:
-    """Cells by sequence. `cuttable=False` behaves like a recurrent model's memory.
+    """Cells by sequence id and position. `cuttable=False` behaves like a recurrent model's
+    memory. `n_cells` None stands for separate caches.
 
     `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
     if it was moved, or computed from such cells.
@@ -23,54 +37,76 @@ class FakeKV:
     def __init__(
         self, n_cells: int | None, n_ctx: int, cuttable: bool = True, shiftable: bool = True
     ) -> None:
-        self.texts: dict[int, list[int]] = {}
-        self.exact: dict[int, list[bool]] = {}
         self.n_cells, self.n_ctx = n_cells, n_ctx
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
-        self.keys: dict[int, list[Key]] = {}  # what each cell was evaluated under
+        self.cells: dict[int, list[Cell]] = {}
+        self.n_copied = 0
+
+    def text(self, sequence: int) -> list[int]:
+        return [cell.token for cell in self.cells.get(sequence, [])]
+
+    @property
+    def n_used(self) -> int:
+        return len({id(cell) for held in self.cells.values() for cell in held})
 
     def remove(self, sequence: int, start: int) -> bool:
-        text = self.texts.get(sequence, [])
-        if not self.cuttable and 0 < start < len(text):
+        held = self.cells.get(sequence, [])
+        if not self.cuttable and 0 < start < len(held):
             return False
-        self.texts[sequence] = text[:start]
-        self.exact[sequence] = self.exact.get(sequence, [])[:start]
-        self.keys[sequence] = self.keys.get(sequence, [])[:start]
+        for cell in held[start:]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start]
         return True
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        text, exact = self.texts[sequence], self.exact[sequence]
-        assert 0 <= start < stop < len(text), "drop held cells, and keep some behind them"
+        held = self.cells[sequence]
+        assert 0 <= start < stop < len(held), "drop held cells, and keep some behind them"
         if not self.shiftable:
             return False
-        self.texts[sequence] = text[:start] + text[stop:]
-        self.exact[sequence] = exact[:start] + [False] * len(text[stop:])
-        self.keys[sequence] = self.keys[sequence][:start] + self.keys[sequence][stop:]
+        for cell in held[stop:]:
+            assert cell.owners == {sequence}, "somebody else's cells are moved"
+            cell.exact = False
+        for cell in held[start:stop]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start] + held[stop:]
+        return True
+
+    def copy(self, source: int, target: int, n: int) -> bool:
+        held = self.cells[source]
+        assert not self.cells.get(target), "the target of a copy holds cells"
+        assert 0 < n <= len(held), "more is copied than is held"
+        if not self.cuttable and n < len(held):
+            return False
+        if self.n_cells is None:
+            self.cells[target] = [Cell(c.token, c.key, c.exact, {target}) for c in held[:n]]
+        else:
+            for cell in held[:n]:
+                cell.owners.add(target)
+            self.cells[target] = held[:n]
+        self.n_copied += n
         return True
 
     def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
-        assert not self.texts.get(sequence)
-        self.texts[sequence], self.keys[sequence] = list(tokens), [key] * len(tokens)
-        self.exact[sequence] = [True] * len(tokens)
+        assert not self.cells.get(sequence)
+        self.cells[sequence] = [Cell(token, key, True, {sequence}) for token in tokens]
         self._check_cells()
 
     def evaluate(self, chunks: list[Chunk]) -> None:
         assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
         for chunk in chunks:
-            text = self.texts.setdefault(chunk.sequence.slot, [])
-            assert len(text) == chunk.start, "positions must continue without a gap"
-            text.extend(chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist())
-            exact = self.exact.setdefault(chunk.sequence.slot, [])
-            exact.extend([all(exact)] * (chunk.stop - chunk.start))
-            assert len(text) <= self.n_ctx
-            keys = self.keys.setdefault(chunk.sequence.slot, [])
-            keys.extend([chunk.sequence.key] * (chunk.stop - chunk.start))
-            assert set(keys) == {chunk.sequence.key}, "cells of another key are used"
+            id, key = chunk.sequence.seq_id, chunk.sequence.key
+            held = self.cells.setdefault(id, [])
+            assert len(held) == chunk.start, "positions must continue without a gap"
+            assert {cell.key for cell in held} <= {key}, "cells of another key are used"
+            exact = all(cell.exact for cell in held)
+            tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
+            self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
+            assert len(self.cells[id]) <= self.n_ctx
         self._check_cells()
 
     def _check_cells(self) -> None:
         if self.n_cells is not None:
-            assert sum(map(len, self.texts.values())) <= self.n_cells, "no free cell"
+            assert self.n_used <= self.n_cells, "no free cell"
 
 
 def sequence(id: int, tokens: list[int], **kwargs: object) -> Sequence:
@@ -192,7 +228,7 @@ def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
     s.submit(again)
     (chunk,) = run_step(s, kv)
     assert (again.n_cached, chunk.start) == (0, 0)
-    assert kv.texts[0] == [1, 2, 5]
+    assert kv.text(again.seq_id) == [1, 2, 5]
 
 
 def test_idle_texts_give_way_and_then_the_youngest() -> None:
@@ -222,7 +258,7 @@ def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: object
     s.finish(one)
     s.submit(two)
     run_step(s, kv)
-    assert kv.texts[0] == second
+    assert kv.text(two.seq_id) == second
     return two
 
 
@@ -230,7 +266,7 @@ def test_chunks_behind_the_common_prefix_are_moved() -> None:
     kv = FakeKV(64, 64)
     two = held_after(kv, [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 4, 5, 6, 8, 9, 0], n_reuse=2)
     assert (two.n_cached, two.n_exact) == (6, 1)
-    assert kv.exact[0] == [True] + 6 * [False]
+    assert [cell.exact for cell in kv.cells[two.seq_id]] == [True] + 6 * [False]
 
 
 def test_chunks_that_are_too_short_are_not() -> None:
@@ -259,10 +295,11 @@ def test_moved_cells_are_for_those_who_asked_only() -> None:
         one = sequence(id, text, n_reuse=n_reuse)
         s.submit(one)
         run_step(s, kv)
+        id_of_last = one.seq_id
         s.finish(one)
         cached.append(one.n_cached)
     assert cached == [0, 4, 1]
-    assert all(kv.exact[0])
+    assert all(cell.exact for cell in kv.cells[id_of_last])
 
 
 def test_a_shift_drops_tokens_from_text_and_cells() -> None:
@@ -273,9 +310,9 @@ def test_a_shift_drops_tokens_from_text_and_cells() -> None:
     run_step(s, kv)
     assert s.shift(one, 1, 3)
     assert one.tokens.view().tolist() == [1, 5, 6, 7]
-    assert (one.n_past, kv.texts[0]) == (3, [1, 5, 6])
+    assert (one.n_past, kv.text(one.seq_id)) == (3, [1, 5, 6])
     run_step(s, kv, 8)
-    assert kv.texts[0] == [1, 5, 6, 7]
+    assert kv.text(one.seq_id) == [1, 5, 6, 7]
     s.finish(one)
     two = sequence(2, [1, 5, 6, 7, 9])
     s.submit(two)
@@ -340,15 +377,149 @@ def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
     s.submit(one)
     run_step(s, kv)
     s.finish(one)
-    assert (s.erase(0), s.erase(0), kv.texts[0]) == (3, 0, [])
-    assert s.make_room_for(1, 8)
-    kv.restore(1, [4] * 8, A)
-    s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert (s.erase(0), s.erase(0), kv.n_used) == (3, 0, 0)
+    id = s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert id is not None
+    kv.restore(id, [4] * 8, A)
     again = sequence(2, [4] * 6, key=A)
     s.submit(again)
     run_step(s, kv)
     assert (again.slot, again.n_cached) == (1, 5)
-    assert not s.make_room_for(0, 7), "the running one keeps its cells"
+    new = np.full(7, 5, np.int32)
+    assert s.adopt(0, new, ALL, ()) is None, "the running one keeps its cells"
+
+
+def test_a_prefix_of_a_running_text_is_shared() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_batch=64)
+    leader, other = sequence(1, [1, 2, 3, 4, 5]), sequence(2, [1, 2, 3, 9])
+    s.submit(leader)
+    run_step(s, kv)
+    s.submit(other)
+    run_step(s, kv)
+    assert (other.n_cached, other.n_shared, kv.n_used) == (3, 3, 5 + 1 + 1)
+    s.finish(leader)
+    s.finish(other)
+    assert kv.n_used == 7, "both are kept as cache"
+
+
+def test_a_pinned_request_shares_another_slots_prefix() -> None:
+    for n_cells in (64, None):
+        kv = FakeKV(n_cells, 64)
+        s = scheduler(kv, n_batch=64)
+        text = list(range(30))
+        for id, slot in ((1, 0), (2, 1)):
+            one = sequence(id, [*text, id], id_slot=slot)
+            s.submit(one)
+            run_step(s, kv)
+            assert one.slot == slot
+            s.finish(one)
+        assert one.n_cached == 30
+
+
+def together(kv: FakeKV, n: int, **kwargs: object) -> tuple[Scheduler, list[Sequence]]:
+    """`n` texts with 32 tokens in common and 4 of their own, submitted at once."""
+    s = scheduler(kv, n_slots=n, n_sequences=2 * n, **kwargs)
+    prefix = list(range(32))
+    texts = [sequence(id, [*prefix, *4 * [id]]) for id in range(100, 100 + n)]
+    for one in texts:
+        s.submit(one)
+    return s, texts
+
+
+def test_a_common_prefix_is_evaluated_once() -> None:
+    kv = FakeKV(1024, 128)
+    s, texts = together(kv, 8)
+    n_evaluated = 0
+    while not all(one.generating for one in texts):
+        chunks = run_step(s, kv)
+        n_evaluated += sum(max(0, min(c.stop, c.sequence.n_prompt) - c.start) for c in chunks)
+    assert n_evaluated == 32 + 8 * 4
+    assert [one.n_shared for one in texts] == [0] + 7 * [32]
+    assert kv.n_used <= 32 + 8 * (4 + 10)
+
+
+def test_a_cancelled_leader_hands_over() -> None:
+    kv = FakeKV(1024, 128)
+    s, texts = together(kv, 3)
+    run_step(s, kv)
+    run_step(s, kv)
+    assert [one.slot >= 0 for one in texts] == [True, False, False]
+    s.cancel(texts[0].id)
+    run_step(s, kv)
+    assert [one.n_cached for one in texts[1:]] == [16, 0]
+    while not all(one.generating for one in texts[1:]):
+        run_step(s, kv)
+    assert texts[2].n_shared == 32
+
+
+def test_followers_let_others_pass() -> None:
+    kv = FakeKV(1024, 128)
+    s, _ = together(kv, 3)
+    other = sequence(200, [9, 9])
+    s.submit(other)
+    run_step(s, kv)
+    assert other.slot >= 0
+
+
+def test_finished_texts_outlive_their_slot() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_sequences=4, n_batch=64)
+    texts = [[id] * 5 for id in range(1, 5)]
+    for id, text in enumerate([*texts, *texts]):
+        one = sequence(id, text)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+        assert one.n_cached == (4 if id >= 4 else 0)
+
+
+def test_the_least_recently_used_text_goes_first() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_sequences=8, n_batch=16)
+    for id, first in enumerate([1, 2, 1, 3, 1, 2]):
+        one = sequence(id, [first, 7, 7, 7, 7, 7])
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    assert one.n_cached == 0, "2 went, not 1"
+
+
+def test_a_shift_leaves_what_others_share() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_batch=64)
+    one, two = sequence(1, [1, 2, 3, 4, 5, 6]), sequence(2, [1, 2, 3, 4, 5, 6, 8])
+    s.submit(one)
+    run_step(s, kv)
+    s.submit(two)
+    run_step(s, kv)
+    assert two.n_shared == 6
+    assert s.shift(one, 1, 2)
+    assert one.n_past == 1, "two has the cells behind: they are evaluated again"
+    run_step(s, kv)
+    assert kv.text(one.seq_id)[:5] == [1, 4, 5, 6, 7]
+    s.finish(two)
+    run_step(s, kv)
+    assert s.shift(one, 1, 2)
+    assert one.n_past == len(one.tokens) - 1, "a finished text gives way"
+
+
+def test_prompts_share_a_limited_step() -> None:
+    kv = FakeKV(1024, 256)
+    s = scheduler(kv, n_slots=4, n_batch=64)
+    s.submit(sequence(1, [1]))
+    run_step(s, kv)
+    for id, n in ((2, 100), (3, 3), (4, 50)):
+        s.submit(sequence(id, [id] * n))
+    assert {c.sequence.id: c.stop - c.start for c in s.plan(20)} == {1: 1, 2: 10, 3: 3, 4: 7}
+
+
+def test_shares_of_a_step() -> None:
+    prompts = [sequence(1, [0] * 100), sequence(2, [0] * 3), sequence(3, [0] * 50)]
+    assert [n for _, n in shares(prompts, 20)] == [10, 3, 7]
+    assert [n for _, n in shares(prompts, 1000)] == [100, 3, 50]
+    assert shares(prompts, 0) == []
+    assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]
 
 
 class Histories(RuleBasedStateMachine):
@@ -363,6 +534,7 @@ class Histories(RuleBasedStateMachine):
         continuous=st.booleans(),
         shiftable=st.booleans(),
         shifts=st.booleans(),
+        n_more=st.integers(0, 3),
     )
     def begin(
         self,
@@ -374,12 +546,18 @@ class Histories(RuleBasedStateMachine):
         continuous: bool,
         shiftable: bool,
         shifts: bool,
+        n_more: int,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
         self.shifts = shifts
         self.shifted: set[int] = set()
         self.s = scheduler(
-            self.kv, n_slots, n_batch=n_batch, similarity=similarity, continuous=continuous
+            self.kv,
+            n_slots,
+            n_batch=n_batch,
+            n_sequences=n_slots + n_more,
+            similarity=similarity,
+            continuous=continuous,
         )
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
@@ -448,7 +626,8 @@ class Histories(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 3))
     def erase(self, slot: int) -> None:
         if slot < self.n_slots and self.s.in_slot(slot) is None:
-            n_tokens = len(self.kv.texts.get(slot, []))
+            found = self.s.cached(slot)
+            n_tokens = 0 if found is None else len(self.kv.text(found[0]))
             assert self.s.erase(slot) == n_tokens
 
     @rule(
@@ -459,9 +638,9 @@ class Histories(RuleBasedStateMachine):
     def restore(self, slot: int, tokens: list[int], key: Key) -> None:
         if slot >= self.n_slots or self.s.in_slot(slot) is not None:
             return
-        if self.s.make_room_for(slot, len(tokens)):
-            self.kv.restore(slot, tokens, key)
-            self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        if id is not None:
+            self.kv.restore(id, tokens, key)
 
     @rule()
     def no_room_after_all(self) -> None:
@@ -494,7 +673,7 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "s"):
             return
         for active in self.s.active:
-            exact = self.kv.exact.get(active.slot, [])
+            exact = [cell.exact for cell in self.kv.cells.get(active.seq_id, [])]
             assert all(exact[: active.n_exact])
             if not active.n_reuse and active.id not in self.shifted:
                 assert all(exact)
@@ -503,15 +682,23 @@ class Histories(RuleBasedStateMachine):
     def the_cache_claims_what_is_held(self) -> None:
         if not hasattr(self, "s"):
             return
-        for slot in range(self.n_slots):
-            held = self.kv.texts.get(slot, [])
-            active = self.s.in_slot(slot)
-            if active is None:
-                assert self.s.cache.entry(slot).tokens.tolist() == held
-                assert set(self.kv.keys.get(slot, [])) <= {self.s.cache.entry(slot).key}
+        claimed = {active.seq_id: active for active in self.s.active}
+        assert not claimed.keys() & self.s.cache.entries.keys()
+        for id, held in self.kv.cells.items():
+            assert all(id in cell.owners for cell in held)
+            keys = {cell.key for cell in held}
+            if (active := claimed.get(id)) is not None:
+                assert self.s.in_slot(active.slot) is active
+                assert active.tokens.view(0, active.n_past).tolist() == self.kv.text(id)
+            elif (entry := self.s.cache.entries.get(id)) is not None:
+                assert entry.tokens.tolist() == self.kv.text(id)
+                assert keys == {entry.key}
             else:
-                assert active.slot == slot
-                assert active.tokens.view(0, active.n_past).tolist() == held
+                assert not held, "cells that nobody knows of"
+        labels = [entry.slot for entry in self.s.cache.entries.values() if entry.slot >= 0]
+        assert len(labels) == len(set(labels)), "two last texts of one slot"
+        if self.kv.n_cells is not None:
+            assert self.s.n_cells_used == self.kv.n_used
 
     def teardown(self) -> None:
         if not hasattr(self, "s"):

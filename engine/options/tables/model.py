@@ -236,6 +236,18 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Begin new requests while others are generating (continuous batching).",
         ),
     ] = True
+    target_itl_ms: Annotated[
+        int,
+        _context(
+            names="--target-itl-ms",
+            env="LLAMA_ARG_TARGET_ITL_MS",
+            metavar="MS",
+            min=0,
+            max=60_000,
+            help="While a request generates, cut the prompts of others into pieces, so that a "
+            "step takes about this long (target of the inter-token latency; 0: no limit).",
+        ),
+    ] = 150
     kv_unified: Annotated[
         bool | None,
         _context(
@@ -246,6 +258,15 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="on if the number of slots is automatic",
         ),
     ] = None
+    defrag_thold: Annotated[
+        float,
+        _context(
+            names="-dt --defrag-thold",
+            env="LLAMA_ARG_DEFRAG_THOLD",
+            metavar="SHARE",
+            help="Without effect, as in llama-server by now: the KV cache needs no defragmenting.",
+        ),
+    ] = -1.0
     cache_type_k: Annotated[
         CacheType,
         _context(
