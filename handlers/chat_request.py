@@ -83,7 +83,7 @@ def tool_choice(
         if choice == "required" and not tools:
             raise invalid_request("tool_choice: there are no tools, but one is required")
         return tools, _CHOICES[choice], None
-    if choice["type"] == "allowed_tools":
+    if choice.get("type") == "allowed_tools":
         allowed = choice["allowed_tools"]
         names = [tool["function"]["name"] for tool in allowed["tools"]]
         _check_known(tools, names)
