@@ -57,6 +57,7 @@ class Stats(msgspec.Struct, kw_only=True):
 
     n_prompt: int = 0  # tokens evaluated
     n_prompt_cached: int = 0
+    n_prompt_restored: int = 0  # of the cached ones, from a tier below the KV cache
     prompt_seconds: float = 0.0
     n_predicted: int = 0
     n_decode: int = 0  # calls of llama_decode

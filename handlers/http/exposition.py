@@ -68,6 +68,11 @@ def _counters(stats: Stats) -> Iterator[Metric]:
     for name, text, value in (
         ("prompt_tokens", "Prompt tokens evaluated.", stats.n_prompt),
         ("prompt_tokens_cached", "Prompt tokens from the cache.", stats.n_prompt_cached),
+        (
+            "prompt_tokens_restored",
+            "Of these, from host memory or files.",
+            stats.n_prompt_restored,
+        ),
         ("prompt_seconds", "Time of steps with prompt tokens.", stats.prompt_seconds),
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
