@@ -171,9 +171,9 @@ class DiskCache:
     # ---- writing -------------------------------------------------------------------------
 
     def write(self, text: KeptText) -> None:
-        """Keep `text` in a file."""
+        """Keep `text` in a file, unless there is one beside which it would be of no use."""
         name, n_bytes = self._name(text.tokens, text.key), text.n_bytes
-        if name in self._ids or n_bytes > self._limit:
+        if n_bytes > self._limit or self.covers(text.tokens, text.key):
             return
         if self._n_queued + n_bytes > MAX_QUEUED:
             log.debug(

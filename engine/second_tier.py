@@ -84,7 +84,9 @@ class SecondTier:
         if self._is_busy() and self._stall + seconds > self._max_stall:
             log.debug("%d tokens are forgotten: to keep them takes %.3f s", len(tokens), seconds)
             return
-        self._pass_on(self._host.put(self._save(sequence, tokens, key)))
+        for text in self._host.put(self._save(sequence, tokens, key)):
+            if self._disk is not None:
+                self._disk.write(text)
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         kept = self._host.find(tokens, key)
@@ -146,8 +148,7 @@ class SecondTier:
             if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key):
                 disk.write(self._save(sequence, tokens, key))
         for text in reversed(list(self._host)):
-            if not disk.covers(text.tokens, text.key):
-                disk.write(text)
+            disk.write(text)
         disk.close(deadline)
 
     def _save(self, sequence: int, tokens: TokenArray, key: Key) -> KeptText:
@@ -157,12 +158,6 @@ class SecondTier:
         self._saving.observe(text.n_bytes, elapsed)
         self._stall += elapsed
         return text
-
-    def _pass_on(self, gone: list[KeptText]) -> None:
-        if self._disk is not None:
-            for text in gone:
-                if not self._disk.covers(text.tokens, text.key):
-                    self._disk.write(text)
 
     def _pays(self, n_tokens: int, seconds: float) -> bool:
         """Whether so many tokens less to compute are worth so much time. Unless it is known what
