@@ -24,7 +24,7 @@ def n_restored(server: Server) -> float:
     [value] = [
         line.split()[1]
         for line in text.splitlines()
-        if line.startswith("llamacpp:prompt_tokens_restored_total ")
+        if line.startswith("specllama_prompt_tokens_restored_total ")
     ]
     return float(value)
 
@@ -42,6 +42,8 @@ def test_host_memory_gives_texts_back(own_server: Start) -> None:
     assert [a["content"] for a in again] == [a["content"] for a in first]
     assert all(came_back(answer) for answer in again)
     assert n_restored(server) == sum(answer["timings"]["cache_n"] for answer in again)
+    [slot] = server.wait_until_idle()
+    assert slot["n_prompt_tokens_restored"] == slot["n_prompt_tokens_cache"] > 0
 
 
 def test_without_it_texts_are_evaluated_again(own_server: Start) -> None:

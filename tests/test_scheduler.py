@@ -676,6 +676,7 @@ class Histories(RuleBasedStateMachine):
         tier: tuple[int, int] | None,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
+        self.tier = FakeTier(self.kv, *tier) if tier is not None else None
         self.shifts = shifts
         self.shifted: set[int] = set()
         self.s = scheduler(
@@ -685,9 +686,8 @@ class Histories(RuleBasedStateMachine):
             n_sequences=n_slots + n_more,
             similarity=similarity,
             continuous=continuous,
-            tier=tier and FakeTier(self.kv, *tier),
+            tier=self.tier,
         )
-        self.has_tier = tier is not None
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
@@ -729,7 +729,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         chunks = self.s.plan()
-        if not chunks and self.has_tier and not self.s.active:
+        if not chunks and self.tier is not None and not self.s.active:
             return  # it may be fetching
         assert chunks or not self.alive, "work is waiting, but nothing is planned"
         assert sum(c.stop - c.start for c in chunks) <= self.n_batch
@@ -772,6 +772,21 @@ class Histories(RuleBasedStateMachine):
         id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
         if id is not None:
             self.kv.restore(id, tokens, key)
+
+    @rule(n=st.integers(1, 3))
+    def give_up(self, n: int) -> None:
+        for _ in range(n):
+            self.s.cache.evict()
+
+    @precondition(lambda self: self.tier is not None and self.tier.kept)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=5))
+    def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
+        """Somebody goes on with a text that the tier has, or with a part of it."""
+        assert self.tier is not None
+        kept, key = data.draw(st.sampled_from(self.tier.kept))
+        n = data.draw(st.integers(0, len(kept)))
+        wanted = [*kept[:n].tolist(), *tokens][:20] or [0]
+        self.submit(wanted, data.draw(st.integers(1, 30)), False, True, 0, key)
 
     @rule()
     def no_room_after_all(self) -> None:

@@ -11,7 +11,6 @@ _TABLE = """
 -cl --cache-list
 --completion-bash
 --verbose-prompt
--dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
 -mu --model-url LLAMA_ARG_MODEL_URL

@@ -68,17 +68,16 @@ def _counters(stats: Stats) -> Iterator[Metric]:
     for name, text, value in (
         ("prompt_tokens", "Prompt tokens evaluated.", stats.n_prompt),
         ("prompt_tokens_cached", "Prompt tokens from the cache.", stats.n_prompt_cached),
-        (
-            "prompt_tokens_restored",
-            "Of these, from host memory or files.",
-            stats.n_prompt_restored,
-        ),
         ("prompt_seconds", "Time of steps with prompt tokens.", stats.prompt_seconds),
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
         ("n_decode", "Steps.", stats.n_decode),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
+    shared = "Prompt tokens from the cache that another text keeps, too."
+    yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
+    restored = "Prompt tokens from the cache that host memory or files gave back to it."
+    yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
 
 
 def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
@@ -107,6 +106,7 @@ def _histograms(stats: Stats) -> Iterator[Metric]:
     for name, text, histogram in (
         ("request_queue", "A request's wait for a slot.", stats.queue),
         ("time_to_first_token", "From arrival in the engine.", stats.first_token),
+        ("step", "Steps.", stats.step),
         ("inter_token_latency", "From a token to the next.", stats.inter_token),
     ):
         yield HistogramMetricFamily(
