@@ -26,7 +26,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required"
 
 @pytest.fixture(scope="module")
 def soaked(module_server: Start) -> OwnServer:
-    return module_server("--parallel", "6", "--kv-unified", "--ctx-size", "2048", "--metrics")
+    slots = ("--parallel", "6", "--kv-unified", "--ctx-size", "2048")
+    # What leaves the KV cache is kept, too, but not much of it: memory is looked at.
+    return module_server(*slots, "--cache-ram", "8", "--metrics")
 
 
 def prefixes(seed: int) -> list[str]:

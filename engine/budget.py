@@ -58,6 +58,11 @@ class PrefillBudget:
         nearest = min(self._decode, key=lambda n: abs(n - n_generating))
         return self._decode[nearest]
 
+    @property
+    def token_seconds(self) -> float:
+        """What a prompt token takes; 0 until this is known."""
+        return self._line.fit()[1]
+
     def observe(self, n_generating: int, n_prompt: int, seconds: float) -> None:
         """A step took so long."""
         if n_prompt:

@@ -22,11 +22,14 @@ from engine.backend import (
 )
 from engine.budget import PrefillBudget
 from engine.constraints import Compiler, ConstraintError
+from engine.disk_cache import DiskCache
 from engine.errors import ErrorInfo, invalid_request
 from engine.gbnf import GrammarError
+from engine.host_cache import HostCache
 from engine.infill import Room
 from engine.model_info import model_info
 from engine.options import Options
+from engine.origin import Identity
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.prefix_cache import Key
 from engine.probabilities import ProbabilityLog
@@ -45,6 +48,7 @@ from engine.protocol import (
 from engine.request import Request
 from engine.sampling_pool import SamplingPool
 from engine.scheduler import Scheduler
+from engine.second_tier import SecondTier
 from engine.sequences import Chunk
 from engine.shifting import context_shift
 from engine.stats import Stats
@@ -52,6 +56,13 @@ from engine.tokens import TokenArray
 
 CACHED_SEQUENCES = 16
 """Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
+
+MAX_STALL = 0.5
+"""Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
+FETCH_SECONDS = 0.02
+"""How long a step without work waits for a file at the most: messages are taken in between."""
+SAVING_SECONDS = 3.0
+"""For saving texts to files at the end: the server waits a little longer for the process."""
 
 
 def sequence_ids(model: Model, options: Options, n_slots: int) -> int:
@@ -75,6 +86,7 @@ class Engine:
         self.context = Context(model, options, n_sequences, unified)
         self.special = options.special  # whether control tokens show in generated text
         self._suffix_first = options.spm_infill
+        self._tier = self._make_tier(options)
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
@@ -84,6 +96,7 @@ class Engine:
             n_sequences=n_sequences,
             similarity=options.slot_prompt_similarity,
             continuous=options.cont_batching,
+            tier=self._tier,
         )
         self._budget = PrefillBudget(
             1e-3 * options.target_itl_ms,
@@ -101,6 +114,28 @@ class Engine:
         self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
+
+    def _make_tier(self, options: Options) -> SecondTier | None:
+        disk, model = None, self.model
+        # Cells that can't be cut are of use to those only who begin with all of their text.
+        whole = model.is_recurrent or (model.n_swa > 0 and not options.swa_full)
+        if options.cache_disk:
+            limit = options.cache_disk_size << 20
+            try:
+                identity = Identity.of_cells(options)
+                disk = DiskCache(options.cache_disk, limit, identity, whole=whole)
+            except OSError as error:
+                raise BackendError(f"--cache-disk: {error.strerror}") from None
+        elif not options.cache_ram:
+            return None
+        return SecondTier(
+            self.context,
+            HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
+            disk,
+            is_busy=lambda: self._scheduler.n_generating > 0,
+            token_seconds=lambda: self._budget.token_seconds,
+            max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
+        )
 
     def _check_shifting(self, options: Options) -> None:
         if self.context.can_shift:
@@ -227,9 +262,13 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Plan, evaluate once, sample; the events of all requests that have something new."""
+        if self._tier is not None:
+            self._tier.begin_step()
         n_generating = self._scheduler.n_generating
         chunks = self._scheduler.plan(self._budget.limit(n_generating))
         if not chunks:
+            if self._tier is not None:
+                self._tier.wait(FETCH_SECONDS)
             return []
         now = time.perf_counter()
         events: list[Event] = []
@@ -241,6 +280,7 @@ class Engine:
                 if self._stats is not None:
                     self._stats.queue.observe(now - request.arrived)
                     self._stats.n_prompt_cached += chunk.sequence.n_cached
+                    self._stats.n_prompt_restored += chunk.sequence.n_restored
                     self._stats.n_prompt_shared += chunk.sequence.n_shared
                 if request.id in self._telling_progress:
                     events.append(self._progress(request))
@@ -507,6 +547,7 @@ class Engine:
                 n_prompt_tokens_processed=0,
                 n_prompt_tokens_cache=0,
                 n_prompt_tokens_shared=0,
+                n_prompt_tokens_restored=0,
             )
         seq = request.sequence
         return SlotState(
@@ -528,6 +569,7 @@ class Engine:
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
             n_prompt_tokens_shared=seq.n_shared,
+            n_prompt_tokens_restored=seq.n_restored,
             generated=self._text(seq.tokens.view(request.n_prompt_kept)),
         )
 
@@ -542,7 +584,9 @@ class Engine:
         return stats
 
     def close(self) -> None:
-        """Ends all requests; the model stays."""
+        """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
+        if self._tier is not None:
+            self._tier.close(self._scheduler.finished(), SAVING_SECONDS)
         for request in self._requests.values():
             request.close()
         self._requests.clear()

@@ -38,6 +38,30 @@ class KVCache(Protocol):
         can't be done, and `target` is empty still."""
 
 
+class Found(NamedTuple):
+    """A text below the KV cache that has `n` tokens of another's beginning: its length, and what
+    the tier knows it by; None while it is being fetched."""
+
+    n: int
+    length: int
+    text: object | None
+
+
+class Tier(Protocol):
+    """Where finished texts go that have to leave the KV cache, and come back from."""
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        """`sequence`, whose cells are exactly those of `tokens` under `key`, is given up next."""
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        """Where more of the beginning of `tokens` is than the `n_held` that the KV cache has, if
+        fetching it takes less time than computing it."""
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        """Let `sequence`, which is empty, have all cells of what was found. False if it can't be
+        done, and `sequence` is empty still."""
+
+
 class Entry(NamedTuple):
     """The tokens of a finished text, evaluated under `key`, the last one that slot `slot` served
     (-1: the slot has served another since). The first `n_exact` were computed from nothing but
@@ -58,11 +82,15 @@ class PrefixCache:
 
     It never claims more than the KV cache holds: all that changes that goes through here.
     Entries are ordered by their last use. Equal tokens mean equal cells only under the same key.
-    `n_cells` is None for separate caches, where the ids are those of the slots.
+    `n_cells` is None for separate caches, where the ids are those of the slots. What has to go
+    for others is offered to `tier`.
     """
 
-    def __init__(self, kv: KVCache, n_sequences: int, n_cells: int | None) -> None:
+    def __init__(
+        self, kv: KVCache, n_sequences: int, n_cells: int | None, tier: Tier | None = None
+    ) -> None:
         self._kv = kv
+        self._tier = tier
         self._entries: dict[int, Entry] = {}
         self._unused = list(range(n_sequences - 1, -1, -1))
         self._indices: dict[Key, RadixIndex] = {}
@@ -160,7 +188,7 @@ class PrefixCache:
             if cells.n_alone(id, start) == wanted:
                 return True
             if cells.are_shared(id, start, other):
-                self.drop(other)
+                self.give_up(other)
         return cells.n_alone(id, start) == wanted
 
     def retext(self, id: int, tokens: TokenArray) -> None:
@@ -206,6 +234,23 @@ class PrefixCache:
         if not index:
             del self._indices[key]
         self._unused.append(id)
+
+    def give_up(self, id: int) -> None:
+        """Forget a finished text for the sake of another, but offer what is exact of it to the
+        tier below."""
+        entry = self._entries[id]
+        if self._tier is not None and entry.n_exact < len(entry.tokens):
+            self.shorten(id, entry.n_exact)
+        if id in self._entries:
+            self.offer(id)
+            self.drop(id)
+
+    def offer(self, id: int) -> None:
+        """Offer a finished text, which is about to be cut, to the tier below, if all of it is
+        exact."""
+        entry = self._entries[id]
+        if self._tier is not None and entry.n_exact >= len(entry.tokens):
+            self._tier.offer(id, entry.tokens, entry.key)
 
     def _index(self, id: int, tokens: TokenArray, key: Key) -> None:
         old = self._keys.get(id)
@@ -255,7 +300,7 @@ class PrefixCache:
         victim = next((id for id in self._entries if id != keep), None)
         if victim is None:
             return False
-        self.drop(victim)
+        self.give_up(victim)
         return True
 
     def evict(self) -> bool:
@@ -268,5 +313,5 @@ class PrefixCache:
         )
         if victim is None:
             return False
-        self.drop(victim)
+        self.give_up(victim)
         return True

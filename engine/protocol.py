@@ -347,6 +347,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens_processed: int
     n_prompt_tokens_cache: int
     n_prompt_tokens_shared: int
+    n_prompt_tokens_restored: int
     generated: str = ""
 
 

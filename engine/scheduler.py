@@ -15,7 +15,7 @@ away, the next one leads on from where it got to.
 from bisect import insort
 from dataclasses import dataclass
 
-from engine.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache
+from engine.prefix_cache import ALL, Entry, Found, Key, KVCache, PrefixCache, Tier
 from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import reusable_chunks
 from engine.tokens import TokenArray, common_prefix
@@ -25,6 +25,9 @@ KEY_STEPS = 4
 a context costs up to a few milliseconds, so every single step would be too often."""
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save: it moves a whole cache."""
+MIN_KEEP = 0.5
+"""Part of a finished text that somebody who goes on with it has to keep: if it is less, the text
+is offered to the tier below before it is cut."""
 MIN_FOLLOW = 8
 """Tokens that somebody else has to be about to evaluate for it to be worth a wait."""
 
@@ -59,11 +62,13 @@ class Scheduler:
         n_sequences: int | None = None,
         similarity: float = 0.1,
         continuous: bool = True,
+        tier: Tier | None = None,
     ) -> None:
         self.n_slots = n_slots
         self.n_ctx = n_ctx
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
-        self.cache = PrefixCache(kv, n_ids, n_cells)
+        self.cache = PrefixCache(kv, n_ids, n_cells, tier)
+        self._tier = tier
         self._unified = n_cells is not None
         self._n_cells = n_cells
         self._n_batch = n_batch
@@ -154,6 +159,17 @@ class Scheduler:
         del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
         sequence.slot = sequence.seq_id = -1
+
+    def finished(self) -> list[tuple[int, TokenArray, Key]]:
+        """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
+        most recently used one in front. What runs is finished before."""
+        for sequence in self.active:
+            self.finish(sequence)
+        for id, entry in list(self.cache.entries.items()):
+            if entry.n_exact < len(entry.tokens):
+                self.cache.shorten(id, entry.n_exact)
+        texts = [(id, entry.tokens, entry.key) for id, entry in self.cache.entries.items()]
+        return texts[::-1]
 
     # ---- idle slots ------------------------------------------------------------------------
 
@@ -282,10 +298,13 @@ class Scheduler:
             source = self._find(sequence)
             if source.n_soon >= MIN_FOLLOW:
                 continue  # somebody evaluates its beginning at this moment
+            found = self._find_below(sequence, source)
+            if found is not None and found.text is None:
+                continue  # it is being fetched
             if not self._fits(sequence, source):
                 break
             self._waiting.remove(sequence)
-            self._place(sequence, source)
+            self._place(sequence, source, found)
 
     def _find(self, sequence: Sequence) -> _Source:
         """Where most of the text is held by now, and how much more is going to be."""
@@ -308,6 +327,21 @@ class Scheduler:
                 longest, best = n, id
         return _Source(best, longest, max(0, soon - longest)) if longest else _Source(n_soon=soon)
 
+    def _find_below(self, sequence: Sequence, source: _Source) -> Found | None:
+        """Where more of the text is than in the KV cache, if there is room to fetch it."""
+        if self._tier is None or not sequence.cache_prompt:
+            return None
+        # The last one's logits are needed.
+        text = sequence.tokens.view(0, len(sequence.tokens) - 1)
+        found = self._tier.find(text, sequence.key, source.n) if len(text) else None
+        if found is None or found.length > self.n_ctx:
+            return None
+        if self._n_cells is not None:
+            n_free = self._n_cells - self.cache.n_cells_of(self._running)
+            if found.length > n_free:
+                return None
+        return found
+
     def _choose_slot(self, sequence: Sequence, source: _Source) -> int:
         if sequence.id_slot >= 0:
             return sequence.id_slot
@@ -317,11 +351,12 @@ class Scheduler:
             return entry.slot
         return self._idle[0]
 
-    def _place(self, sequence: Sequence, source: _Source) -> None:
-        """Give `sequence` a slot and what is held of its text."""
+    def _place(self, sequence: Sequence, source: _Source, found: Found | None) -> None:
+        """Give `sequence` a slot and what is held of its text, or `found` of it."""
         slot = self._choose_slot(sequence, source)
-        taken = self._to_take(sequence, source, slot)
-        if taken is not None:
+        if found is not None:
+            self._restore(sequence, found, slot)
+        elif (taken := self._to_take(sequence, source, slot)) is not None:
             self._take(sequence, taken)
         else:
             self._share(sequence, source, slot)
@@ -358,6 +393,8 @@ class Scheduler:
 
     def _take(self, sequence: Sequence, id: int) -> None:
         text, key = sequence.tokens.view(), sequence.key
+        if self.cache.common_prefix(id, text, key) < MIN_KEEP * len(self.cache.entries[id].tokens):
+            self.cache.offer(id)
         entry = self.cache.reopen(id, text, key)
         n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
         if sequence.n_reuse:
@@ -379,15 +416,32 @@ class Scheduler:
             n_held = target + length
         return n_held
 
-    def _share(self, sequence: Sequence, source: _Source, slot: int) -> None:
+    def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
+        """An empty sequence id; without need not at the cost of the text `keep`."""
         wanted = None
         if self._unified:
-            self.cache.make_id(keep=source.seq_id)
+            self.cache.make_id(keep)
         else:
             wanted = slot
             if (own := self.cache.of_slot(slot)) is not None:
-                self.cache.drop(own)
-        id = self.cache.open(wanted, sequence.tokens.view(), sequence.key)
+                self.cache.give_up(own)
+        return self.cache.open(wanted, sequence.tokens.view(), sequence.key)
+
+    def _restore(self, sequence: Sequence, found: Found, slot: int) -> None:
+        assert self._tier is not None
+        id = self._open(sequence, slot)
+        self.cache.make_room(found.length)
+        sequence.seq_id, sequence.n_exact = id, ALL
+        restored = self._tier.restore(id, found)
+        if restored:
+            self.cache.grow(id, found.length)
+            restored = self.cache.cut(id, found.n)
+        sequence.n_past = found.n if restored else 0
+        if not sequence.generating:
+            sequence.n_restored = sequence.n_past
+
+    def _share(self, sequence: Sequence, source: _Source, slot: int) -> None:
+        id = self._open(sequence, slot, keep=source.seq_id)
         n = source.n if self._unified or source.n >= MIN_COPY else 0
         sequence.n_past = n if n and self.cache.copy(source.seq_id, id, n) else 0
         sequence.seq_id, sequence.n_exact = id, ALL

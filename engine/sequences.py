@@ -13,9 +13,10 @@ class Sequence:
 
     `n_past` tokens are in the KV cache under `seq_id`, for slot `slot` (-1: waiting). `n_cached`
     of the prompt were there already when it was admitted, `n_shared` of these in another slot's
-    text. It is `generating` once its first token is sampled. `n_reuse`, if not 0, is the length
-    from which on cached chunks may be moved to where the prompt has them; `n_exact` is that of
-    `prefix_cache.Entry`. Only sequences with the same `key` share a step or cells.
+    text, or `n_restored` in a tier below the KV cache. It is `generating` once its first token
+    is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
+    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
+    same `key` share a step or cells.
     """
 
     id: int
@@ -29,6 +30,7 @@ class Sequence:
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
+    n_restored: int = 0
     slot: int = -1
     seq_id: int = -1
     generating: bool = False

@@ -59,6 +59,7 @@ class Stats(msgspec.Struct, kw_only=True):
     n_prompt: int = 0  # tokens evaluated
     n_prompt_cached: int = 0
     n_prompt_shared: int = 0  # of these, in a text that went on without it
+    n_prompt_restored: int = 0  # of the cached ones, from below the KV cache
     prompt_seconds: float = 0.0
     n_predicted: int = 0
     n_decode: int = 0  # calls of llama_decode

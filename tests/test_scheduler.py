@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.prefix_cache import ALL, Key
+from engine.prefix_cache import ALL, Found, Key
 from engine.scheduler import KEY_STEPS, Scheduler
 from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import context_shift
-from engine.tokens import TokenBuffer
+from engine.tokens import TokenArray, TokenBuffer, common_prefix
 
 A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
@@ -109,9 +109,57 @@ class FakeKV:
             assert self.n_used <= self.n_cells, "no free cell"
 
 
+class FakeTier:
+    """A tier that takes everything, after a look whether it is what it is said to be. What is
+    found takes `delay` looks to be fetched; every `fails`th restoration fails."""
+
+    def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
+        self.kv, self.delay, self.fails = kv, delay, fails
+        self.kept: list[tuple[TokenArray, Key]] = []
+        self.looks: dict[int, int] = {}
+        self.n_restorations = 0
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        cells = self.kv.cells[sequence]
+        assert [cell.token for cell in cells] == tokens.tolist()
+        assert all(cell.exact and cell.key == key for cell in cells)
+        self.kept.append((tokens.copy(), key))
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        best, found = n_held, None
+        for i, (text, its_key) in enumerate(self.kept):
+            n = common_prefix(text, tokens)
+            if its_key == key and n > best and (n == len(text) or self.kv.cuttable):
+                best, found = n, i
+        if found is None:
+            return None
+        self.looks[found] = self.looks.get(found, 0) + 1
+        length = len(self.kept[found][0])
+        return Found(best, length, found if self.looks[found] > self.delay else None)
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        self.n_restorations += 1
+        assert isinstance(found.text, int)
+        tokens, key = self.kept[found.text]
+        if self.fails and self.n_restorations % self.fails == 0:
+            return False
+        self.kv.restore(sequence, tokens.tolist(), key)
+        return True
+
+
 def sequence(id: int, tokens: list[int], **kwargs: object) -> Sequence:
     array = np.array(tokens, np.int32)
     return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)  # type: ignore[arg-type]
+
+
+def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: object) -> Sequence:
+    """Serve a text alone, to its first token."""
+    one = sequence(id, tokens, **kwargs)
+    s.submit(one)
+    while not one.generating:
+        run_step(s, kv)
+    s.finish(one)
+    return one
 
 
 def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: object) -> Scheduler:
@@ -522,6 +570,83 @@ def test_shares_of_a_step() -> None:
     assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]
 
 
+def test_what_was_given_up_comes_back() -> None:
+    for n_cells in (16, None):
+        kv = FakeKV(n_cells, 16)
+        tier = FakeTier(kv, delay=2)
+        s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+        finish_one(s, kv, 1, [1] * 10)
+        finish_one(s, kv, 2, [2] * 10)
+        assert [text.tolist() for text, _ in tier.kept] == [[1] * 10]
+        again = finish_one(s, kv, 3, [1] * 8 + [3])
+        assert (again.n_restored, again.n_cached) == (8, 8)
+
+
+def test_a_text_under_another_key_does_not_come_back() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=FakeTier(kv))
+    finish_one(s, kv, 1, [1] * 10, key=A)
+    finish_one(s, kv, 2, [2] * 10)
+    assert finish_one(s, kv, 3, [1] * 10, key=B).n_cached == 0
+    assert finish_one(s, kv, 4, [1] * 10, key=A).n_restored == 9
+
+
+def test_a_restoration_that_fails_costs_nothing_but_time() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=FakeTier(kv, fails=1))
+    finish_one(s, kv, 1, [1] * 10)
+    finish_one(s, kv, 2, [2] * 10)
+    again = finish_one(s, kv, 3, [1] * 10)
+    assert (again.n_restored, again.n_cached) == (0, 0)
+
+
+def test_there_must_be_room_for_all_that_comes_back() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=2, n_batch=16, tier=FakeTier(kv))
+    finish_one(s, kv, 1, [1] * 14)
+    running = sequence(2, [2] * 6)
+    s.submit(running)
+    run_step(s, kv)
+    assert finish_one(s, kv, 3, [1] * 4).n_restored == 0
+    s.finish(running)
+    assert finish_one(s, kv, 4, [1] * 10).n_restored == 9
+
+
+def test_a_text_cut_for_another_is_offered_before() -> None:
+    for part, n_offered in ((4, 1), (6, 0)):
+        kv = FakeKV(None, 16)
+        tier = FakeTier(kv)
+        s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+        finish_one(s, kv, 1, [1] * 10)
+        assert finish_one(s, kv, 2, [1] * part + [2]).n_cached == part
+        assert len(tier.kept) == n_offered
+
+
+def test_only_the_exact_part_of_a_text_is_offered() -> None:
+    kv = FakeKV(16, 16)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+    one = sequence(1, [1, 2, 3, 4, 5, 6])
+    s.submit(one)
+    run_step(s, kv)
+    assert s.shift(one, 2, 2)
+    s.finish(one)
+    finish_one(s, kv, 2, [7] * 14)
+    assert [text.tolist() for text, _ in tier.kept] == [[1, 2]]
+
+
+def test_all_texts_at_the_end() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=2, n_batch=16, n_sequences=4)
+    finish_one(s, kv, 1, [1] * 5)
+    running = sequence(2, [2] * 5, key=A)
+    s.submit(running)
+    run_step(s, kv)
+    texts = [(tokens.tolist(), key) for _, tokens, key in s.finished()]
+    assert texts == [([2] * 5, A), ([1] * 5, ())]
+    assert not s.active
+
+
 class Histories(RuleBasedStateMachine):
     """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
 
@@ -535,6 +660,7 @@ class Histories(RuleBasedStateMachine):
         shiftable=st.booleans(),
         shifts=st.booleans(),
         n_more=st.integers(0, 3),
+        tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
     )
     def begin(
         self,
@@ -547,8 +673,10 @@ class Histories(RuleBasedStateMachine):
         shiftable: bool,
         shifts: bool,
         n_more: int,
+        tier: tuple[int, int] | None,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
+        self.tier = FakeTier(self.kv, *tier) if tier is not None else None
         self.shifts = shifts
         self.shifted: set[int] = set()
         self.s = scheduler(
@@ -558,6 +686,7 @@ class Histories(RuleBasedStateMachine):
             n_sequences=n_slots + n_more,
             similarity=similarity,
             continuous=continuous,
+            tier=self.tier,
         )
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
@@ -600,6 +729,8 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         chunks = self.s.plan()
+        if not chunks and self.tier is not None and not self.s.active:
+            return  # it may be fetching
         assert chunks or not self.alive, "work is waiting, but nothing is planned"
         assert sum(c.stop - c.start for c in chunks) <= self.n_batch
         assert len({c.sequence.id for c in chunks}) == len(chunks)
@@ -641,6 +772,21 @@ class Histories(RuleBasedStateMachine):
         id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
         if id is not None:
             self.kv.restore(id, tokens, key)
+
+    @rule(n=st.integers(1, 3))
+    def give_up(self, n: int) -> None:
+        for _ in range(n):
+            self.s.cache.evict()
+
+    @precondition(lambda self: self.tier is not None and self.tier.kept)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=5))
+    def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
+        """Somebody goes on with a text that the tier has, or with a part of it."""
+        assert self.tier is not None
+        kept, key = data.draw(st.sampled_from(self.tier.kept))
+        n = data.draw(st.integers(0, len(kept)))
+        wanted = [*kept[:n].tolist(), *tokens][:20] or [0]
+        self.submit(wanted, data.draw(st.integers(1, 30)), False, True, 0, key)
 
     @rule()
     def no_room_after_all(self) -> None:

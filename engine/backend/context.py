@@ -243,9 +243,13 @@ class Context:
         strengths = (ctypes.c_float * len(pairs))(*(scale for _, scale in pairs))
         C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
 
+    def state_size(self, sequence: int) -> int:
+        """Bytes of what `save_sequence` gives."""
+        return int(C.llama_state_seq_get_size(self._ctx, sequence))
+
     def save_sequence(self, sequence: int) -> StateArray:
         """A copy of all that the KV cache holds of `sequence`."""
-        state = np.empty(C.llama_state_seq_get_size(self._ctx, sequence), np.uint8)
+        state = np.empty(self.state_size(sequence), np.uint8)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
         return state[:n]

@@ -76,6 +76,8 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
     shared = "Prompt tokens from the cache that another text keeps, too."
     yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
+    restored = "Prompt tokens from the cache that host memory or files gave back to it."
+    yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
 
 
 def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:

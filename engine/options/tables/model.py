@@ -315,6 +315,41 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="0 (never)",
         ),
     ] = 0
+    cache_ram: Annotated[
+        int,
+        _context(
+            names="-cram --cache-ram",
+            env="LLAMA_ARG_CACHE_RAM",
+            metavar="MIB",
+            min=-1,
+            max=INT32_MAX,
+            help="Keep texts that have to leave the KV cache in host memory of up to this size "
+            "(-1: no limit, 0: don't), and put them back when that is faster than to compute "
+            "them again.",
+        ),
+    ] = 8192
+    cache_disk: Annotated[
+        str,
+        _context(
+            names="--cache-disk",
+            env="LLAMA_ARG_CACHE_DISK",
+            metavar="DIR",
+            help="Keep texts that have to leave host memory, and at the end of the server those "
+            "in use, in files in this directory. Several servers may share it.",
+            default="none",
+        ),
+    ] = ""
+    cache_disk_size: Annotated[
+        int,
+        _context(
+            names="--cache-disk-size",
+            env="LLAMA_ARG_CACHE_DISK_SIZE",
+            metavar="MIB",
+            min=1,
+            max=INT32_MAX,
+            help="Size of all files in --cache-disk; the least recently used ones go first.",
+        ),
+    ] = 8192
     context_shift: Annotated[
         bool,
         _context(
