@@ -200,6 +200,7 @@ class Engine:
             n_batch=self.context.n_batch,
             n_sequences=n_sequences,
             similarity=options.slot_prompt_similarity,
+            n_checkpoints=options.ctx_checkpoints,
             continuous=options.cont_batching,
         )
         self._budget = PrefillBudget(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.playing import GREEDY, engine, play
 
 from engine.backend import Model, initialize
 from engine.embedded import model_path
@@ -11,6 +10,8 @@ from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Submit
+from tests.playing import GREEDY, engine, play
+
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:

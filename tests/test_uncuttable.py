@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from tests.playing import GREEDY, engine, play
 
 from engine.backend import Model, initialize
 from engine.core import Engine
@@ -16,6 +15,7 @@ from engine.embedded.build import ensure
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Failed, Finished, Submit
+from tests.playing import GREEDY, engine, play
 
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 4
 
