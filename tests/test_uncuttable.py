@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from engine.backend import Model, initialize
+from engine.checkpoints import NEAR_END
 from engine.core import Engine
 from engine.embedded.build import ensure
 from engine.options import Options
@@ -67,6 +68,42 @@ def test_a_shared_prefix(model: Model, unified: bool) -> None:
     check(e, prompts)
     check(e, prompts)
     check(e, prompts, cache_prompt=False)
+
+
+def test_checkpoints_are_used(model: Model, unified: bool) -> None:
+    e = uncut(model, unified)
+    (first,) = check(e, [PREFIX], 10)
+    (again,) = check(e, [PREFIX], 10)
+    assert first.timings.cache_n == 0
+    assert 1 <= again.timings.prompt_n <= NEAR_END
+    together = check(e, [f"{PREFIX[:-30]}{i}" for i in range(4)], 10)
+    assert sum(turn.timings.prompt_n for turn in together) < 2 * together[0].n_prompt
+
+
+def test_without_checkpoints(model: Model, unified: bool) -> None:
+    e = uncut(model, unified, ctx_checkpoints=0)
+    for text in (PREFIX, PREFIX, PREFIX[:150]):
+        check(e, [text], 10)
+    assert not e.scheduler.cache.checkpoints
+
+
+def test_shared_windows_leave_room(model: Model) -> None:
+    # llama.cpp uses cells again that have left a window, but not if two sequences have them: of
+    # a sliding window's 256 cells here, most would be of both.
+    e = uncut(model, True, parallel=2, batch_size=64, ubatch_size=64)
+    text = PREFIX * 3
+    first = e.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))  # type: ignore[arg-type]
+    e.submit(first)
+    while not first.n_decoded:
+        e.step()
+    second = e.prepare(Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY)))  # type: ignore[arg-type]
+    e.submit(second)
+    running = {1: (text, 200), 2: (f"{text}x", 200)}
+    for _ in range(600):
+        if running:
+            finish(e, running)
+    assert not running
+    assert second.sequence.n_cached > 150
 
 
 def test_prefixes_of_each_length(model: Model, unified: bool) -> None:
