@@ -11,6 +11,7 @@ _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
 _EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
 _RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
+_RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7}
 
 BODIES: dict[str, Any] = {
     "create_completion": _COMPLETION,
@@ -18,12 +19,22 @@ BODIES: dict[str, Any] = {
     "create_openai_completion": _COMPLETION,
     "create_chat_completion": _CHAT,
     "create_chat_completion_unversioned": _CHAT,
+    "count_chat_tokens": _CHAT,
+    "count_chat_tokens_unversioned": _CHAT,
+    "create_response": _RESPONSE,
+    "create_response_unversioned": _RESPONSE,
+    "count_response_tokens": _RESPONSE,
+    "count_response_tokens_unversioned": _RESPONSE,
+    "create_ollama_chat": _CHAT,
+    "show_ollama_model": {"model": "any"},
     "create_infill": {
         "input_prefix": "def add(a, b):\n    ",
         "input_suffix": "\n    return total\n",
         "n_predict": 4,
         "seed": 7,
     },
+    "create_message": _CHAT,
+    "count_message_tokens": {"messages": MESSAGES},
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
     "create_embedding_plural": {"content": "A llama carries wool."},
@@ -40,7 +51,16 @@ BODIES: dict[str, Any] = {
 }
 """One for each operation with a body."""
 
-GENERATING = [each.definition["operationId"] for each in contract.streaming()]
+STREAMING = [each.definition["operationId"] for each in contract.streaming()]
+RESPONSES = [name for name in STREAMING if "response" in name]
+"""In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
+ANTHROPIC = ["create_message", "count_message_tokens"]
+"""Another API's format, in errors as well: see test_messages.py."""
+GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
+"""In the native form, or one with choices."""
+COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
+STORED = ["get_response", "delete_response", "list_response_input_items"]
+"""About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """Of a server that was started with --embeddings."""
 RERANKING = [name for name in BODIES if "rerank" in name]
@@ -58,7 +78,7 @@ POSTS = [
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
     fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
-    return fixed.replace("{id_slot}", "0?action=save")
+    return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
 
 
 def body(operation_id: str, **changes: Any) -> Any:
@@ -72,6 +92,8 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         return [{"id": 0, "scale": 0, "note": text}]
     if "messages" in BODIES[operation_id]:
         changes["messages"] = [{"role": "user", "content": text}]
+    elif "response" in operation_id:
+        changes["input"] = text
     elif operation_id == "tokenize":
         changes["content"] = text
     elif operation_id == "create_infill":

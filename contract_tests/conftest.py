@@ -30,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=fuzzing.settings.max_examples,
         help="generated requests per operation and mode (default: %(default)s)",
     )
+    group.addoption(
+        "--soak",
+        type=int,
+        default=2000,
+        help="requests that test_soak.py sends (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 """Is an answer one that the description allows?"""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -27,11 +28,11 @@ def operations() -> dict[str, lint.Operation]:
 def find(method: str, path: str) -> lint.Operation:
     """The operation at a path, as requests have it."""
     path = path.partition("?")[0]
-    for operation in operations().values():
-        fixed, brace, _ = operation.path.partition("{")
-        if operation.method == method.lower() and (
-            path == operation.path or (brace and path.startswith(fixed))
-        ):
+    found = [each for each in operations().values() if each.method == method.lower()]
+    # A path without parameters is meant rather than one with.
+    for operation in sorted(found, key=lambda each: "{" in each.path):
+        template = re.sub(r"\\{[^/]*\\}", "[^/]+", re.escape(operation.path))
+        if re.fullmatch(template, path):
             return operation
     raise AssertionError(f"the description has no {method} {path}")
 
@@ -53,7 +54,7 @@ def media_type(response: httpx.Response) -> str:
 
 
 def check(response: httpx.Response, status: int = 200) -> Any:
-    """The document in `response` (for a stream, the list of its events' documents).
+    """The document in `response` (for a stream, the list of its events' or lines' documents).
 
     Fails unless the response has the status `status`, and status, headers, content type and
     body are as the description says.
@@ -69,6 +70,8 @@ def check(response: httpx.Response, status: int = 200) -> Any:
     _check_headers(operation, status, response)
     if kind == lint.EVENT_STREAM:
         return check_stream(operation, list(read_events([response.content])))
+    if kind == lint.LINES:
+        return check_lines(described[kind], response.content)
     if kind != JSON:
         return response.content
     body = json.loads(response.content, parse_constant=_no_constant)
@@ -81,6 +84,20 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
     """The documents of a successful response's events, validated."""
     return check_events(answers(operation, 200)[lint.EVENT_STREAM], events)
+
+
+def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
+    """The documents of the lines of one whole stream, validated. Only the last can be an error."""
+    text = content.decode("utf-8")
+    lines = text.splitlines()  # which knows more ends of lines than the line feed
+    assert lines, "the stream has no lines"
+    assert lines == text.split("\n")[:-1], f"not lines that end with line feeds: {text[-300:]!r}"
+    for i, line in enumerate(lines):
+        problems = list(lint.line_errors(media, line))
+        assert not problems, f"line {i}, {line:.500}: {problems}"
+    documents = [json.loads(line) for line in lines]
+    assert not any("error" in document for document in documents[:-1]), "an error is not the end"
+    return documents
 
 
 def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:
@@ -124,3 +141,16 @@ def streaming() -> Iterator[lint.Operation]:
     for operation in operations().values():
         if lint.EVENT_STREAM in operation.definition["responses"]["200"].get("content", {}):
             yield operation
+
+
+def is_served(name: str, field: str) -> bool:
+    """Whether a request field of the operation `name` is more than described: a version that
+    refuses it with 501 says so with `x-supported-values`."""
+    body = operations()[name].definition["requestBody"]["content"][JSON]["schema"]
+    pending = [body]
+    while pending:
+        schema = pending.pop()
+        if field in schema.get("properties", {}):
+            return "x-supported-values" not in schema["properties"][field]
+        pending += schema.get("allOf", ())
+    raise AssertionError(f"{name} has no field {field}")

@@ -27,7 +27,11 @@ GENERATING = (
     "create_openai_completion",
     "create_chat_completion",
     "create_chat_completion_unversioned",
+    "create_ollama_chat",
     "create_infill",
+    "create_response",
+    "create_response_unversioned",
+    "create_message",
 )
 
 
@@ -67,7 +71,11 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
             },
             "operations": [
                 {
-                    "include-operation-id": [*GENERATING, "apply_template"],
+                    "include-operation-id": [
+                        *GENERATING,
+                        "apply_template",
+                        "count_message_tokens",
+                    ],
                     "checks": _allowing(400, 501),
                 },
                 # 501 of a server that was started for something else.
@@ -85,6 +93,23 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
+                # Items that don't fit together; tools that are none of ours.
+                {
+                    "include-operation-id": [
+                        "count_response_tokens",
+                        "count_response_tokens_unversioned",
+                    ],
+                    "checks": _allowing(400, 501),
+                },
+                # No id that is made up is that of a response; 501 is for `stream`.
+                {
+                    "include-operation-id": [
+                        "get_response",
+                        "delete_response",
+                        "list_response_input_items",
+                    ],
+                    "checks": _allowing(404, 501),
+                },
             ],
         }
     )
@@ -121,6 +146,8 @@ def bound_length(case: Case) -> None:
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     body = {**body}
+    if isinstance(body.get("options"), dict) and type(body["options"].get("num_predict")) is int:
+        body["options"] = {**body["options"], "num_predict": N_PREDICT}
     for name in ("n", "n_cmpl", "best_of"):
         if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
             body[name] = N_TEXTS

@@ -19,6 +19,7 @@ from openapi_schema_validator import OAS30Validator
 DESCRIPTION = Path(__file__).parent.parent / "openapi" / "server.yaml"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 EVENT_STREAM = "text/event-stream"
+LINES = "application/x-ndjson"
 
 Document = Mapping[str, Any]
 Rule = Callable[[Document], Iterator[str]]
@@ -111,6 +112,8 @@ def schema_nodes(document: Document) -> Iterator[Node]:
             yield from walk(each.definition["schema"], each.where)
         if "x-event-data-schema" in each.definition:
             yield from walk(each.definition["x-event-data-schema"], f"{each.where} event")
+        if "x-line-schema" in each.definition:
+            yield from walk(each.definition["x-line-schema"], f"{each.where} line")
 
 
 def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
@@ -134,12 +137,21 @@ def event_errors(definition: Mapping[str, Any], data: str) -> Iterator[str]:
     """What is wrong with the `data` of an event, by the media type object of its stream."""
     if data == definition.get("x-event-end"):
         return
+    yield from _json_errors(definition["x-event-data-schema"], data)
+
+
+def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
+    """What is wrong with a line, by the media type object of its stream."""
+    yield from _json_errors(definition["x-line-schema"], line)
+
+
+def _json_errors(schema: Mapping[str, Any], text: str) -> Iterator[str]:
     try:
-        document = json.loads(data)
+        document = json.loads(text)
     except ValueError as e:
         yield f"$: {e}"
         return
-    yield from errors(definition["x-event-data-schema"], document)
+    yield from errors(schema, document)
 
 
 def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -203,6 +215,11 @@ def examples_match_their_schemas(document: Document) -> Iterator[str]:
             for name, event in examples(each.definition):
                 for error in event_errors(each.definition, event["data"]):
                     yield f"{each.where}, {name}: {error}"
+        if each.content_type == LINES:
+            for name, text in examples(each.definition):
+                for line in text.splitlines():
+                    for error in line_errors(each.definition, line):
+                        yield f"{each.where}, {name}: {error}"
     for node in schema_nodes(document):
         if "example" in node.schema:
             for error in errors(node.schema, node.schema["example"]):
@@ -289,8 +306,11 @@ def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
 
 
 def errors_have_the_envelope(document: Document) -> Iterator[str]:
-    """Every response that isn't a success is JSON, and its `code` is the status."""
+    """Every response that isn't a success is JSON, and its `code` is the status. A path with an
+    `x-error-envelope` has that API's form; what Ollama's clients use has the form that they read
+    beside the usual one."""
     for operation in operations(document):
+        form = document["paths"][operation.path].get("x-error-envelope")
         for status, response in operation.definition["responses"].items():
             if status.startswith("2"):
                 continue
@@ -299,8 +319,16 @@ def errors_have_the_envelope(document: Document) -> Iterator[str]:
                 yield f"{where} is not just application/json"
                 continue
             schema = response["content"]["application/json"]["schema"]
-            for branch in schema.get("anyOf", [schema]):
-                yield from _envelope(where, int(status), branch)
+            branches = schema.get("anyOf", [schema])
+            if operation.path.startswith("/api/"):
+                *branches, ollama = branches
+                if ollama.get("properties", {}).get("error", {}).get("type") != "string":
+                    yield f"{where} has no text as error for Ollama's clients"
+            for branch in branches:
+                if form is None:
+                    yield from _envelope(where, int(status), branch)
+                else:
+                    yield from _foreign_envelope(where, form, branch)
 
 
 def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -311,6 +339,17 @@ def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[st
         yield f"{where} doesn't demand error.code, error.message and error.type"
     elif error["properties"]["code"].get("enum") != [status]:
         yield f"{where}: error.code is not {status}"
+    elif len(error["properties"]["type"].get("enum", ())) != 1:
+        yield f"{where}: error.type is not one fixed type"
+
+
+def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    required = {"anthropic": ["type", "error", "request_id"]}.get(form)
+    error = schema.get("properties", {}).get("error", {})
+    if required is None:
+        yield f"{where}: there is no error envelope {form!r}"
+    elif schema.get("required") != required or error.get("required") != ["type", "message"]:
+        yield f"{where} is not an error in the form of {form}"
     elif len(error["properties"]["type"].get("enum", ())) != 1:
         yield f"{where}: error.type is not one fixed type"
 
@@ -335,6 +374,17 @@ def streams_name_their_events(document: Document) -> Iterator[str]:
             yield f"{each.where} has no x-event-data-schema"
 
 
+def lines_have_a_schema(document: Document) -> Iterator[str]:
+    """A stream of lines is text as a whole, and each line has a schema."""
+    for each in all_media(document):
+        if each.content_type != LINES:
+            continue
+        if each.definition["schema"].get("type") != "string":
+            yield f"{each.where}: lines are not described as text"
+        if not isinstance(each.definition.get("x-line-schema"), Mapping):
+            yield f"{each.where} has no x-line-schema"
+
+
 RULES: tuple[Rule, ...] = (
     operations_are_described,
     operation_ids_are_good_names,
@@ -349,6 +399,7 @@ RULES: tuple[Rule, ...] = (
     errors_have_the_envelope,
     security_is_consistent,
     streams_name_their_events,
+    lines_have_a_schema,
 )
 
 

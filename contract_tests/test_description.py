@@ -97,8 +97,21 @@ def _error(document: Any, status: str) -> Any:
     return content["application/json"]["schema"]["properties"]["error"]
 
 
+def _messages(document: Any) -> Any:
+    return document["paths"]["/v1/messages"]
+
+
 def _stream(document: Any) -> Any:
     return _operation(document)["responses"]["200"]["content"][lint.EVENT_STREAM]
+
+
+def _lines(document: Any) -> Any:
+    return document["paths"]["/api/chat"]["post"]["responses"]["200"]["content"][lint.LINES]
+
+
+def _ollama_errors(document: Any) -> Any:
+    content = document["paths"]["/api/show"]["post"]["responses"]["400"]["content"]
+    return content["application/json"]["schema"]["anyOf"]
 
 
 MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
@@ -137,10 +150,26 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.schemas_keep_to_what_works, lambda d: _request(d)["schema"]["required"].append("x")),
     (lint.errors_have_the_envelope, lambda d: _error(d, "401")["required"].remove("message")),
     (lint.errors_have_the_envelope, lambda d: _error(d, "413")["properties"]["code"].pop("enum")),
+    (lint.errors_have_the_envelope, lambda d: _messages(d).update({"x-error-envelope": "other"})),
+    (lint.errors_have_the_envelope, lambda d: _messages(d).pop("x-error-envelope")),
+    (
+        lint.errors_have_the_envelope,
+        lambda d: _messages(d)["post"]["responses"].update(
+            {"500": d["paths"]["/completion"]["post"]["responses"]["500"]}
+        ),
+    ),
+    (lint.errors_have_the_envelope, lambda d: _ollama_errors(d).pop()),
+    (lint.errors_have_the_envelope, lambda d: _ollama_errors(d)[0]["required"].remove("error")),
     (lint.security_is_consistent, lambda d: _operation(d).update(security=[])),
     (lint.security_is_consistent, lambda d: _operation(d)["responses"].pop("401")),
     (lint.streams_name_their_events, lambda d: _stream(d).pop("x-event-data-schema")),
     (lint.streams_name_their_events, lambda d: _stream(d).update(schema={"type": "string"})),
+    (lint.lines_have_a_schema, lambda d: _lines(d).pop("x-line-schema")),
+    (lint.lines_have_a_schema, lambda d: _lines(d)["schema"].update(type="object")),
+    (
+        lint.examples_match_their_schemas,
+        lambda d: _lines(d)["examples"]["error"].update(value='{"error": {}}\n'),
+    ),
 ]
 
 
@@ -200,6 +229,7 @@ def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) ->
     }
     described["seed"] &= RANDOM_SEED  # -1 stands for it
     defaults = msgspec.to_builtins(GenerationParams())
+    del defaults["answer"]  # of no request
     assert {name: described.get(name) for name in defaults} == defaults
 
 
@@ -208,9 +238,8 @@ def test_settings_echo_every_parameter(document: lint.Document) -> None:
     slot = response["content"]["application/json"]["schema"]["items"]
     [settings] = slot["properties"]["params"]["allOf"]
     assert set(settings["required"]) == settings["properties"].keys()
-    assert {field.name for field in msgspec.structs.fields(GenerationParams)} <= settings[
-        "properties"
-    ].keys()
+    parameters = {field.name for field in msgspec.structs.fields(GenerationParams)}
+    assert parameters - {"answer"} <= settings["properties"].keys()
     samplers = set(get_args(SamplerName))
     assert set(settings["properties"]["samplers"]["items"]["enum"]) == samplers
 

@@ -42,6 +42,13 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
     *(("GET", path(name), {}) for name in contract.operations() if name not in BODIES),
     *(("POST", path(name), {"json": body(name)}) for name in BODIES),
     *(("POST", path(name), {"json": body(name, stream=True)}) for name in GENERATING),
+    ("POST", "/v1/messages", {"json": body("create_message", stream=True)}),
+    ("POST", "/v1/messages", {"json": {"messages": []}}),
+    ("POST", "/v1/messages", {"json": body("create_message", container="a")}),
+    ("POST", "/v1/messages/count_tokens", {"content": b"a", "headers": {"Content-Type": "a/b"}}),
+    ("GET", "/v1/messages", {}),
+    ("GET", "/v1/messages/batches", {}),
+    ("POST", "/v1/messages", {"headers": NO_KEY}),
     ("GET", "/no/such/path", {}),
     ("GET", "/completion", {}),
     ("DELETE", "/v1/models", {}),
@@ -79,7 +86,10 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
 VOLATILE = {
     "id", "created", "timings", "id_slot", "id_task", "prompt_ms", "prompt_per_token_ms",
     "prompt_per_second", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
+    "request_id", "input_tokens", "cache_read_input_tokens",
     "tokens_cached", "cached_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
+    "n_prompt_tokens_shared",
+    "created_at", "completed_at", "item_id", "cache_write_tokens",
 }  # fmt: skip
 """What differs from one answer to the next."""
 

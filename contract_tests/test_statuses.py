@@ -4,9 +4,11 @@
 own (one that loads, one whose engine dies) is made once, for all operations together.
 """
 
+import contextlib
 import json
 import signal
 import socket
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -18,10 +20,15 @@ import pytest
 
 from contract_tests import contract
 from contract_tests.bodies import (
+    ANTHROPIC,
     BODIES,
+    COUNTING,
     EMBEDDING,
     GENERATING,
     RERANKING,
+    RESPONSES,
+    STORED,
+    STREAMING,
     body,
     path,
     with_text,
@@ -37,7 +44,7 @@ def send(server: Server, name: str, **changes: Any) -> httpx.Response:
     """The operation's small valid request, with changes to its body."""
     if name in BODIES:
         return server.post(path(name), body(name, **changes))
-    return server.get(path(name))
+    return server.http.request(contract.operations()[name].method, path(name))
 
 
 def read_response(connection: socket.socket, name: str, server: Server) -> httpx.Response:
@@ -72,6 +79,7 @@ class Situations:
 
     def __init__(self, start: Start, directory: Path) -> None:
         self._start = start
+        self._directory = directory
         self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
 
     @cached_property
@@ -138,6 +146,15 @@ class Situations:
             return {name: request.result(SECONDS) for name, request in sent.items()}
 
     @cached_property
+    def without_tables(self) -> Mapping[str, httpx.Response]:
+        """What comes of requests for responses when somebody has dropped their tables."""
+        path_ = self._directory / "responses.db"
+        server = self._start("--responses-db", str(path_), api_key="key")
+        with contextlib.closing(sqlite3.connect(path_)) as connection:
+            connection.executescript("DROP TABLE items; DROP TABLE responses")
+        return {name: send(server, name) for name in STORED}
+
+    @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
         """What a client is told that sends half of a body and stops."""
         server = self.narrow
@@ -170,7 +187,7 @@ class server_engine_stopped:  # noqa: N801  # reads as a statement
 
 
 def needs_engine(name: str) -> bool:
-    return "500" in contract.operations()[name].definition["responses"]
+    return name not in STORED and "500" in contract.operations()[name].definition["responses"]
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +203,7 @@ ProvokeOwn = Callable[[Situations, str], list[httpx.Response]]
 
 def ok(server: Server, name: str) -> list[httpx.Response]:
     responses = [send(server, name)]
-    if name in GENERATING:
+    if name in STREAMING:
         responses.append(send(server, name, stream=True))
     return responses
 
@@ -201,7 +218,7 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     responses += [server.post(where, wrong) for wrong in ({}, [], "text", 7)]
     responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
-    if name in GENERATING:
+    if name in STREAMING:
         responses += [
             send(server, name, **change)
             for change in (
@@ -289,7 +306,7 @@ def unauthorized(server: Server, name: str) -> list[httpx.Response]:
     if not server.api_key:
         pytest.skip("the server at --base-url was given without --api-key")
     wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
-    method = "POST" if name in BODIES else "GET"
+    method = contract.operations()[name].method
     return [
         server.http.request(method, path(name), json=BODIES.get(name), headers=headers)
         for headers in wrong
@@ -389,9 +406,77 @@ def wrong_media_type(server: Server, name: str) -> list[httpx.Response]:
     ]
 
 
+def bad_response(server: Server, name: str) -> list[httpx.Response]:
+    """Items and tools that don't fit together, and things that are not there."""
+    user = {"role": "user", "content": "Hello"}
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "x"}
+    inputs = ([], None, {}, 7, [user, result], [user, call], [{"role": "user"}], [{}], ["Hello"])
+    inputs += ([{**user, "role": "tool"}], [{"type": "item_reference", "id": "msg_0"}])
+    inputs += ([{**user, "content": [{"type": "input_text"}]}], [{**call, "arguments": {}}])
+    tool = {"type": "function", "name": "f"}
+    changes: list[dict[str, Any]] = [{"input": each} for each in inputs]
+    changes += [{"tools": each} for each in ([tool, tool], [{"type": "function"}], [{}], {}, "f")]
+    changes += [{"tool_choice": each} for each in ("required", {"type": "function", "name": "f"})]
+    changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
+    changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
+    changes += [{"truncation": "maybe"}, {"metadata": {"a": 1}}, {"reasoning": "high"}]
+    if name in RESPONSES:
+        schema = {"type": "json_schema", "schema": {"not": {}}}
+        changes += [{"max_output_tokens": 0}, {"n": 2}, {"text": {"format": schema}}]
+    return [send(server, name, **change) for change in changes]
+
+
+def no_response(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    others = ("resp_" + "0" * 48, "x" * 1024, "%F0%9F%A6%99", "a%00b", "'; DROP TABLE responses")
+    return [server.http.request(method, where.replace("resp_0", each)) for each in others]
+
+
+def of_response(server: Server, name: str) -> list[httpx.Response]:
+    response = server.ask("/v1/responses", body("create_response"))
+    where = path(name).replace("resp_0", response["id"])
+    return [server.http.request(contract.operations()[name].method, where)]
+
+
+def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    queries = {
+        "get_response": ["?stream=maybe"],
+        "delete_response": [],
+        "list_response_input_items": ["?limit=0", "?limit=101", "?limit=x", "?order=up"],
+    }
+    responses = [server.http.request(method, where.replace("resp_0", "x" * 1025))]
+    responses += [server.get(where + query) for query in queries[name]]
+    if name == "list_response_input_items":
+        [right] = of_response(server, name)
+        responses += [server.get(f"{right.request.url.path}?after={id}") for id in ("msg_0", "")]
+    return responses
+
+
+def replay(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get(path(name) + "?stream=true")]
+
+
+def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.without_tables[name]]
+
+
 def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.killed[name]]
 
+
+UNSERVED = [
+    ("background", True),
+    ("conversation", "conv_1"),
+    ("prompt", {"id": "pmpt_1"}),
+    ("tools", [{"type": "web_search"}]),
+    ("tool_choice", {"type": "file_search"}),
+    ("input", [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]),
+    ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
+    ("input", [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]),
+]
+"""Of the Responses API."""
 
 UNSUPPORTED = {"sse_ping_interval": 5, "image_data": [{"data": "", "id": 1}]}
 
@@ -399,10 +484,37 @@ UNSUPPORTED = {"sse_ping_interval": 5, "image_data": [{"data": "", "id": 1}]}
 def not_supported(server: Server, name: str) -> list[httpx.Response]:
     if name == "apply_template":
         return [send(server, name, reasoning_format="deepseek")]
+    if name in COUNTING and "chat" in name:
+        image = {"type": "image_url", "image_url": {"url": "data:,"}}
+        return [send(server, name, messages=[{"role": "user", "content": [image]}])]
     responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
         assert field in response.json()["error"]["message"], "the message doesn't name the field"
+    if "response" in name:
+        responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
     return [*responses, send(server, name, stream=True, sse_ping_interval=5)]
+
+
+def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
+    """What only Anthropic's server has; the message names it."""
+    picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
+    paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("web_search_20250305", {"tools": [{"type": "web_search_20250305", "name": "search"}]}),
+        ("mcp_toolset", {"tools": [{"type": "mcp_toolset"}]}),
+        ("container", {"container": "container_1"}),
+        ("thread", {"thread": {"type": "create"}}),
+        ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://a.example"}]}),
+        ("image", with_text(name, [picture])),
+        ("documents", with_text(name, [paper])),
+        ("search_result", with_text(name, [{"type": "search_result"}])),
+    ]
+    if name in STREAMING:
+        asked += [("container", {"container": "a", "stream": True}), ("sse", UNSUPPORTED)]
+    responses = [send(server, name, **changes) for _, changes in asked]
+    for (word, _), response in zip(asked, responses, strict=True):
+        assert word in response.json()["error"]["message"]
+    return responses
 
 
 def switched_off(situations: Situations, name: str) -> list[httpx.Response]:
@@ -441,7 +553,17 @@ BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
 }
 PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 400): ([bad_request], [too_long]) for name in GENERATING},
-    **{(name, 501): ([not_supported], [does_not_generate]) for name in GENERATING},
+    **{(name, 501): ([not_supported], [does_not_generate]) for name in (*GENERATING, *RESPONSES)},
+    **{(name, 400): ([bad_request, bad_response], [too_long]) for name in RESPONSES},
+    **{(name, 400): ([bad_request, bad_response], []) for name in COUNTING if "response" in name},
+    **{(name, 200): ([of_response], []) for name in STORED},
+    **{(name, 400): ([bad_parameters], []) for name in STORED},
+    **{(name, 404): ([no_response], []) for name in STORED},
+    **{(name, 500): ([], [store_fails]) for name in STORED},
+    ("get_response", 501): ([replay], []),
+    **{(name, 501): ([not_of_this_server], []) for name in ANTHROPIC},
+    ("create_message", 400): ([bad_request], [too_long]),
+    ("create_message", 501): ([not_of_this_server], [does_not_generate]),
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
@@ -508,7 +630,7 @@ def test_status_of_own_server(
 
 def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> None:
     server = situations.small
-    for name in GENERATING:
+    for name in STREAMING:
         text = "word " * N_CTX
         for response in too_long(situations, name):
             error = response.json()["error"]

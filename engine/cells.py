@@ -35,9 +35,14 @@ class Cells:
         """`sequence` takes `n` more, which have to be free."""
         assert n <= self.n_free, "more cells are taken than there are"
         self.n_free -= n
+        buffer = self._held.get(sequence)
+        if n == 1 and buffer is not None:  # a token of a step, for which slices take too long
+            cell = self._free.item(self.n_free)
+            self._owners[cell] = 1
+            buffer.append(cell)
+            return
         taken = self._free[self.n_free : self.n_free + n]
         self._owners[taken] = 1
-        buffer = self._held.get(sequence)
         if buffer is None:
             self._held[sequence] = TokenBuffer(taken.copy())
         else:

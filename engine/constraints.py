@@ -12,26 +12,32 @@ as the schema's references; masks are computed in a small pool while the model d
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
-from engine import gbnf, json_schema
 from engine.backend import Model
+from engine.constraint_source import (
+    WHAT,
+    Kind,
+    SchemaError,
+    Source,
+    from_schema,
+    translated,
+)
 from engine.gbnf import GrammarError
+from engine.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger
 from engine.tokens import TokenArray
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
+from engine.triggers import TriggerSearch
+from engine.vocabulary import Vocabularies, Vocabulary
 
 T = TypeVar("T")
-Kind = Literal["grammar", "json_schema"]
 
 CACHED = 64  # compiled grammars that are kept
 MASK_THREADS = 2
@@ -49,13 +55,6 @@ _LIMITS = LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-_JSON_OPTIONS: "JsonCompileOptions" = {
-    # As in llama.cpp: models that may go on with white space for ever sometimes do.
-    "whitespace_pattern": r" |\n[ \t]{0,20}",
-    "lenient": False,
-    "coerce_one_of": False,
-}
-_WHAT: dict[Kind, str] = {"grammar": "grammar", "json_schema": "JSON schema"}
 
 
 class ConstraintError(Exception):
@@ -74,10 +73,12 @@ class _Mask:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A grammar before its first token; never advanced itself."""
+    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones."""
 
     matcher: LLMatcher
     mask: _Mask
+    vocabulary: Vocabulary
+    waiting: Waiting | None
 
 
 class Constraint:
@@ -85,6 +86,7 @@ class Constraint:
 
     def __init__(self, compiled: _Compiled, compiler: "Compiler") -> None:
         self._matcher = compiled.matcher.deep_copy()
+        self._vocabulary = compiled.vocabulary
         self._compiler = compiler
         self._mask = compiled.mask
         self._pending: Future[_Mask] | None = None
@@ -113,8 +115,15 @@ class Constraint:
 
         Raises ConstraintError.
         """
+        return self._consume([token])
+
+    def spell(self, text: bytes) -> bool:
+        """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
+        return self._consume(self._vocabulary.spelled(text))
+
+    def _consume(self, tokens: list[int]) -> bool:
         mask = self._current()
-        if not self._matcher.consume_token(token):
+        if not self._matcher.consume_tokens(tokens):
             raise ConstraintError(_reason(self._matcher))
         if self._matcher.is_stopped():
             return True
@@ -133,34 +142,91 @@ class Compiler:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._tokenizer: LLTokenizer | None = None
         self._eog = np.array(sorted(model.eog), np.int32)
         self._cache: OrderedDict[bytes, _Compiled | GrammarError] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._vocabularies = Vocabularies(model, self._closed)
         self._thread = _DeepThread()
         self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
 
     def prepare(self) -> None:
         """Read the vocabulary in the background, so that the first request needn't wait."""
-        self._thread.submit(self._read_vocabulary)
+        self._thread.submit(self._vocabularies.get)
 
-    def constraint(self, grammar: str, schema: str | None) -> Constraint | None:
-        """The constraint of a grammar in GBNF or of a JSON schema; None without either.
+    def guide(self, params: GenerationParams) -> Guide | None:
+        """What the grammar or the schema of `params`, and its limit of thinking, let a text be;
+        None if that is anything. `params.preserved_tokens` are ids.
 
         The first use of a text compiles it, which may take a second. Raises GrammarError.
         """
-        if not grammar and not schema:
+        constraint = self._constraint(params)
+        answer = params.answer
+        if answer is None or answer.thoughts is None or answer.reasoning_budget < 0:
+            return constraint
+        vocabulary = self._thread.submit(lambda: self._vocabularies.get(_shown(params))).result()
+        closing = self._model.tokenize(
+            answer.thoughts.end.encode(), add_special=False, parse_special=True
+        ).tolist()
+        limit = answer.reasoning_budget
+        return ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
+
+    def _constraint(self, params: GenerationParams) -> Guide | None:
+        source = self._source(params)
+        if source is None:
             return None
-        kind: Kind = "grammar" if grammar else "json_schema"
-        text = grammar or schema or ""
-        key = kind.encode() + blake2b(text.encode("utf-8", "surrogatepass")).digest()
+        key = source.key
         found = self._cached(key)
         if found is None:
-            found = self._thread.submit(lambda: self._compile_once(key, kind, text)).result()
+            found = self._thread.submit(lambda: self._compile_once(key, source)).result()
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
-        return Constraint(found, self)
+        if found.waiting is None:
+            return Constraint(found, self)
+        compiled = found
+        thoughts = params.answer.thoughts if params.answer else None
+        search = TriggerSearch(source.triggers, thoughts)
+        texts = compiled.vocabulary.texts
+        return LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
+
+    def _source(self, params: GenerationParams) -> Source | None:
+        """Raises GrammarError."""
+        answer = params.answer or AnswerRules()
+        kind: Kind
+        if answer.lark:
+            kind, text = "answer", answer.lark
+        elif params.grammar:
+            kind, text = "grammar", params.grammar
+        elif params.json_schema:
+            kind, text = "json_schema", params.json_schema
+        else:
+            return None
+        shown = _shown(params)
+        if not params.grammar_lazy:
+            return Source(kind, text, answer.schemas, sorted(shown))
+        triggers = params.grammar_triggers
+        if not triggers:
+            raise GrammarError("a lazy grammar needs grammar_triggers")
+        for trigger in triggers:
+            self._check_trigger(trigger, shown)
+        # A grammar describes texts: a token that starts it has to be one.
+        tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
+        return Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
+
+    def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
+        model = self._model
+        if not trigger.text:
+            if not 0 <= trigger.token < model.n_vocab:
+                raise GrammarError(f"grammar_triggers: there is no token {trigger.token}")
+            if trigger.token in model.eog:
+                raise GrammarError(f"grammar_triggers: the token {trigger.token} ends the text")
+            return
+        ids = model.tokenize(trigger.text.encode(), add_special=False, parse_special=True)
+        if len(ids) == 1 and model.is_hidden(int(ids[0])) and int(ids[0]) not in shown:
+            raise GrammarError(
+                f"grammar_triggers: {trigger.text!r} is a control token, which shows in the "
+                "text only if it is one of preserved_tokens"
+            )
 
     def close(self) -> None:
         """Wait for the threads: what they use is the model's."""
@@ -170,35 +236,15 @@ class Compiler:
 
     # ---- in the compiler's thread --------------------------------------------------------
 
-    def _read_vocabulary(self) -> LLTokenizer:
-        if self._tokenizer is None:
-            model = self._model
-            vocabulary, tokenize = model.tokenizer_addresses()
-            self._tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # no stub
-                tokens=list(self._lexemes()),
-                vocab_ptr=vocabulary,
-                tokenize_fptr=tokenize,
-                eos_token=self._eog.tolist(),
-            )
-        return self._tokenizer
-
-    def _lexemes(self) -> Iterator[bytes]:
-        """The bytes of every token. What doesn't show in a text can't follow a grammar either:
-        such tokens begin with a byte that occurs in no text."""
-        for token in range(self._model.n_vocab):
-            if self._closed.is_set():
-                raise GrammarError("the server is shutting down")
-            hidden = not self._model.piece(token, special=False)
-            piece = self._model.piece(token, special=True)
-            yield b"\xff" + piece if hidden and piece else piece
-
-    def _compile_once(self, key: bytes, kind: Kind, text: str) -> _Compiled | GrammarError:
+    def _compile_once(self, key: bytes, source: Source) -> _Compiled | GrammarError:
         found = self._cached(key)
         if found is None:
             try:
-                found = self._compile(kind, text)
+                found = self._compile(source)
             except GrammarError as error:
-                found = GrammarError(f"Failed to parse {_WHAT[kind]}: {error}")
+                found = GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}")
+            except SchemaError as error:
+                found = GrammarError(str(error))
             with self._lock:
                 self._cache[key] = found
                 if len(self._cache) > CACHED:
@@ -211,20 +257,32 @@ class Compiler:
                 self._cache.move_to_end(key)
             return found
 
-    def _compile(self, kind: Kind, text: str) -> _Compiled:
-        if kind == "grammar":
-            source = LLMatcher.grammar_from_lark(gbnf.to_lark(text, self._token_id))
-        else:
-            source = LLMatcher.grammar_from_json_schema(
-                json_schema.prepare(text), overrides=_JSON_OPTIONS
-            )
-        matcher = LLMatcher(self._read_vocabulary(), source, log_level=0, limits=_LIMITS)
+    def _compile(self, source: Source) -> _Compiled:
+        vocabulary = self._vocabularies.get(frozenset(source.shown))
+        try:
+            matcher, mask = self._begin(vocabulary, translated(source, self._token_id))
+        except GrammarError:
+            self._blame(vocabulary, source)
+            raise
+        waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
+        return _Compiled(matcher, mask, vocabulary, waiting)
+
+    def _begin(self, vocabulary: Vocabulary, grammar: str) -> tuple[LLMatcher, _Mask]:
+        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise GrammarError(_reason(matcher))
         try:
-            return _Compiled(matcher, self._next(matcher, None))
+            return matcher, self._next(matcher, None)
         except ConstraintError as error:
             raise GrammarError(str(error)) from None
+
+    def _blame(self, vocabulary: Vocabulary, source: Source) -> None:
+        """Raises SchemaError if one of several schemas is at fault by itself."""
+        for named in source.schemas.values():
+            try:
+                self._begin(vocabulary, from_schema(named.schema))
+            except GrammarError as error:
+                raise SchemaError(f"Failed to parse {named.name}: {error}") from None
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -278,6 +336,10 @@ class _DeepThread:
         with self._lock:
             if self._executor is not None:
                 self._executor.shutdown(cancel_futures=True)
+
+
+def _shown(params: GenerationParams) -> frozenset[int]:
+    return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
 
 
 def _reason(matcher: LLMatcher) -> str:

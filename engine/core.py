@@ -6,10 +6,11 @@ belongs to the thread that calls `step`.
 
 import random
 import time
+from functools import partial
 
 import numpy as np
 
-from engine.adapters import LoraScales, key_of
+from engine.adapters import LoraScales
 from engine.backend import (
     MAX_SEQUENCES,
     BackendError,
@@ -20,8 +21,7 @@ from engine.backend import (
     Sampler,
 )
 from engine.budget import PrefillBudget
-from engine.constraints import Compiler, Constraint, ConstraintError
-from engine.detokenizer import IndentLimit, TextStream
+from engine.constraints import Compiler, ConstraintError
 from engine.errors import ErrorInfo, invalid_request
 from engine.gbnf import GrammarError
 from engine.infill import Room
@@ -39,17 +39,16 @@ from engine.protocol import (
     Finished,
     Infill,
     ModelInfo,
-    PromptProgress,
     SlotState,
-    StopType,
     Submit,
-    Timings,
 )
+from engine.request import Request
+from engine.sampling_pool import SamplingPool
 from engine.scheduler import Scheduler
-from engine.sequences import Chunk, Sequence
+from engine.sequences import Chunk
 from engine.shifting import context_shift
 from engine.stats import Stats
-from engine.tokens import TokenArray, TokenBuffer
+from engine.tokens import TokenArray
 
 CACHED_SEQUENCES = 16
 """Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
@@ -63,122 +62,6 @@ def sequence_ids(model: Model, options: Options, n_slots: int) -> int:
     # llama.cpp asserts that a micro-batch has room for a token of each.
     most = min(MAX_SEQUENCES, options.batch_size, options.ubatch_size)
     return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
-
-
-class Request:
-    """One generation: its sequence for the scheduler, its sampler, its text so far."""
-
-    def __init__(
-        self,
-        submit: Submit,
-        tokens: TokenArray,
-        params: GenerationParams,
-        sampler: Sampler,
-        prompt: str,
-        probs: ProbabilityLog | None = None,
-    ) -> None:
-        self.id = submit.id
-        self.confirm = submit.confirm
-        self.params = params
-        self.prompt = prompt
-        self.sequence = Sequence(
-            id=submit.id,
-            tokens=TokenBuffer(tokens),
-            n_prompt=len(tokens),
-            id_slot=params.id_slot,
-            cache_prompt=params.cache_prompt,
-            n_reuse=params.n_cache_reuse,
-            key=key_of(params.lora),
-        )
-        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
-        self.sampler = sampler
-        self.constraint: Constraint | None = None
-        self.stream = TextStream(params.stop)
-        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
-        self.probs = probs  # None: not wanted
-        self.pending_text: list[str] = []  # decoded, not sent yet
-        self.n_sent = 0  # generated tokens that events have carried
-        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
-        self.n_decoded = 0
-        self.has_new_line = False
-        self.stop_type: StopType = "none"
-        self.truncated = False
-        self.slot = -1  # also after the end
-        self.arrived = 0.0  # s
-        self.started = 0.0  # s; admission to a slot
-        self.first_token = 0.0
-        self.last_token = 0.0
-
-    @property
-    def n_remain(self) -> int:
-        """Tokens that may still come; -1 for no limit."""
-        limit = self.params.n_predict
-        return limit if limit < 0 else max(0, limit - self.n_decoded)
-
-    @property
-    def timings(self) -> Timings:
-        sequence = self.sequence
-        end_of_prompt = self.first_token or time.perf_counter()
-        return Timings(
-            cache_n=sequence.n_cached,
-            prompt_n=sequence.n_prompt - sequence.n_cached,
-            prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
-            predicted_n=self.n_decoded,
-            predicted_ms=1e3 * (self.last_token - self.first_token),
-        )
-
-    @property
-    def progress(self) -> PromptProgress:
-        sequence = self.sequence
-        return PromptProgress(
-            total=sequence.n_prompt,
-            cache=sequence.n_cached,
-            processed=min(sequence.n_past, sequence.n_prompt),
-            time_ms=1e3 * (time.perf_counter() - self.started),
-        )
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the text ends before the last token's end."""
-        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
-
-    def feed(self, piece: bytes) -> str:
-        """Take the bytes of one more token; the text that can be shown now."""
-        return self._show(self.stream.feed(piece))
-
-    def flush(self) -> None:
-        """Show what was held back, for nothing more will come."""
-        if not self.is_cut:
-            self._show(self.stream.finish())
-
-    def _show(self, text: str) -> str:
-        if self.indent is not None:
-            text = self.indent.feed(text)
-        if self.probs is not None:
-            self.probs.shown(len(text), self.stream.n_held)
-        if text:
-            self.pending_text.append(text)
-        return text
-
-    def unsent_tokens(self) -> list[int]:
-        self.spill()
-        tokens, self._spilled = self._spilled, []
-        self.n_sent += len(tokens)
-        return tokens
-
-    def spill(self) -> None:
-        """Put unsent tokens where no context shift drops them."""
-        n = self.n_decoded - self.n_sent - len(self._spilled)
-        tokens = self.sequence.tokens
-        self._spilled += tokens.view(len(tokens) - n).tolist()
-
-    def take_text(self) -> str:
-        text = "".join(self.pending_text)
-        self.pending_text.clear()
-        return text
-
-    def close(self) -> None:
-        self.sampler.close()
 
 
 class Engine:
@@ -214,6 +97,7 @@ class Engine:
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
+        self._pool = SamplingPool(self.context)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats() if options.metrics else None
         if options.warmup:
@@ -259,23 +143,27 @@ class Engine:
                 f"the slots are 0 to {self._scheduler.n_slots - 1}"
             )
         params.logit_bias = self._resolve_biases(params)
+        shown = self._preserved(params.preserved_tokens)
+        params.preserved_tokens = [*sorted(shown)]
         params.lora = self.lora.resolve(params.lora)
         prompt = self._text(tokens) if submit.echo_prompt else ""
         try:
-            constraint = self.compiler.constraint(params.grammar, params.json_schema)
+            guide = self.compiler.guide(params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         sampler = Sampler(self.model, params, n_ctx, tokens)
         probs = None
         if params.n_probs > 0:
-            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, self._piece)
+            piece = partial(self._piece, shown=shown)
+            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
         request = Request(submit, tokens, params, sampler, prompt, probs)
-        request.constraint = constraint
+        request.constraint = guide
+        request.shown = shown
         request.arrived = arrived
         return request
 
-    def _piece(self, token: int) -> bytes:
-        return self.model.piece(token, special=self.special)
+    def _piece(self, token: int, shown: frozenset[int]) -> bytes:
+        return self.model.piece(token, special=self.special or token in shown)
 
     def _text(self, tokens: TokenArray) -> str:
         return self.model.detokenize(tokens.tolist()).decode("utf-8", "replace")
@@ -297,6 +185,22 @@ class Engine:
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self.model.eog))
         return resolved
+
+    def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
+        """The control tokens in texts, and among ids, that don't end the generation."""
+        if not preserved:
+            return frozenset()
+        model = self.model
+        found = {token for token in preserved if isinstance(token, int)}
+        for text in preserved:
+            if isinstance(text, str):
+                ids = model.tokenize(text.encode(), add_special=False, parse_special=True)
+                found.update(ids.tolist())
+        return frozenset(
+            token
+            for token in found - model.eog
+            if 0 <= token < model.n_vocab and model.is_hidden(token)
+        )
 
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
@@ -338,14 +242,16 @@ class Engine:
                 if self._stats is not None:
                     self._stats.queue.observe(now - request.arrived)
                     self._stats.n_prompt_cached += chunk.sequence.n_cached
+                    self._stats.n_prompt_shared += chunk.sequence.n_shared
                 if request.id in self._telling_progress:
                     events.append(self._progress(request))
         if chunks[0].sequence.key != self._applied:
             self._applied = chunks[0].sequence.key
             self.context.set_adapters(self._applied)
         ends = self._fill_batch(chunks)
+        n_tokens = max(ends) + 1
         try:
-            self.context.decode(ends[-1] + 1)
+            self.context.decode(n_tokens)
         except OutOfCellsError:
             if self._scheduler.relieve():
                 return events
@@ -357,14 +263,17 @@ class Engine:
             self._count_step(self._stats, chunks, time.perf_counter() - now)
         if self._telling_progress:
             events += self._all_progress(chunks)
+        self._sample_ahead(chunks, ends)
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
+        seconds = time.perf_counter() - now
         n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
-        n_prompt = ends[-1] + 1 - n_singles
-        self._budget.observe(n_singles, n_prompt, time.perf_counter() - now)
+        self._budget.observe(n_singles, n_tokens - n_singles, seconds)
+        if self._stats is not None:
+            self._stats.step.observe(seconds)
         return events
 
     def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
@@ -378,17 +287,26 @@ class Engine:
     def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
         """Write the chunks into the batch; the position of each chunk's last token in it."""
         context, at, ends = self.context, 0, []
+        singles = [chunk for chunk in chunks if chunk.stop - chunk.start == 1]
+        if n := len(singles):
+            # In one go: writing single elements of arrays takes longer than all else here.
+            context.tokens[:n] = [c.sequence.tokens.item(c.start) for c in singles]
+            context.positions[:n] = [c.start for c in singles]
+            context.sequences[:n] = [c.sequence.seq_id for c in singles]
+            context.outputs[:n] = [c.is_last for c in singles]
+        if n == len(chunks):
+            return list(range(n))
+        next_single, at = 0, n
         for chunk in chunks:
             n = chunk.stop - chunk.start
             if n == 1:
-                context.tokens[at] = chunk.sequence.tokens.view(chunk.start, chunk.stop)[0]
-                context.positions[at] = chunk.start
-                context.sequences[at] = chunk.sequence.seq_id
-            else:
-                context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
-                context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
-                context.sequences[at : at + n] = chunk.sequence.seq_id
-                context.outputs[at : at + n] = 0
+                ends.append(next_single)
+                next_single += 1
+                continue
+            context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+            context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
+            context.sequences[at : at + n] = chunk.sequence.seq_id
+            context.outputs[at : at + n] = 0
             at += n
             context.outputs[at - 1] = chunk.is_last
             ends.append(at - 1)
@@ -409,9 +327,24 @@ class Engine:
         request.close()
         return Failed(request.id, error)
 
+    def _sample_ahead(self, chunks: list[Chunk], ends: list[int]) -> None:
+        """Choose the tokens that take long to choose, if they are several."""
+        slow = []
+        for chunk, end in zip(chunks, ends, strict=True):
+            request = self._requests[chunk.sequence.id]
+            if chunk.is_last and request.samples_alone and request.params.n_predict != 0:
+                slow.append((request, end))
+        if len(slow) > 1:
+            tokens = self._pool.choose([(request.sampler, end) for request, end in slow])
+            for (request, _), token in zip(slow, tokens, strict=True):
+                request.chosen = token
+
     def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the constraint lets nothing follow it; None if it lets
         nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        if request.chosen is not None:
+            token, request.chosen = request.chosen, None
+            return token, False
         constraint, allowed = request.constraint, None
         if constraint is not None:
             if constraint.ended:
@@ -456,7 +389,7 @@ class Engine:
         sequence.generating = True
         sequence.tokens.append(token)
 
-        text = request.feed(self.model.piece(token, special=self.special))
+        text = request.feed(self._piece(token, request.shown))
         if new_line := "\n" in text:
             request.has_new_line = True
         if request.stream.stopping_word:
@@ -574,6 +507,7 @@ class Engine:
                 n_prompt_tokens=0,
                 n_prompt_tokens_processed=0,
                 n_prompt_tokens_cache=0,
+                n_prompt_tokens_shared=0,
             )
         seq = request.sequence
         return SlotState(
@@ -594,6 +528,7 @@ class Engine:
             )
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
+            n_prompt_tokens_shared=seq.n_shared,
             generated=self._text(seq.tokens.view(request.n_prompt_kept)),
         )
 
@@ -613,4 +548,5 @@ class Engine:
             request.close()
         self._requests.clear()
         self.compiler.close()
+        self._pool.close()
         self.context.close()

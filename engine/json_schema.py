@@ -9,12 +9,12 @@ refused by name. What remains are the keywords that it implements; annotations a
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import jsonschema_rs
 
 from engine.ecma_regex import PatternError, to_rust
 from engine.gbnf import GrammarError
+from engine.schema_references import at_pointer, circle
 
 MAX_LENGTH = 1 << 20  # characters
 MAX_DEPTH = 100  # of JSON in JSON; llguidance's parser allows 128
@@ -204,13 +204,13 @@ class _Preparation:
 
     def _resolve(self, reference: str) -> Any:
         """The schema that a reference inside of this document names; None without one."""
-        return _at_pointer(self._schema, reference)
+        return at_pointer(self._schema, reference)
 
     def _check_references(self, prepared: Schema) -> None:
         total = 0
         for reference, where in self._references.items():
             if reference.startswith("#/"):
-                target = _at_pointer(prepared, reference)
+                target = at_pointer(prepared, reference)
                 if target is None:
                     raise GrammarError(f"{where}: there is no schema at {reference!r}")
                 total += 1 + _depth(target, MAX_DEPTH)
@@ -218,23 +218,8 @@ class _Preparation:
                 total += MAX_DEPTH
         if total > MAX_REFERENCED_DEPTH:
             raise GrammarError("the definitions are nested too deep through their references")
-
-
-def _at_pointer(document: Any, reference: str) -> Any:
-    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
-    if reference == "#":
-        return document
-    if not reference.startswith("#/"):
-        return None
-    for part in unquote(reference[2:]).split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, dict):
-            document = document.get(name)
-        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-            document = document[int(name)]
-        else:
-            return None
-    return document
+        if found := circle({name: at_pointer(prepared, name) for name in self._references}):
+            raise GrammarError(f"no text can match: {found!r} refers to nothing but itself")
 
 
 def _pattern(pattern: str, where: str) -> str:

@@ -21,7 +21,17 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
         add_bos=model.add_bos,
         add_eos=model.add_eos,
         chat_template=model.chat_template,
+        metadata=_without_templates(model.metadata),
         n_slots=n_slots,
         n_ctx=n_ctx,
         **rest,
     )
+
+
+def _without_templates(metadata: dict[str, str]) -> dict[str, str]:
+    """Templates are long, and `ModelInfo.chat_template` is the one that counts."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if not key.startswith("tokenizer.chat_template")
+    }

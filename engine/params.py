@@ -54,10 +54,55 @@ def sampler_name(text: str) -> SamplerName | None:
     return _SPELLINGS.get(text.strip().lower().replace("-", "").replace("_", ""))
 
 
+class GrammarTrigger(msgspec.Struct, frozen=True):
+    """What starts a lazy grammar: `text` in the answer, or, without one, the token `token`.
+
+    The grammar is in force from the beginning of the trigger on. `at_start`: the text counts
+    only where the answer proper begins, after thoughts and white space.
+    """
+
+    text: str = ""
+    token: int = -1
+    at_start: bool = False
+
+
+class Thoughts(msgspec.Struct, frozen=True):
+    """Where the thoughts of an answer begin and end; `open`: they have begun in the prompt.
+    White space at the outer ends of the two texts may be missing."""
+
+    begin: str
+    end: str
+    open: bool
+
+
+class NamedSchema(msgspec.Struct, frozen=True):
+    """A JSON schema as text, and what error messages call it."""
+
+    name: str
+    schema: str
+
+
+class AnswerRules(msgspec.Struct, frozen=True):
+    """What a chat's answer has to look like. Made by `engine.chat.grammar`, part of no request.
+
+    `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
+    it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`
+    tokens are ended; -1 sets no limit.
+    """
+
+    lark: str = ""
+    schemas: dict[str, NamedSchema] = {}
+    thoughts: Thoughts | None = None
+    reasoning_budget: int = -1
+
+
 class GenerationParams(msgspec.Struct, kw_only=True):
     """How to generate. `logit_bias` pairs a token id, or a text of which every token is
     meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty.
-    `grammar` is GBNF, `json_schema` the JSON of a schema; not both are given.
+    At most one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is
+    given; with `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are
+    not looked for in thoughts. `preserved_tokens`, ids or texts that hold them, are shown in the
+    generated text although they are control tokens, unless they end it.
     `lora` pairs a LoRA adapter's id with its scale; none at all stands for the server's own."""
 
     n_predict: int = -1
@@ -107,4 +152,8 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     logit_bias: list[tuple[int | str, float]] = []
     grammar: str = ""
     json_schema: str | None = None
+    grammar_lazy: bool = False
+    grammar_triggers: list[GrammarTrigger] = []
+    preserved_tokens: list[int | str] = []
     lora: list[tuple[int, float]] = []
+    answer: AnswerRules | None = None

@@ -181,7 +181,7 @@ class PrefixCache:
     def cut_out(self, id: int, start: int, stop: int) -> bool:
         """Drop a part of a running text; what is behind it moves. False if it can't be done:
         the memory can't move cells, or another running text shares them."""
-        if not self._is_alone(id, stop) or not self._kv.cut_out(id, start, stop):
+        if not self.is_alone(id, stop) or not self._kv.cut_out(id, start, stop):
             return False
         if self._cells is not None:
             self._cells.cut(id, start, stop)
@@ -194,8 +194,9 @@ class PrefixCache:
         if state is not None:
             self._checkpoints.add(id, n, state)
 
-    def _is_alone(self, id: int, start: int) -> bool:
-        """Whether nobody shares the cells from `start` on, when cached texts have given way."""
+    def is_alone(self, id: int, start: int) -> bool:
+        """Whether nobody shares the cells of a running text from `start` on, after finished ones
+        that did have given way."""
         cells = self._cells
         if cells is None:
             return True

@@ -173,6 +173,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool
     add_eos: bool
     chat_template: str  # "" if the model has none
+    metadata: dict[str, str] = {}  # of the file: single values, no lists, no templates
     n_slots: int
     n_ctx: int  # of one slot, in tokens
     pooling: Pooling | None = None  # of a process that embeds; None: it generates
@@ -345,6 +346,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens: int
     n_prompt_tokens_processed: int
     n_prompt_tokens_cache: int
+    n_prompt_tokens_shared: int
     generated: str = ""
 
 

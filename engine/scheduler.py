@@ -141,13 +141,19 @@ class Scheduler:
 
     def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
         """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
-        its text and from the KV cache, which must hold them. False if the memory can't do it."""
-        stop = n_keep + n_discard
-        if not self.cache.cut_out(sequence.seq_id, n_keep, stop):
+        its text and from the KV cache, which must hold them. False if the memory can't do it.
+
+        Cells that another running text shares can't be moved: what is behind the gap is evaluated
+        again then."""
+        stop, id = n_keep + n_discard, sequence.seq_id
+        if not self.cache.is_alone(id, stop):
+            sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
+        elif self.cache.cut_out(id, n_keep, stop):
+            sequence.n_past -= n_discard
+            sequence.n_exact = min(sequence.n_exact, n_keep)
+        else:
             return False
         sequence.tokens.remove(n_keep, stop)
-        sequence.n_past -= n_discard
-        sequence.n_exact = min(sequence.n_exact, n_keep)
         self.cache.retext(sequence.seq_id, sequence.tokens.view())
         return True
 

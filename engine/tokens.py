@@ -39,6 +39,10 @@ class TokenBuffer:
         self._array[self._length : length] = tokens
         self._length = length
 
+    def item(self, index: int) -> int:
+        """The token at `index`, counted from the start."""
+        return self._array.item(index)
+
     def remove(self, start: int, stop: int) -> None:
         """Take the tokens from `start` up to `stop` out; those behind them close up."""
         length = self._length - (stop - start)

@@ -17,7 +17,7 @@ from handlers.openai_format import ChatChunks, chat_completion, head, wants_verb
 from handlers.probabilities import chat_probabilities
 from handlers.runtime import runtime
 from handlers.templates import chat_prompt
-from handlers.unsupported import CHAT, TEMPLATE, refuse_unsupported
+from handlers.unsupported import CHAT, refuse_unsupported
 
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:
@@ -77,6 +77,7 @@ create_chat_completion_unversioned = create_chat_completion
 
 async def count_chat_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a chat completion would have."""
+    refuse_unsupported(body, CHAT)
     current = runtime()
     engine = await current.supervisor.engine()
     n = await count_tokens(current, engine, chat_request(body, current.options))
@@ -88,7 +89,7 @@ count_chat_tokens_unversioned = count_chat_tokens
 
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read."""
-    refuse_unsupported(body, TEMPLATE)
     current = runtime()
     engine = await current.supervisor.engine()
-    return JSONAnswer({"prompt": await chat_prompt(current, engine, body)})
+    prompt = await chat_prompt(current, engine, chat_request(body, current.options))
+    return JSONAnswer({"prompt": prompt.text})

@@ -27,12 +27,23 @@ def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         tool_name=name,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         parse_tool_calls=body.get("parse_tool_calls") is not False,
-        reasoning_format=body.get("reasoning_format") or "auto",
+        reasoning_format=body.get("reasoning_format") or options.reasoning_format,
+        reasoning_budget=_reasoning_budget(body, options),
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
         continue_final_message=body.get("continue_final_message"),
+        prefill=options.prefill_assistant,
         template_variables=template_variables(body, options),
     )
+
+
+def _reasoning_budget(body: Mapping[str, Any], options: Options) -> int:
+    """Tokens; that of the server stands in for none and for -1."""
+    for name in ("reasoning_budget_tokens", "thinking_budget_tokens"):
+        budget: int | None = body.get(name)
+        if budget is not None and budget >= 0:
+            return budget
+    return options.reasoning_budget
 
 
 def function_tools(tools: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
@@ -91,4 +102,6 @@ def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, A
         variables["reasoning_effort"] = effort
     if not isinstance(variables.get("enable_thinking", True), bool):
         raise invalid_request("chat_template_kwargs: enable_thinking is true or false")
+    if body.get("documents"):
+        variables["documents"] = body["documents"]
     return variables

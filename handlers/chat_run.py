@@ -4,13 +4,19 @@
 the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Literal, Self
 
 import msgspec
 
-from engine.chat.output import ChatDelta, ChatMessage, Content
+from engine.chat.grammar import answer_grammar, answer_params
+from engine.chat.output import ChatDelta, ChatMessage
+from engine.chat.parser import AnswerParser, answer_parser
 from engine.chat.request import ChatRequest
+from engine.chat.syntax import OutputSyntax, Wrapper
+from engine.chat.wire import ChatPrompt
 from engine.client import EngineClient
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
@@ -21,22 +27,12 @@ from handlers.templates import chat_prompt
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class PlainParser:
-    """All text is content."""
-
-    def feed(self, text: str) -> list[ChatDelta]:
-        return [Content(text)] if text else []
-
-    def finish(self) -> list[ChatDelta]:
-        return []
-
-
 class PreparedChat(msgspec.Struct, frozen=True):
     """The prompt as text, how to generate, and what reads one generated answer."""
 
     prompt: str
     params: GenerationParams
-    new_parser: Callable[[], PlainParser]
+    new_parser: Callable[[], AnswerParser]
 
 
 class ChatEvent(msgspec.Struct, frozen=True):
@@ -83,13 +79,67 @@ async def prepare(
     tools or schemas that can't be followed, not_supported_error, server_error if the template
     itself is at fault.
     """
-    body: dict[str, Any] = {
-        "messages": request.messages,
-        "add_generation_prompt": request.add_generation_prompt,
-        "continue_final_message": request.continue_final_message,
-        "chat_template_kwargs": request.template_variables,
-    }
-    return PreparedChat(await chat_prompt(current, engine, body), params, PlainParser)
+    prompt = await chat_prompt(current, engine, request)
+    parser = partial(
+        answer_parser,
+        prompt.syntax,
+        reasoning=request.reasoning_format,
+        thinking=prompt.thinking,
+        tools=_schemas(request) if request.parse_tool_calls else None,
+        prompt=prompt.begun,
+    )
+    return PreparedChat(prompt.text, _bound(prompt, request, params), parser)
+
+
+def _schemas(request: ChatRequest) -> dict[str, Any] | None:
+    """The parameters of the tools that may be called, by name; None if there are none."""
+    if request.tool_choice == "none" or not request.tools:
+        return None
+    functions = [tool["function"] for tool in request.tools]
+    return {function["name"]: function.get("parameters") for function in functions}
+
+
+def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> GenerationParams:
+    """`params` with what the syntax of the answer, its tools and its schema make of it."""
+    syntax, tools = prompt.syntax, request.tools if request.tool_choice != "none" else []
+    if not syntax.markers:
+        return params
+    schema = None
+    # A schema of the whole text is the engine's own business: the text may be the whole answer,
+    # or the rest of one that goes on.
+    apart = tools or syntax.harmony or syntax.reasoning or syntax.content != Wrapper()
+    if params.json_schema and apart and not prompt.answering:
+        schema = json.loads(params.json_schema)
+        params = msgspec.structs.replace(params, json_schema=None)
+    parallel = request.parallel_tool_calls
+    if parallel is None:
+        parallel = syntax.calls is None or syntax.calls.parallel
+    grammar = answer_grammar(
+        _without_thoughts(syntax) if _must_not_think(request) else syntax,
+        tools=tools,
+        required=request.tool_choice == "required",
+        tool_name=request.tool_name,
+        parallel=parallel,
+        thinking=prompt.thinking,
+        schema=schema,
+        prompt=prompt.begun,
+    )
+    return answer_params(
+        params,
+        syntax,
+        grammar,
+        thinking=prompt.thinking,
+        reasoning_budget=request.reasoning_budget,
+    )
+
+
+def _must_not_think(request: ChatRequest) -> bool:
+    switched_off = request.template_variables.get("enable_thinking") is False
+    return request.reasoning_budget == 0 or switched_off
+
+
+def _without_thoughts(syntax: OutputSyntax) -> OutputSyntax:
+    return msgspec.structs.replace(syntax, reasoning=None)
 
 
 async def count_tokens(current: Runtime, engine: EngineClient, request: ChatRequest) -> int:

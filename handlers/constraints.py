@@ -1,12 +1,15 @@
-"""Which grammar or JSON schema a request wants: the many ways to say it, made into one."""
+"""Which grammar or JSON schema a request wants, and what starts it: the many ways to say it, made
+into one."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.errors import invalid_request
+from engine.params import GrammarTrigger
 
 _ANY_OBJECT = {"type": "object"}
+_TOKEN, _WORD = 0, 1  # types of triggers; 2 and 3 are regular expressions
 
 
 def constraint(body: Mapping[str, Any]) -> dict[str, str | None]:
@@ -46,3 +49,33 @@ def _text(schema: Any) -> str:
         return json.dumps(schema or _ANY_OBJECT, ensure_ascii=False)
     except RecursionError:
         raise invalid_request("Failed to parse JSON schema: it is nested too deep") from None
+
+
+def parse_triggers(value: Iterable[Mapping[str, Any]]) -> list[GrammarTrigger]:
+    """Raises EngineError (invalid_request_error) for triggers that can't be looked for."""
+    return [_trigger(entry, f"grammar_triggers[{i}]") for i, entry in enumerate(value)]
+
+
+def _trigger(entry: Mapping[str, Any], where: str) -> GrammarTrigger:
+    if entry["type"] == _TOKEN:
+        if (token := entry.get("token")) is None:
+            raise invalid_request(f"{where}: a trigger of type {_TOKEN} needs a token")
+        return GrammarTrigger(token=int(token))
+    if entry["type"] != _WORD:
+        raise invalid_request(
+            f"{where}: patterns can't be looked for exactly and are not supported; "
+            f"use a word (type {_WORD}) or a token (type {_TOKEN})"
+        )
+    if not entry.get("value"):
+        raise invalid_request(f"{where}: a trigger of type {_WORD} needs a value")
+    return GrammarTrigger(text=entry["value"])
+
+
+def triggers_json(triggers: Iterable[GrammarTrigger]) -> list[dict[str, Any]]:
+    """Triggers in the form that `parse_triggers` takes."""
+    return [
+        {"type": _WORD, "value": trigger.text}
+        if trigger.text
+        else {"type": _TOKEN, "value": "", "token": trigger.token}
+        for trigger in triggers
+    ]

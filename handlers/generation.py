@@ -22,7 +22,7 @@ from engine.params import (
     sampler_name,
 )
 from engine.protocol import Timings
-from handlers.constraints import constraint
+from handlers.constraints import constraint, parse_triggers, triggers_json
 
 Prompt = list[int | str]
 
@@ -130,6 +130,8 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
         "logit_bias": parse_logit_bias,
         "dry_sequence_breakers": _strings,
         "lora": parse_lora,
+        "grammar_triggers": parse_triggers,
+        "preserved_tokens": list,
     }
 
 
@@ -226,21 +228,20 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
     settings = {
         name: float32(value) if isinstance(value, float) else value
         for name, value in msgspec.structs.asdict(params).items()
+        if name != "answer"
     }
     settings["max_tokens"] = params.n_predict
     settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
     settings["logit_bias"] = [
         {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
     ]
+    settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
     settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
     return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
 
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
-    "grammar_lazy": False,
-    "grammar_triggers": [],
-    "preserved_tokens": [],
     "chat_format": "Content-only",
     "reasoning_format": "none",
     "reasoning_in_content": False,

@@ -6,12 +6,13 @@ from starlette.responses import Response
 
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer
+from handlers.model_details import details, modified_at
 from handlers.runtime import Runtime, runtime
 
 
 async def list_models() -> Response:
     """The model in OpenAI's format (`data`) and in Ollama's (`models`). Never waits for the
-    engine: `meta` is null until the model has been loaded."""
+    engine: `meta` is null, and `details` say little, until the model has been loaded."""
     return JSONAnswer(model_list(runtime()))
 
 
@@ -30,7 +31,7 @@ def model_list(current: Runtime) -> dict[str, Any]:
         "owned_by": "llamacpp",
         "meta": _meta(info) if info else None,
     }
-    return {"object": "list", "data": [model], "models": [_summary(name)]}
+    return {"object": "list", "data": [model], "models": [_summary(current, info)]}
 
 
 def _meta(info: ModelInfo) -> dict[str, Any]:
@@ -45,25 +46,18 @@ def _meta(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _summary(name: str) -> dict[str, Any]:
-    # Ollama's clients want these fields to be there; there is nothing to say in most of them.
+def _summary(current: Runtime, info: ModelInfo | None) -> dict[str, Any]:
+    # Ollama's clients want all of these fields to be there.
     return {
-        "name": name,
-        "model": name,
-        "modified_at": "",
-        "size": "",
+        "name": current.model_id,
+        "model": current.model_id,
+        "modified_at": modified_at(current.options, current.started),
+        "size": info.size if info else 0,
         "digest": "",
         "type": "model",
         "description": "",
         "tags": [""],
         "capabilities": ["completion"],
         "parameters": "",
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": "",
-            "families": [""],
-            "parameter_size": "",
-            "quantization_level": "",
-        },
+        "details": details(info),
     }

@@ -4,13 +4,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.embedded import model_path
 from engine.errors import not_supported
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer, build_info
+from handlers.model_details import model_file
 from handlers.runtime import Runtime, runtime
 from handlers.slots import slot_json, unused_slot
-from handlers.templates import template_caps, template_source
+from handlers.templates import description, template_source
 
 
 async def get_props() -> Response:
@@ -18,7 +18,7 @@ async def get_props() -> Response:
     once; after that, a restarting engine is not waited for."""
     current = runtime()
     info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(props_json(current, info))
+    return JSONAnswer(await props_json(current, info))
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
@@ -28,22 +28,23 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
     return JSONAnswer({"success": True})
 
 
-def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+async def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     options = current.options
     source = template_source(options, info)
+    described = await description(current, info, source)
     return {
         "default_generation_settings": slot_json(
             unused_slot(info.n_ctx), options.generation_defaults(), current.model_id
         ),
         "total_slots": info.n_slots,
         "model_alias": current.model_id,
-        "model_path": options.model or str(model_path()),
+        "model_path": model_file(options),
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": options.slots,
         "endpoint_props": options.props,
         "endpoint_metrics": options.metrics,
         "chat_template": source,
-        "chat_template_caps": template_caps(current, info, source),
+        "chat_template_caps": described.caps if described else {},
         "bos_token": info.bos_token,
         "eos_token": info.eos_token,
         "build_info": build_info(),

@@ -1,22 +1,19 @@
 """Which chat template is in force, and what it makes of a conversation."""
 
-import asyncio
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
-from engine.chat.caps import Caps, probe
-from engine.chat.conversation import adapted, conversation, pairs
-from engine.chat.template import BUILTIN_NAMES, CHATML, ChatTemplate
+import msgspec
+
+from engine.chat.prompt import continued, plain_messages
+from engine.chat.request import ChatRequest
+from engine.chat.template import BUILTIN_NAMES, CHATML
+from engine.chat.wire import ChatPrompt, Description, TemplateSource
 from engine.client import EngineClient
 from engine.errors import EngineError
 from engine.options import Options
 from engine.options.files import read_text
 from engine.protocol import ModelInfo
-from handlers.chat_request import template_variables
 from handlers.runtime import Runtime
-
-LONG = 1000  # messages: rendering more takes milliseconds, which others shall not wait for
 
 _read_once = cache(read_text)
 
@@ -37,56 +34,32 @@ def renders_with_jinja(options: Options, source: str) -> bool:
     return options.jinja and source not in BUILTIN_NAMES
 
 
-def compiled(current: Runtime, info: ModelInfo, source: str) -> ChatTemplate:
-    """The template `source`, compiled once. Raises EngineError (server_error) if it is not
-    valid Jinja."""
-    template = current.templates.get(source)
-    if template is None:
-        template = ChatTemplate(source, info.bos_token, info.eos_token)
-        current.templates[source] = template
-    return template
-
-
-def template_caps(current: Runtime, info: ModelInfo, source: str) -> Caps | dict[str, bool]:
-    """The template's capabilities by name; none if it can't be tried."""
+async def description(current: Runtime, info: ModelInfo, source: str) -> Description | None:
+    """What the template can express; None if it can't be tried."""
     if not renders_with_jinja(current.options, source):
-        return {}
+        return None
     try:
-        return probe(compiled(current, info, source))
+        return await current.renderer.describe(_with_tokens(source, info))
     except EngineError:
-        return {}  # not valid: whoever chats is told so
+        return None  # not valid, or it never ends: whoever chats is told so
 
 
-async def chat_prompt(current: Runtime, engine: EngineClient, body: Mapping[str, Any]) -> str:
-    """The prompt for the messages of a chat request.
+async def chat_prompt(current: Runtime, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
+    """The prompt for the messages of a chat request, and what is known of the answer.
 
     Raises EngineError: invalid_request_error for messages that the template doesn't take,
     not_supported_error for what this server doesn't take yet, server_error if the template
     itself is at fault.
     """
     info = engine.info
-    talk = conversation(
-        body["messages"],
-        add_generation_prompt=body.get("add_generation_prompt"),
-        continue_final_message=body.get("continue_final_message"),
-    )
     source = template_source(current.options, info)
     if renders_with_jinja(current.options, source):
-        template = compiled(current, info, source)
-        variables = template_variables(body, current.options)
-
-        def render() -> str:
-            return template.render(
-                adapted(talk.messages, probe(template), source),
-                add_generation_prompt=talk.add_generation_prompt,
-                variables=variables,
-            )
-
-        is_long = len(talk.messages) > LONG
-        text = without_special(await asyncio.to_thread(render) if is_long else render(), info)
-    else:
-        text = await engine.format_chat(source, pairs(talk.messages), talk.add_generation_prompt)
-    return text + talk.continuation
+        prompt = await current.renderer.prompt(_with_tokens(source, info), request)
+        return msgspec.structs.replace(prompt, text=without_special(prompt.text, info))
+    messages, talk, syntax = plain_messages(request)
+    text = await engine.format_chat(source, messages, talk.add_generation_prompt)
+    prompt = ChatPrompt(text, syntax)
+    return prompt if talk.continuation is None else continued(prompt, talk.continuation)
 
 
 def without_special(text: str, info: ModelInfo) -> str:
@@ -96,3 +69,7 @@ def without_special(text: str, info: ModelInfo) -> str:
     if info.add_eos and info.eos_token:
         text = text.removesuffix(info.eos_token)
     return text
+
+
+def _with_tokens(source: str, info: ModelInfo) -> TemplateSource:
+    return TemplateSource(source, info.bos_token, info.eos_token)

@@ -22,20 +22,27 @@ TEXT_COMPLETION: Supported = {
     "echo": [False],
     "suffix": [""],
 }
-TEMPLATE: Supported = {
-    "tools": [[]],
-    "tool_choice": ["none", "auto"],
-    "reasoning_format": ["none", "auto"],
-    "thinking_forced_open": [False],
-}
 CHAT: Supported = {
     **COMPLETION,
-    **TEMPLATE,
-    "reasoning_budget_tokens": [-1],
-    "thinking_budget_tokens": [-1],
     "functions": [[]],
     "modalities": [[], ["text"]],
     "web_search_options": [],
+}
+MESSAGES_INPUT: Supported = {
+    "container": [],
+    "mcp_servers": [[]],
+    "thread": [],
+}
+MESSAGES: Supported = {
+    **COMPLETION,
+    **MESSAGES_INPUT,
+}
+
+RESPONSES: Supported = {
+    **COMPLETION,
+    "background": [False],
+    "conversation": [],
+    "prompt": [],
 }
 
 

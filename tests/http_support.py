@@ -64,6 +64,13 @@ paths:
       requestBody:
         content: {application/json: {schema: {type: object}}}
       responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /other:
+    x-error-envelope: anthropic
+    post:
+      operationId: other
+      x-openapi-router-controller: small_handlers
+      requestBody: {required: true, content: {application/json: {schema: {type: object}}}}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
   /fail/{how}:
     get:
       operationId: fail
@@ -95,7 +102,7 @@ def handlers_module(**functions: Any) -> types.ModuleType:
         return {}
 
     module = types.ModuleType("small_handlers")
-    for name in ("get_open", "get_echo", "echo", "optional", "fail", "slow", "stream"):
+    for name in ("get_open", "get_echo", "echo", "optional", "other", "fail", "slow", "stream"):
         setattr(module, name, functions.get(name, nothing))
     return module
 

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.caps import Caps, probe
-from engine.chat.conversation import adapted, conversation, pairs, text_of
+from engine.chat.adapting import adapted
+from engine.chat.caps import Caps, probe, traits_of
+from engine.chat.conversation import Continuation, conversation, pairs, text_of
 from engine.chat.template import CHATML, ChatTemplate
 from engine.errors import EngineError
 
 USER = {"role": "user", "content": "Hello"}
 SYSTEM = {"role": "system", "content": "Be short."}
 ANSWER = {"role": "assistant", "content": "Hi"}
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def render(source: str, *messages: dict[str, Any], **options: Any) -> str:
@@ -35,7 +37,7 @@ def test_chatml() -> None:
 
 def test_what_templates_find_there() -> None:
     assert render("{{ bos_token }}|{{ eos_token }}|{{ messages[0].role }}", USER) == "<s>|</s>|user"
-    assert render("{{ tools is defined }} {{ enable_thinking }}", USER) == "False True"
+    assert render("{{ tools }} {{ documents }} {{ enable_thinking }}", USER) == "None None True"
     assert render("{{ enable_thinking }}", USER, variables={"enable_thinking": False}) == "False"
     assert render("{{ messages | length }}", USER, variables={"messages": []}) == "1"
     assert len(render("{{ strftime_now('%Y-%m-%d') }}", USER)) == 10
@@ -173,9 +175,9 @@ def test_caps_of_a_template_that_never_works() -> None:
 def prompt(source: str, *messages: dict[str, Any]) -> str:
     template = ChatTemplate(source, "<s>", "</s>")
     talk = conversation(messages)
-    shown = adapted(talk.messages, probe(template), source)
+    shown = adapted(talk.messages, traits_of(template))
     text = template.render(shown, add_generation_prompt=talk.add_generation_prompt)
-    return text + talk.continuation
+    return text + (talk.continuation.content if talk.continuation else "")
 
 
 PARTS = {
@@ -223,7 +225,8 @@ def test_arguments_become_objects_where_the_template_wants_them() -> None:
 def test_a_last_answer_is_continued() -> None:
     started = {"role": "assistant", "content": "Once"}
     assert prompt(CHATML, USER, started).endswith("<|im_start|>assistant\nOnce")
-    assert conversation([USER, started], continue_final_message=True).continuation == "Once"
+    talk = conversation([USER, started], continue_final_message=True)
+    assert talk.continuation == Continuation("Once")
     assert conversation([started]).messages == []
 
 
@@ -231,8 +234,7 @@ def test_a_last_answer_is_continued() -> None:
     ("messages", "options", "type_"),
     [
         ([USER, ANSWER, ANSWER], {}, "invalid_request_error"),
-        ([USER, ANSWER | {"tool_calls": [{}]}], {}, "invalid_request_error"),
-        ([USER, ANSWER | {"reasoning_content": "x"}], {}, "not_supported_error"),
+        ([USER, ANSWER | {"tool_calls": [CALL]}], {}, "invalid_request_error"),
         ([USER], {"continue_final_message": True}, "invalid_request_error"),
         (
             [USER, ANSWER],
@@ -242,7 +244,7 @@ def test_a_last_answer_is_continued() -> None:
         (
             [USER, ANSWER],
             {"continue_final_message": "reasoning_content"},
-            "not_supported_error",
+            "invalid_request_error",
         ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}],

@@ -1,6 +1,7 @@
 """The engine on the shipped model, in this process."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,19 @@ def test_the_same_text_alone_and_in_company(model: Model) -> None:
     for prompt in prompts:
         alone = play(engine(model), [prompt], n_predict=40, seed=11, ignore_eos=True)
         assert together[prompt].text == alone[prompt].text
+
+
+@pytest.mark.parametrize("params", [{"top_k": 0}, {"mirostat": 2}, {"top_k": 0, "n_probs": 2}])
+def test_slow_samplers_choose_the_same_side_by_side(
+    model: Model, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the vocabulary were large.
+    prompts = [f"def function_{i}(self, value):" for i in range(6)]
+    plain = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    monkeypatch.setattr("engine.backend.sampler.FEW", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    pooled = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    assert {p: r.tokens for p, r in pooled.items()} == {p: r.tokens for p, r in plain.items()}
 
 
 @pytest.mark.parametrize("unified", [True, False])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.params import RANDOM_SEED, GenerationParams
+from engine.params import RANDOM_SEED, GenerationParams, GrammarTrigger
 from engine.protocol import Timings
 from handlers.generation import (
     MAX_TOKEN_ID,
@@ -23,7 +23,15 @@ from handlers.generation import (
     settings_json,
     timings_json,
 )
-from handlers.unsupported import CHAT, COMPLETION, TEMPLATE, TEXT_COMPLETION, refuse_unsupported
+from handlers.unsupported import (
+    CHAT,
+    COMPLETION,
+    MESSAGES,
+    MESSAGES_INPUT,
+    RESPONSES,
+    TEXT_COMPLETION,
+    refuse_unsupported,
+)
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
@@ -187,7 +195,7 @@ def test_an_unknown_sampler_is_named(value: Any) -> None:
 
 
 def test_null_and_absent_mean_the_default() -> None:
-    names = [field.name for field in msgspec.structs.fields(GenerationParams)]
+    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer"}
     assert generation_params({}, DEFAULTS) == DEFAULTS
     assert generation_params(dict.fromkeys(names), DEFAULTS) == DEFAULTS
 
@@ -202,10 +210,12 @@ def test_every_parameter_can_be_set() -> None:
                 wanted[field.name] = field.default + 1
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
-    wanted |= {"lora": [{"id": 1, "scale": 0.5}]}
+    wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
+    wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
-    assert params == wanted | changed
+    triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
+    assert params == wanted | changed | {"grammar_triggers": triggers, "answer": None}
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -303,10 +313,10 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"tools": [{"type": "function"}]},
-        {"tool_choice": "required"},
-        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-        {"reasoning_format": "deepseek"},
+        {"functions": [{"name": "f"}]},
+        {"modalities": ["audio"]},
+        {"web_search_options": {}},
+        {"image_data": [{"id": 1, "data": ""}]},
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:
@@ -316,7 +326,7 @@ def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -
 
 
 def test_off_values_pass() -> None:
-    for fields in (COMPLETION, TEXT_COMPLETION, TEMPLATE, CHAT):
+    for fields in (COMPLETION, TEXT_COMPLETION, CHAT, RESPONSES):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
@@ -353,7 +363,10 @@ def properties(schema: Any) -> dict[str, Any]:
         ("create_completion", COMPLETION),
         ("create_openai_completion", TEXT_COMPLETION),
         ("create_chat_completion", CHAT),
-        ("apply_template", TEMPLATE),
+        ("apply_template", {}),
+        ("create_response", RESPONSES),
+        ("create_message", MESSAGES),
+        ("count_message_tokens", MESSAGES_INPUT),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:
@@ -371,6 +384,7 @@ def test_defaults_are_those_of_the_description() -> None:
     described = properties(schemas()["create_completion"])
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
+    del defaults["answer"]  # of no request
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["default"] for name in defaults} == defaults
 

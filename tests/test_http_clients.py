@@ -12,7 +12,9 @@ import pytest
 from starlette.responses import Response
 
 from engine.errors import unavailable
+from handlers.http import sse
 from handlers.http.disconnect import until_disconnect
+from handlers.http.errors import Failure
 from handlers.http.sse import DONE, event_stream, frame
 from tests.http_support import handlers_module, serving, small_app
 
@@ -46,7 +48,13 @@ async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
 
 
 async def stream(body: dict[str, Any]) -> Response:
+    if body.get("ping"):
+        return event_stream(events(body), failed=failed, ping=b"ping\n\n", headers={"x-a": "b"})
     return event_stream(events(body))
+
+
+def failed(failure: Failure) -> bytes:
+    return frame(failure.status, "error")
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +103,26 @@ def test_a_late_error_is_the_last_event(client: httpx.Client) -> None:
         'data: {"error":{"code":503,"message":"gone","type":"unavailable_error"}}',
         "",
     ]
+
+
+def test_an_api_may_tell_errors_in_its_own_form(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 1, "fail": "late", "ping": True})
+    assert response.text.split("\n\n")[1:] == ["event: error\ndata: 503", ""]
+    assert response.headers["x-a"] == "b"
+
+
+def test_a_silent_stream_pings(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    response = client.post("/stream", json={"count": 3, "seconds": 0.2, "ping": True})
+    first, *others, done, end = response.text.split("\n\n")
+    assert first.startswith("data: ")  # nothing comes before the stream has begun
+    assert "ping" in others
+    assert [each for each in others if each != "ping"] == [
+        f'data: {{"index":{index},"text":"ä\\n"}}' for index in (1, 2)
+    ]
+    assert (done, end) == ("data: [DONE]", "")
+    silent = client.post("/stream", json={"count": 2, "seconds": 0.1})
+    assert "ping" not in silent.text
 
 
 def test_a_bug_in_a_stream_keeps_its_secret(client: httpx.Client) -> None:

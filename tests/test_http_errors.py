@@ -234,3 +234,34 @@ def test_a_base_path(tmp_path: Path, handlers: types.ModuleType) -> None:
         assert httpx.get(f"{base}/llm/echo").json() == {"n": 3}
         error_of(httpx.get(f"{base}/echo"), 404, "not_found_error")
         assert httpx.put(f"{base}/llm/echo").headers["allow"] == "GET, HEAD, POST"
+
+
+@pytest.mark.parametrize("prefix", ["", "/a/b"])
+def test_a_path_may_have_the_envelope_of_another_api(prefix: str, tmp_path: Path) -> None:
+    async def other(body: dict[str, Any]) -> None:
+        raise FAILURES[body["how"]]
+
+    app = small_app(tmp_path, handlers_module(other=other), prefix, max_body_size=1)
+    kind = {"content-type": "application/json"}
+    with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+        where = f"{prefix}/other"
+        for response, status, type_ in (
+            (client.post(where, json=[]), 400, "invalid_request_error"),
+            (client.post(where, content=b"{", headers=kind), 400, "invalid_request_error"),
+            (client.get(where), 405, "invalid_request_error"),
+            (client.get(f"{where}/below"), 404, "not_found_error"),
+            (client.post(where, content=b"a" * (2 << 20)), 413, "request_too_large"),
+            (client.post(where, content=b"a", headers={"content-type": "a/b"}), 415, None),
+            (client.post(where, json={"how": "bug"}), 500, "api_error"),
+            (client.post(where, json={"how": "busy"}), 503, "overloaded_error"),
+            (client.post(where, json={"how": "later"}), 501, "invalid_request_error"),
+        ):
+            document = response.json()
+            assert response.status_code == status
+            assert document["type"] == "error"
+            assert type_ in (None, document["error"]["type"])
+            assert document["request_id"] == response.headers["request-id"]
+            assert "secret" not in response.text
+            assert response.headers.get("allow") == ("POST" if status == 405 else None)
+        for elsewhere in (f"{prefix}/others", f"{prefix}/open/other", "/"):
+            assert client.get(elsewhere).json()["error"]["code"] == 404

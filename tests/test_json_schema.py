@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from contract_tests.json_schemas import Schema, schemas
 from engine.backend import Model, initialize
-from engine.constraints import Compiler
+from engine.constraints import Compiler, Constraint
 from engine.ecma_regex import PatternError, to_rust
 from engine.embedded import model_path
 from engine.gbnf import GrammarError
 from engine.json_schema import prepare
 from engine.options import Options
+from engine.params import GenerationParams
 
 MOST_TOKENS = 300
 
@@ -39,9 +40,15 @@ def compiler(model: Model) -> Iterator[Compiler]:
     compiler.close()
 
 
+def constraint_of(compiler: Compiler, schema: str) -> Constraint | None:
+    constraint = compiler.guide(GenerationParams(json_schema=schema))
+    assert constraint is None or isinstance(constraint, Constraint)
+    return constraint
+
+
 def walk(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bytes | None:
     """Any text that the constraint allows; None if it doesn't come to an end."""
-    constraint = compiler.constraint("", json.dumps(schema))
+    constraint = constraint_of(compiler, json.dumps(schema))
     assert constraint is not None
     choose = random.Random(seed).choice
     text = b""
@@ -152,7 +159,7 @@ def test_particular_schemas(compiler: Compiler, model: Model, schema: Schema) ->
 )
 def test_what_is_wrong_is_told(compiler: Compiler, schema: Schema, message: str) -> None:
     with pytest.raises(GrammarError, match=f"Failed to parse JSON schema: .*({message})"):
-        compiler.constraint("", json.dumps(schema))
+        constraint_of(compiler, json.dumps(schema))
 
 
 def chain(length: int, link: Any) -> Schema:
@@ -171,7 +178,7 @@ def test_long_chains_of_references_overflow_nothing(
 ) -> None:
     reason = ""
     try:
-        compiler.constraint("", json.dumps(chain(length, link)))
+        constraint_of(compiler, json.dumps(chain(length, link)))
     except GrammarError as error:
         reason = str(error)
     assert not reason or re.search("too deep|too complex|too large", reason)
@@ -203,7 +210,7 @@ BOMBS: list[str] = [
 @pytest.mark.parametrize("text", BOMBS, ids=lambda text: text[:40])
 def test_bombs_are_refused_or_compiled(compiler: Compiler, model: Model, text: str) -> None:
     try:
-        constraint = compiler.constraint("", text)
+        constraint = constraint_of(compiler, text)
     except GrammarError:
         return
     assert constraint is not None
@@ -218,7 +225,7 @@ def test_no_schema_is_any_object() -> None:
 
 def test_the_same_text_is_compiled_once(compiler: Compiler) -> None:
     text = json.dumps({"const": "compiled once"})
-    first, second = compiler.constraint("", text), compiler.constraint("", text)
+    first, second = constraint_of(compiler, text), constraint_of(compiler, text)
     assert first is not second
     assert first is not None
     assert second is not None

@@ -304,7 +304,7 @@ def cached(s: Scheduler, kv: FakeKV, *texts: list[int]) -> list[int]:
 UNCUTTABLE = [(0, 64), (4, 64), (0, None), (4, None)]
 
 
-@pytest.mark.parametrize("window, n_cells", UNCUTTABLE)
+@pytest.mark.parametrize(("window", "n_cells"), UNCUTTABLE)
 def test_checkpoints_near_the_end_and_where_texts_part(window: int, n_cells: int | None) -> None:
     kv = FakeKV(n_cells, 64, cuttable=False, window=window)
     s = scheduler(kv, n_slots=2, n_checkpoints=4)
@@ -618,9 +618,14 @@ def test_a_shift_leaves_what_others_share() -> None:
     s.submit(two)
     run_step(s, kv)
     assert two.n_shared == 6
-    assert not s.shift(one, 1, 2), "two has the cells behind"
+    assert s.shift(one, 1, 2)
+    assert one.n_past == 1, "two has the cells behind: they are evaluated again"
+    run_step(s, kv)
+    assert kv.text(one.seq_id)[:5] == [1, 4, 5, 6, 7]
     s.finish(two)
-    assert s.shift(one, 1, 2), "a finished text gives way"
+    run_step(s, kv)
+    assert s.shift(one, 1, 2)
+    assert one.n_past == len(one.tokens) - 1, "a finished text gives way"
 
 
 def test_prompts_share_a_limited_step() -> None:

@@ -42,11 +42,16 @@ def uncut(model: Model, unified: bool, **options: object) -> Engine:
 
 
 @cache
-def alone(model: Model, prompt: str, n_predict: int) -> list[int]:
+def _alone(model: Model, prompt: str, n_predict: int) -> list[int]:
     e = engine(model, parallel=1, **SMALL)
     tokens = play(e, [prompt], n_predict=n_predict, cache_prompt=False, **GREEDY)[prompt].tokens
     e.close()
     return tokens
+
+
+def alone(model: Model, prompt: str, n_predict: int) -> list[int]:
+    """The first tokens that a server says that has seen nothing else."""
+    return _alone(model, prompt, max(n_predict, 40))[:n_predict]
 
 
 def check(e: Engine, prompts: list[str], n_predict: int = 40, **params: object) -> list[Finished]:
@@ -176,7 +181,7 @@ def test_pinned_to_slots(model: Model, unified: bool) -> None:
 def test_histories(model: Model, unified: bool) -> None:
     """A few dozen requests that come, share, end and are cancelled at random."""
     rng = random.Random(7)
-    for _ in range(3):
+    for _ in range(2):
         e = uncut(
             model,
             unified,
@@ -186,8 +191,8 @@ def test_histories(model: Model, unified: bool) -> None:
             ubatch_size=rng.choice([16, 64]),
         )
         running: dict[int, tuple[str, int]] = {}
-        for id in range(1, 30):
-            prompt = PREFIX[: rng.choice([5, 100, 101, 200])] + rng.choice(["", "x", "x y", "= 1"])
+        for id in range(1, 25):
+            prompt = PREFIX[: rng.choice([5, 101, 200])] + rng.choice(["", "x", "x y"])
             n_predict = rng.choice([1, 5, 40])
             params = GenerationParams(
                 n_predict=n_predict,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine import control_vector
-from engine.backend.library import failure, forget_errors, llama
+from engine.backend.candidates import Candidates
+from engine.backend.library import failure, forget_errors, llama, view
 from engine.backend.model import Model
 from engine.backend.threads import thread_pools, threads
 from engine.errors import BackendError
@@ -25,8 +26,6 @@ Vectors = npt.NDArray[np.float32]
 """Rows of numbers, one row for each token or text."""
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""llama_token_data."""
 
 _KV_TYPES = {
     "f32": C.GGML_TYPE_F32,
@@ -59,15 +58,6 @@ _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 class OutOfCellsError(Exception):
     """The KV cache has no room for the batch; nothing of it was evaluated."""
-
-
-def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
-    address = ctypes.cast(pointer, ctypes.c_void_p).value
-    if address is None:
-        raise BackendError("llama.cpp has no logits for this position")
-    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
-    return np.frombuffer(buffer, dtype)
 
 
 class Context:
@@ -149,6 +139,8 @@ class Context:
         self.sequences = np.zeros(n, np.int32)
         self.outputs = np.zeros(n, np.int8)
         self._ones = np.ones(n, np.int32)
+        # By address, as a view takes longer to make than a token to choose.
+        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
         # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
         addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
         self._addresses = addresses
@@ -178,16 +170,23 @@ class Context:
         self.moves_pending = False
 
     @cached_property
-    def candidates(self) -> npt.NDArray[np.void]:
-        """Room for a choice among all tokens, as an array of `llama_token_data`."""
-        return np.zeros(self.model.n_vocab, CANDIDATE)
+    def candidates(self) -> Candidates:
+        """Room for a choice among all tokens."""
+        return Candidates(self.model.n_vocab)
 
     def logits(self, index: int) -> npt.NDArray[np.float32]:
         """The logits (n_vocab,) of batch position `index`, an output of the last decode.
 
         A view, good until the next decode."""
-        row = C.llama_get_logits_ith(self._ctx, index)
-        return view(row, self.model.n_vocab, np.dtype(np.float32))
+        pointer = C.llama_get_logits_ith(self._ctx, index)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        row = self._rows.get(address)
+        if row is None:
+            if len(self._rows) >= 4 * self.n_batch:
+                self._rows.clear()  # llama.cpp has moved its buffer more than once
+            row = view(pointer, self.model.n_vocab, np.dtype(np.float32))
+            self._rows[address] = row
+        return row
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""

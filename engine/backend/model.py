@@ -162,6 +162,17 @@ class Model:
         return text.decode("utf-8", "replace") if text else ""
 
     @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata that are single values, as llama.cpp writes them; it keeps no lists."""
+        model = self._model
+        return {
+            _meta_text(C.llama_model_meta_key_by_index, model, i): _meta_text(
+                C.llama_model_meta_val_str_by_index, model, i
+            )
+            for i in range(C.llama_model_meta_count(model))
+        }
+
+    @property
     def has_decoder(self) -> bool:
         return bool(C.llama_model_has_decoder(self._model))
 
@@ -208,6 +219,10 @@ class Model:
         if piece is None:
             piece = self._pieces[key] = self._piece(token, special)
         return piece
+
+    def is_hidden(self, token: int) -> bool:
+        """Whether `token` has a text that shows only if control tokens do."""
+        return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
 
     def _piece(self, token: int, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(64)
@@ -272,6 +287,15 @@ class Model:
             self._adapters.clear()  # llama.cpp frees them with the model
             C.llama_model_free(self._model)
             self._model = None
+
+
+def _meta_text(function: Callable[..., int], model: Any, index: int) -> str:
+    buffer = ctypes.create_string_buffer(256)
+    size = function(model, index, buffer, len(buffer))
+    if size >= len(buffer):  # it was cut
+        buffer = ctypes.create_string_buffer(size + 1)
+        function(model, index, buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
 
 
 def _adapter_text(adapter: Any, key: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -85,9 +85,12 @@ BUILTIN_NAMES = frozenset(
 
 Message = Mapping[str, Any]
 
+MAX_PROMPT = 1 << 25  # characters; a template that writes more is stopped
+
 
 class ChatTemplate:
-    """A compiled template with the special tokens of its model.
+    """A compiled template with the special tokens of its model. `variables` are the names that it
+    reads and doesn't define itself.
 
     Raises EngineError (server_error) if `source` is not a valid template.
     """
@@ -97,10 +100,13 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _environment.from_string(source)
+            self.variables = meta.find_undeclared_variables(_environment.parse(source))
         except TemplateSyntaxError as e:
             raise server_error(
                 f"The chat template is not valid: {e.message} (line {e.lineno})"
             ) from e
+        except Exception as e:  # constants are folded here: anything can happen
+            raise server_error(f"The chat template is not valid: {_described(e)}") from e
 
     def render(
         self,
@@ -120,21 +126,38 @@ class ChatTemplate:
             "enable_thinking": True,
             "datetime": now.strftime("%b %d %Y"),
             "date_string": now.strftime("%d %b %Y"),
+            "documents": None,
             **self._tokens,
             **(variables or {}),
             "messages": messages,
+            "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
-        if tools:
-            context["tools"] = tools
+        pieces: list[str] = []
+        size = 0
         try:
-            return self._template.render(context)
+            for piece in self._template.generate(context):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_PROMPT:
+                    break
         except TemplateError as e:
             raise invalid_request(f"The chat template refuses this request: {e}") from e
         except Exception as e:  # a template is foreign code: any exception in it is its failure
             raise invalid_request(
-                f"The chat template fails on this request: {type(e).__name__}: {e}"
+                f"The chat template fails on this request: {_described(e)}"
             ) from e
+        if size > MAX_PROMPT:
+            raise invalid_request(
+                f"The chat template makes more than {MAX_PROMPT} characters of this request"
+            )
+        return "".join(pieces)
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "it needs too much memory"
+    return f"{type(error).__name__}: {error}"
 
 
 class _GenerationBlocks(Extension):

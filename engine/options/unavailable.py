@@ -11,7 +11,6 @@ _TABLE = """
 -cl --cache-list
 --completion-bash
 --verbose-prompt
--dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
 -mu --model-url LLAMA_ARG_MODEL_URL
@@ -46,9 +45,6 @@ _TABLE = """
 --models-preset LLAMA_ARG_MODELS_PRESET
 --models-max LLAMA_ARG_MODELS_MAX
 --models-autoload --no-models-autoload LLAMA_ARG_MODELS_AUTOLOAD
---reasoning-format LLAMA_ARG_THINK
---reasoning-budget LLAMA_ARG_THINK_BUDGET
---prefill-assistant --no-prefill-assistant LLAMA_ARG_PREFILL_ASSISTANT
 --sleep-idle-seconds
 -td --threads-draft
 -tbd --threads-batch-draft

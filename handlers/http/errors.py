@@ -1,9 +1,13 @@
 """The error envelope: every way in which a request can fail, as one kind of answer.
 
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
+
+A path whose description says `x-error-envelope: anthropic` has the form of that API instead.
+Ollama's clients get a form of their own (`handlers.http.ollama`).
 """
 
 import logging
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +21,7 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
+from handlers.http import anthropic, ollama
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +46,13 @@ _METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error on its way to the client."""
+    """An error on its way to the client. `details` are for programs to act on, in APIs whose
+    envelope has a place for them."""
 
     status: int
     info: ErrorInfo
     headers: dict[str, str] = {}
+    details: dict[str, Any] = {}
 
     def envelope(self) -> dict[str, Any]:
         """The JSON body, also the data of an error event in a stream."""
@@ -54,17 +61,31 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RequestError(Exception):
-    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...)."""
+    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...), or
+    with `details`."""
 
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: dict[str, str] | None = None,
+        *,
+        details: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
-        self.failure = _failure(status, message, headers)
+        self.failure = _failure(status, message, headers, details)
 
 
-def _failure(status: int, message: str, headers: dict[str, str] | None = None) -> Failure:
+def _failure(
+    status: int,
+    message: str,
+    headers: dict[str, str] | None = None,
+    details: dict[str, Any] | None = None,
+) -> Failure:
     """The failure with an HTTP status; its type follows from that."""
     other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
-    return Failure(status, ErrorInfo(_TYPE.get(status, other), message), headers or {})
+    info = ErrorInfo(_TYPE.get(status, other), message)
+    return Failure(status, info, headers or {}, details or {})
 
 
 def describe(error: Exception, scope: Scope | None = None) -> Failure:
@@ -105,26 +126,60 @@ def _allowed_methods(scope: Scope) -> list[str]:
 
     Starlette's own `Allow` names those of one operation only.
     """
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    path = _path(scope)
     methods: set[str] = set()
+    for template, item in _described(scope):
+        regex, _, _ = compile_path(template)
+        if regex.fullmatch(path):
+            methods.update(key.upper() for key in item if key in _METHODS)
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _envelope_name(scope: Scope) -> str | None:
+    """The `x-error-envelope` of the request's path. It holds for all that is below a path,
+    too: who asks for what isn't there speaks the same language."""
+    path = _path(scope)
+    for template, item in _described(scope):
+        if (name := item.get("x-error-envelope")) and f"{path}/".startswith(f"{template}/"):
+            return str(name)
+    return None
+
+
+def _path(scope: Scope) -> str:
+    """The path behind what a proxy has put before it. Routing counts the API prefix in with
+    that, and notes what it was without."""
+    root_path = scope.get("app_root_path", scope.get("root_path", ""))
+    return str(scope["path"].removeprefix(root_path))
+
+
+def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(path template behind the API prefix, path item) of everything that is described."""
     for api in scope["app"].apis:
         specification: Specification = api.specification
         base = specification.base_path if api.base_path is None else api.base_path
         for template, item in specification["paths"].items():
-            regex, _, _ = compile_path(base + template)
-            if regex.fullmatch(path):
-                methods.update(key.upper() for key in item if key in _METHODS)
-    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+            yield base + template, item
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
     """Connexion's error handler for every class of exception."""
     failure = describe(error, request.scope)
+    headers = dict(failure.headers)
+    if _envelope_name(request.scope) == "anthropic":
+        request_id = anthropic.new_request_id()
+        document = anthropic.error_document(
+            failure.status, failure.info, request_id, failure.details
+        )
+        headers |= anthropic.error_headers(failure.status, request_id)
+    elif ollama.wants_ollama_errors(request.scope):
+        document = ollama.error_document(failure.info)
+    else:
+        document = failure.envelope()
     return ConnexionResponse(
         status_code=failure.status,
         mimetype="application/json",
-        body=msgspec.json.encode(failure.envelope()),
-        headers=dict(failure.headers),
+        body=msgspec.json.encode(document),
+        headers=headers,
     )
 
 

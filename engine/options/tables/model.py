@@ -258,6 +258,15 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="on if the number of slots is automatic",
         ),
     ] = None
+    defrag_thold: Annotated[
+        float,
+        _context(
+            names="-dt --defrag-thold",
+            env="LLAMA_ARG_DEFRAG_THOLD",
+            metavar="SHARE",
+            help="Without effect, as in llama-server by now: the KV cache needs no defragmenting.",
+        ),
+    ] = -1.0
     cache_type_k: Annotated[
         CacheType,
         _context(

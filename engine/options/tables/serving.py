@@ -1,7 +1,7 @@
 """Options of the server around the model."""
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -161,6 +161,17 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
             default="none (the operation is switched off)",
         ),
     ] = ""
+    responses_db: Annotated[
+        str,
+        _server(
+            names="--responses-db",
+            env="LLAMA_ARG_RESPONSES_DB",
+            metavar="FILE",
+            help="SQLite database that keeps the responses of /v1/responses until they are "
+            "deleted; made if it isn't there.",
+            default="none (the last ones are kept in memory)",
+        ),
+    ] = ""
 
     # ---- chat templates -----------------------------------------------------------------
 
@@ -208,6 +219,39 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
             show=values.show_json,
         ),
     ] = msgspec.field(default_factory=dict)
+
+    reasoning_format: Annotated[
+        Literal["auto", "none", "deepseek", "deepseek-legacy"],
+        _chat(
+            names="--reasoning-format",
+            env="LLAMA_ARG_THINK",
+            metavar="FORMAT",
+            help="Where the model's thoughts go: with none they stay in the content as they were "
+            "generated, with deepseek (and auto) they are taken out into reasoning_content, with "
+            "deepseek-legacy they are in both places.",
+        ),
+    ] = "auto"
+    reasoning_budget: Annotated[
+        int,
+        _chat(
+            names="--reasoning-budget",
+            env="LLAMA_ARG_THINK_BUDGET",
+            metavar="N",
+            min=-1,
+            max=0,
+            help="How much the model may think: -1 without a limit, 0 not at all.",
+        ),
+    ] = -1
+    prefill_assistant: Annotated[
+        bool,
+        _chat(
+            names="--prefill-assistant",
+            negative="--no-prefill-assistant",
+            env="LLAMA_ARG_PREFILL_ASSISTANT",
+            help="Let the model go on with a last message that is the assistant's; without, it "
+            "is a whole message, and the model answers anew.",
+        ),
+    ] = True
 
     # ---- logging ------------------------------------------------------------------------
 

@@ -1,0 +1,83 @@
+"""Writing grammars in llguidance's dialect of Lark: literals, rules, and references to schemas.
+
+A sequence of symbols is a text in which a space stands between two; "" is the empty one.
+"""
+
+import json
+import re
+from typing import Any
+
+from engine.errors import invalid_request
+from engine.params import NamedSchema
+
+ANY = "/(?s:.*)/"
+_PLAIN = re.compile(r"[a-zA-Z0-9]")
+
+
+class Lark:
+    """The rules and schemas of one grammar."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[tuple[str, str], str] = {}
+        self.schemas: dict[str, NamedSchema] = {}
+
+    def rule(self, body: str) -> str:
+        """The name of a rule for `body`."""
+        return self._define("r", "", body)
+
+    def terminal(self, body: str) -> str:
+        """The name of a terminal, which is one regular expression."""
+        return self._define("T", "", body)
+
+    def lazily(self, body: str) -> str:
+        """The name of a rule for the shortest text that the terminal `body` matches."""
+        return self._define("r", "[lazy]", self.terminal(body))
+
+    def json(self, what: str, schema: Any) -> str:
+        """A reference to JSON of `schema`, which error messages call `what`.
+
+        Raises EngineError (invalid_request_error) for a schema that is nested too deep.
+        """
+        try:
+            text = json.dumps(schema, ensure_ascii=False)
+        except RecursionError:
+            raise invalid_request(f"Failed to parse {what}: it is nested too deep") from None
+        key = ("@", f"{what}:{text}")
+        if key not in self._names:
+            self._names[key] = f"s{len(self.schemas)}"
+            self.schemas[self._names[key]] = NamedSchema(what, text)
+        return f"@{self._names[key]}"
+
+    def text(self, start: str) -> str:
+        return "\n".join([f"start: {start}", *self._lines, ""])
+
+    def _define(self, kind: str, options: str, body: str) -> str:
+        key = (kind + options, body)
+        if key not in self._names:
+            self._names[key] = f"{kind}{len(self._lines)}"
+            self._lines.append(f"{self._names[key]}{options}: {body}")
+        return self._names[key]
+
+
+def literal(text: str) -> str:
+    """Exactly `text`."""
+    return json.dumps(text) if text else ""
+
+
+def regex(text: str) -> str:
+    """A regular expression of exactly `text`, to stand between slashes."""
+    return "".join(c if _PLAIN.match(c) else f"\\u{{{ord(c):x}}}" for c in text)
+
+
+def sequence(*symbols: str) -> str:
+    return " ".join(symbol for symbol in symbols if symbol)
+
+
+def choice(symbols: list[str]) -> str:
+    """One of several, none of them empty."""
+    return symbols[0] if len(symbols) == 1 else f"({' | '.join(symbols)})"
+
+
+def optional(symbols: str) -> str:
+    return f"({symbols})?" if symbols else ""

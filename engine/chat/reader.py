@@ -1,0 +1,174 @@
+"""Reading a text that arrives in pieces, as a grammar would be written.
+
+A parser built on `Reader` is a set of generators that call each other with `yield from`. When
+the text at hand doesn't decide what comes next, the innermost one yields, and goes on at the
+same place when more has arrived. So nothing is looked at twice, and a parser reads like the
+syntax that it parses.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+Step = Generator[None, None, T]
+"""A part of a parser: yields to wait for more text, returns what it has found."""
+
+_SPACE = re.compile(r"\s*")
+
+
+class Reader:
+    """The text that has arrived and was not yet taken.
+
+    What is taken is forgotten, except between `mark` and `rewind` or `release`.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0  # of the next character in _text
+        self._base = 0  # characters before _text
+        self._kept: list[str] = []  # of those, the ones back to the outermost mark
+        self._kept_from = 0
+        self._marks = 0
+        self._ended = False
+
+    def push(self, text: str) -> None:
+        if self._marks:
+            self._kept.append(self._text[: self._at])
+        self._base += self._at
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def end(self) -> None:
+        """No more text will come."""
+        self._ended = True
+
+    def mark(self) -> int:
+        """A place to come back to with `rewind`; either that or `release` must follow."""
+        if not self._marks:
+            self._kept_from = self._base
+        self._marks += 1
+        return self._base + self._at
+
+    def release(self) -> None:
+        self._marks -= 1
+        if not self._marks:
+            self._kept.clear()
+
+    def rewind(self, place: int) -> None:
+        if place < self._base:
+            self._text = "".join(self._kept) + self._text
+            self._base = self._kept_from
+            self._kept.clear()
+        self._at = place - self._base
+        self.release()
+
+    def more(self) -> Step[bool]:
+        """Wait for more text; false at the end."""
+        if not self._ended:
+            yield
+        return not self._ended
+
+    def peek(self, count: int = 1) -> Step[str]:
+        """The next `count` characters, fewer only at the end."""
+        while len(self._text) - self._at < count and (yield from self.more()):
+            pass
+        return self._text[self._at : self._at + count]
+
+    def take(self, count: int) -> str:
+        """The next characters, which must have arrived."""
+        text = self._text[self._at : self._at + count]
+        self._at += count
+        return text
+
+    def take_while(self, pattern: re.Pattern[str]) -> str:
+        """What matches `pattern` of the text that has arrived."""
+        match = pattern.match(self._text, self._at)
+        return self.take(match.end() - match.start()) if match else ""
+
+    def run(self, pattern: re.Pattern[str], limit: int | None = None) -> Step[str]:
+        """All of the text that matches `pattern`, a repeated class of characters; stops soon
+        after `limit` characters."""
+        pieces = [self.take_while(pattern)]
+        length = len(pieces[0])
+        while self._at == len(self._text) and (limit is None or length <= limit):
+            if not (yield from self.more()):
+                break
+            pieces.append(self.take_while(pattern))
+            length += len(pieces[-1])
+        return "".join(pieces)
+
+    def space(self) -> Step[str]:
+        return (yield from self.run(_SPACE))
+
+    def accept(self, text: str) -> Step[bool]:
+        """Take `text` if it comes next, and wait for it only as long as it can."""
+        while True:
+            if self._text.startswith(text, self._at):
+                self._at += len(text)
+                return True
+            if not text.startswith(self._text[self._at :]) or not (yield from self.more()):
+                return False
+
+    def accept_spaced(self, text: str) -> Step[bool]:
+        """Take white space and `text`, or neither."""
+        place = self.mark()
+        yield from self.space()
+        if (yield from self.accept(text)):
+            self.release()
+            return True
+        self.rewind(place)
+        return False
+
+    def accept_all(self, texts: tuple[str, ...]) -> Step[bool]:
+        """Take all of the texts, each after any white space, or none."""
+        place = self.mark()
+        for text in texts:
+            if not (yield from self.accept_spaced(text)):
+                self.rewind(place)
+                return False
+        self.release()
+        return True
+
+    def until(self, markers: tuple[str, ...], out: Callable[[str], None]) -> Step[tuple[str, str]]:
+        """Copy text to `out` up to the first of `markers` or the end.
+
+        What may become a marker is held back, and white space before it: returned are this
+        white space, not copied, and the marker, "" at the end. Both have been taken.
+        """
+        whole_or_part, whole = _searches(markers)
+        space: list[str] = []
+        while True:
+            pattern = whole if self._ended else whole_or_part
+            found = pattern.search(self._text, self._at) if pattern else None
+            text = self.take((found.start() if found else len(self._text)) - self._at)
+            copied = text.rstrip()
+            if copied:
+                out("".join(space) + copied)
+                space.clear()
+            if len(copied) < len(text):
+                space.append(text[len(copied) :])
+            if found and found["whole"]:
+                return "".join(space), self.take(len(found["whole"]))
+            if self._ended:
+                return "".join(space), ""
+            yield
+
+
+@lru_cache(maxsize=256)
+def _searches(
+    markers: tuple[str, ...],
+) -> tuple[re.Pattern[str], re.Pattern[str]] | tuple[None, None]:
+    """Finds the first marker, with and without regard to what may become one: the beginning of
+    a marker at the very end of the text, which goes before a shorter whole one."""
+    if not markers:
+        return None, None
+    beginnings = {marker[:length] for marker in markers for length in range(1, len(marker))}
+    whole = f"(?P<whole>{_any_of(set(markers))})"
+    part = f"(?:{_any_of(beginnings)})\\Z|" if beginnings else ""
+    return re.compile(part + whole), re.compile(whole)
+
+
+def _any_of(texts: set[str]) -> str:
+    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))

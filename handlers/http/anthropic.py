@@ -1,0 +1,61 @@
+"""Errors in the form of Anthropic's API, as its client libraries read them.
+
+{"type": "error", "error": {"type": <str>, "message": <str>, ...}, "request_id": <str>}
+
+The types are those of https://docs.anthropic.com/en/api/errors.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from engine.errors import ErrorInfo
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "timeout_error",
+    "request_too_large",
+    "api_error",
+    "overloaded_error",
+]
+_TYPE: dict[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    501: "invalid_request_error",  # the server is well, the request has to change
+    503: "overloaded_error",
+}
+
+
+def new_request_id() -> str:
+    return "req_" + secrets.token_urlsafe(18)
+
+
+def error_document(
+    status: int, info: ErrorInfo, request_id: str, details: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON body, also the data of an `error` event in a stream."""
+    other: ErrorType = "invalid_request_error" if status < 500 else "api_error"
+    error: dict[str, Any] = {"type": _TYPE.get(status, other), "message": info.message}
+    if info.n_prompt_tokens is not None:
+        # Agents know by these words that it is time to shorten the conversation.
+        counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
+        error["message"] = f"prompt is too long: {counts}"
+        error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
+    if details:
+        error["details"] = details
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def error_headers(status: int, request_id: str) -> dict[str, str]:
+    """The client libraries send anything from 500 on again, unless they are told that it is
+    of no use."""
+    headers = {"request-id": request_id}
+    if status == 501:
+        headers["x-should-retry"] = "false"
+    return headers

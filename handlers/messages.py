@@ -1,0 +1,66 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.responses import Response
+
+from handlers.answers import JSONAnswer
+from handlers.chat_run import ChatBatch, count_tokens, prepare
+from handlers.http.anthropic import error_document, new_request_id
+from handlers.http.disconnect import until_disconnect
+from handlers.http.errors import Failure
+from handlers.http.sse import event_stream, frame
+from handlers.messages_format import PING, MessageEvents, MessageFormat
+from handlers.messages_request import message_params, message_request, refuse_threads
+from handlers.runtime import runtime
+from handlers.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
+
+
+async def create_message(body: dict[str, Any]) -> Response:
+    """A message, or the events that it consists of with `stream`."""
+    refuse_threads(body)
+    refuse_unsupported(body, MESSAGES)
+    current = runtime()
+    request = message_request(body, current.options)
+    params = message_params(body, current.options.generation_defaults())
+    form = MessageFormat(
+        body.get("model") or current.model_id,
+        stop_sequences=list(params.stop),
+        show_thinking=(body.get("thinking") or {}).get("display") != "omitted",
+    )
+    engine = await current.supervisor.engine()
+    prepared = await prepare(current, engine, request, params)
+    request_id = new_request_id()
+    headers = {"request-id": request_id}
+
+    async def events() -> AsyncIterator[bytes]:
+        message: MessageEvents | None = None
+        async with ChatBatch(engine, prepared) as batch:
+            async for event in batch.events():
+                if message is None:
+                    # Not before the engine has taken the request: an error comes alone.
+                    message = MessageEvents(form)
+                    yield message.begin(event)
+                if data := message.event(event):
+                    yield data
+
+    def failed(failure: Failure) -> bytes:
+        return frame(error_document(failure.status, failure.info, request_id), "error")
+
+    if params.stream:
+        return event_stream(events(), failed=failed, ping=PING, headers=headers)
+    async with ChatBatch(engine, prepared) as batch:
+        [answer] = await until_disconnect(batch.answers())
+    return JSONAnswer(form.message(answer), headers=headers)
+
+
+async def count_message_tokens(body: dict[str, Any]) -> Response:
+    """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
+    refuse_threads(body)
+    refuse_unsupported(body, MESSAGES_INPUT)
+    current = runtime()
+    request = message_request(body, current.options)
+    engine = await current.supervisor.engine()
+    n = await count_tokens(current, engine, request)
+    return JSONAnswer({"input_tokens": n}, headers={"request-id": new_request_id()})

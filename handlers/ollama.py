@@ -1,0 +1,139 @@
+"""GET /api/tags, POST /api/show and POST /api/chat: what Ollama's clients ask for."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from connexion import context
+from starlette.responses import Response
+
+from engine.options import Options
+from engine.params import RANDOM_SEED
+from engine.protocol import ModelInfo
+from handlers.answers import JSONAnswer
+from handlers.chat import create_chat_completion
+from handlers.chat_request import chat_request
+from handlers.chat_run import ChatBatch, prepare
+from handlers.generation import generation_params
+from handlers.http.disconnect import until_disconnect
+from handlers.http.ollama import answer_as_ollama, is_ollama_client
+from handlers.http.sse import line_stream
+from handlers.model_details import details, model_file, model_info_json, modified_at
+from handlers.models import model_list
+from handlers.ollama_format import OllamaFormat
+from handlers.ollama_request import is_in_ollama_form, openai_body, openai_messages
+from handlers.probabilities import chat_probabilities
+from handlers.runtime import Runtime, runtime
+from handlers.templates import description, template_source
+from handlers.unsupported import CHAT, refuse_unsupported
+
+
+async def list_ollama_models() -> Response:
+    """The same list as `GET /models`."""
+    return JSONAnswer(model_list(runtime()))
+
+
+async def show_ollama_model(body: dict[str, Any]) -> Response:
+    """What is known of the model. Raises EngineError (unavailable_error) until it has been
+    loaded once."""
+    current = runtime()
+    info = current.supervisor.info or (await current.supervisor.engine()).info
+    return JSONAnswer(await model_json(current, info))
+
+
+async def create_ollama_chat(body: dict[str, Any]) -> Response:
+    """The answer in Ollama's format if the request is Ollama's, else in OpenAI's."""
+    scope = context.scope
+    if is_ollama_client(scope) or is_in_ollama_form(body):
+        answer_as_ollama(scope)
+        return await _ollama_answer(openai_body(body))
+    return await create_chat_completion({**body, "messages": openai_messages(body["messages"])})
+
+
+async def _ollama_answer(body: dict[str, Any]) -> Response:
+    refuse_unsupported(body, CHAT)
+    current = runtime()
+    params = generation_params(body, current.options.generation_defaults())
+    params.return_progress = False
+    form = OllamaFormat(body.get("model") or current.model_id, chat_probabilities(body, params))
+    engine = await current.supervisor.engine()
+    prepared = await prepare(current, engine, chat_request(body, current.options), params)
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with ChatBatch(engine, prepared) as batch:
+            async for event in batch.events():
+                if data := form.lines(event):
+                    yield data
+
+    if params.stream:
+        return line_stream(lines())
+    async with ChatBatch(engine, prepared) as batch:
+        [answer] = await until_disconnect(batch.answers())
+    return JSONAnswer(form.answer(answer))
+
+
+# ---- the model ---------------------------------------------------------------------------
+
+_INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
+
+
+async def model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+    """The answer of `POST /api/show`."""
+    options = current.options
+    parameters = _parameters(options, info)
+    described = {
+        "modelfile": "\n".join(
+            [f"FROM {model_file(options)}", *(f"PARAMETER {line}" for line in parameters)]
+        ),
+        "parameters": "\n".join(parameters),
+        "template": template_source(options, info),
+        "details": details(info),
+        "model_info": model_info_json(info),
+        "capabilities": await capabilities(current, info),
+        "modified_at": modified_at(options, current.started),
+    }
+    if license := info.metadata.get("general.license"):
+        described["license"] = license
+    return described
+
+
+async def capabilities(current: Runtime, info: ModelInfo) -> list[str]:
+    """In Ollama's words: what the model, with its chat template, can do in this server."""
+    if info.pooling is not None:
+        return [] if info.pooling == "rank" else ["embedding"]
+    found = ["completion"]
+    if all(key in info.metadata for key in _INSERT):
+        found.append("insert")
+    described = await description(current, info, template_source(current.options, info))
+    if described is not None:
+        if described.caps["supports_tools"]:
+            found.append("tools")
+        if described.syntax.reasoning is not None or described.syntax.harmony:
+            found.append("thinking")
+    return found
+
+
+def _parameters(options: Options, info: ModelInfo) -> list[str]:
+    """The defaults of `options` in a request, one line each, by Ollama's names."""
+    params = options.generation_defaults()
+    values: dict[str, Any] = {
+        "num_ctx": info.n_ctx,
+        "num_predict": params.n_predict,
+        "num_keep": params.n_keep,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "typical_p": params.typical_p,
+        "repeat_last_n": params.repeat_last_n,
+        "repeat_penalty": params.repeat_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "mirostat": params.mirostat,
+        "mirostat_tau": params.mirostat_tau,
+        "mirostat_eta": params.mirostat_eta,
+    }
+    if params.seed != RANDOM_SEED:
+        values["seed"] = params.seed
+    lines = [f"{name} {value}" for name, value in values.items()]
+    return lines + [f"stop {json.dumps(stop, ensure_ascii=False)}" for stop in params.stop]

@@ -1,0 +1,159 @@
+"""Requests in Ollama's form: how they are told from OpenAI's, and the same in OpenAI's words.
+
+The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodies have passed
+validation against the description.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.errors import invalid_request, not_supported
+
+_FIELDS = ("options", "format", "think", "keep_alive")
+_MESSAGE_FIELDS = ("images", "thinking", "tool_name")
+_CONSTRAINTS = ("grammar", "json_schema", "response_format")
+_UNCONSTRAINED = (None, "", {"type": "text"})
+_RENAMED = {"num_predict": "n_predict", "num_keep": "n_keep", "stop": "stop"}
+SAMPLING = (
+    "seed",
+    "samplers",
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "min_keep",
+    "repeat_last_n",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "logit_bias",
+    "ignore_eos",
+    "backend_sampling",
+)
+"""What `options` may have beside Ollama's own names; a test holds it to the description."""
+
+
+def is_in_ollama_form(body: Mapping[str, Any]) -> bool:
+    """Does `body` have a field that OpenAI's API doesn't know?"""
+    return any(body.get(name) is not None for name in _FIELDS) or any(
+        message.get(name) is not None for message in body["messages"] for name in _MESSAGE_FIELDS
+    )
+
+
+def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` in the words of Chat Completions, with what Ollama's API has as defaults.
+
+    `options` win over fields of the body itself. Raises EngineError: invalid_request_error for
+    what contradicts itself, not_supported_error for images.
+    """
+    made = {name: value for name, value in body.items() if name not in _FIELDS}
+    made["stream"] = body.get("stream") is not False
+    made |= _generation_options(body.get("options") or {})
+    made |= _thinking(body)
+    if (form := body.get("format")) not in (None, ""):
+        if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
+            raise invalid_request("format: not together with another way to say it")
+        made["json_schema"] = {} if form == "json" else form
+    if body.get("logprobs") and body.get("top_logprobs") is None:
+        made["top_logprobs"] = 0
+    if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
+        raise invalid_request("n: there is only one answer in Ollama's format")
+    made["messages"] = openai_messages(body["messages"])
+    return made
+
+
+def _generation_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    names = {**{name: name for name in SAMPLING}, **_RENAMED}
+    made = {
+        names[name]: value for name, value in options.items() if name in names and value is not None
+    }
+    if "n_predict" in made:
+        made["n_predict"] = max(made["n_predict"], -1)  # -2 fills the context: -1 does, too
+    return made
+
+
+def _thinking(body: Mapping[str, Any]) -> dict[str, Any]:
+    think = body.get("think")
+    if think is None:
+        return {}
+    variables = body.get("chat_template_kwargs") or {}
+    made: dict[str, Any] = {
+        "chat_template_kwargs": {**variables, "enable_thinking": think is not False}
+    }
+    if isinstance(think, str):
+        made["reasoning_effort"] = think
+    return made
+
+
+def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`messages`, of either form, in OpenAI's. Ollama's calls have no ids: they get some, and
+    each result that of the first open call of its tool.
+
+    Raises EngineError (not_supported_error) for images.
+    """
+    made: list[dict[str, Any]] = []
+    ids = _CallIds()
+    for index, message in enumerate(messages):
+        if message.get("images"):
+            raise not_supported(f"messages[{index}].images: this model can't see")
+        new = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
+        new.setdefault("content", None)
+        if message.get("thinking") is not None:
+            new["reasoning_content"] = message["thinking"]
+        if message.get("tool_calls"):
+            new["tool_calls"] = [ids.call(call) for call in message["tool_calls"]]
+        if message["role"] == "tool":
+            name = message.get("tool_name") or message.get("name")
+            new["tool_call_id"] = message.get("tool_call_id") or ids.answered(name)
+            if name is not None:
+                new["name"] = name
+        made.append(new)
+    return made
+
+
+class _CallIds:
+    """The calls of one conversation that have not been answered yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._open: list[tuple[str, str]] = []  # name of the tool, id of the call
+
+    def call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """`call` as OpenAI has it."""
+        function = call["function"]
+        # Nine letters and digits: what the strictest templates want of an id.
+        id = call.get("id") or f"call{self._count:05d}"
+        self._count += 1
+        self._open.append((function["name"], id))
+        arguments = function["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        return {
+            "id": id,
+            "type": "function",
+            "function": {"name": function["name"], "arguments": text},
+        }
+
+    def answered(self, name: str | None) -> str | None:
+        """The id of the call that a result of the tool `name` is for; None if there is none."""
+        for entry in self._open:
+            if name in (None, entry[0]):
+                self._open.remove(entry)
+                return entry[1]
+        return None

@@ -1,0 +1,158 @@
+"""POST /v1/responses, the responses that are kept, and their input."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from engine.chat.request import ChatRequest
+from engine.client import EngineClient
+from engine.protocol import Finished
+from handlers.answers import JSONAnswer
+from handlers.chat_run import ChatBatch, count_tokens, finish_reason, prepare
+from handlers.generation import timings_json
+from handlers.http.disconnect import until_disconnect
+from handlers.http.errors import describe
+from handlers.http.sse import event_stream
+from handlers.responses_format import Output, Status, finished_response, new_response, status_of
+from handlers.responses_items import Item
+from handlers.responses_request import chat_request, request_items, response_params
+from handlers.responses_store import Order
+from handlers.responses_stream import ResponseStream
+from handlers.responses_truncation import room_for_answer, truncated
+from handlers.runtime import Runtime, runtime
+from handlers.unsupported import RESPONSES, refuse_unsupported
+
+
+async def create_response(body: dict[str, Any]) -> Response:
+    """A response object, or its events with `stream`."""
+    refuse_unsupported(body, RESPONSES)
+    current = runtime()
+    params, probabilities = response_params(body, current.options.generation_defaults())
+    history, items = await request_items(body, current.responses)
+    request = chat_request(body, [*history, *items], current.options)
+    engine = await current.supervisor.engine()
+    request = await _fitting(current, engine, request, body)
+    streamed = params.stream
+    if probabilities is not None:
+        # Only events tell which tokens belong to the message and which to thoughts and calls.
+        params = msgspec.structs.replace(params, stream=True)
+    prepared = await prepare(current, engine, request, params)
+    response = new_response(body, body.get("model") or current.model_id, params)
+    output = Output(probabilities)
+
+    async def finished(status: Status, source: Finished) -> dict[str, Any]:
+        """The whole response, kept if it shall be."""
+        n_reasoning = await _count(engine, output.reasoning())
+        whole = finished_response(response, output.items, status, source, n_reasoning)
+        if whole["store"]:
+            await current.responses.save(whole, items)
+        return whole
+
+    async def events() -> AsyncIterator[bytes]:
+        stream = ResponseStream(response, output, timings_per_token=params.timings_per_token)
+        begun = False
+        try:
+            async with ChatBatch(engine, prepared) as batch:
+                async for event in batch.events():
+                    if not begun:
+                        # Not before the engine has taken the request: an error comes alone.
+                        begun = True
+                        yield stream.begin()
+                    if data := stream.event(event):
+                        yield data
+                    if isinstance(source := event.source, Finished):
+                        status = status_of(finish_reason(event.message, source))
+                        yield stream.end_output(status)
+                        yield stream.finish(await finished(status, source), source.timings)
+        except Exception as error:
+            if not begun:
+                raise
+            yield stream.fail(describe(error))
+
+    async def answer() -> dict[str, Any]:
+        async with ChatBatch(engine, prepared) as batch:
+            async for event in batch.events():
+                output.feed(event)
+                if isinstance(source := event.source, Finished):
+                    status = status_of(finish_reason(event.message, source))
+                    output.finish(status)
+                    whole = await finished(status, source)
+                    return {**whole, "timings": timings_json(source.timings)}
+        raise AssertionError("the events of a generation end with a result or an error")
+
+    if streamed:
+        return event_stream(events())
+    return JSONAnswer(await until_disconnect(answer()))
+
+
+create_response_unversioned = create_response
+
+
+async def _fitting(
+    current: Runtime, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
+) -> ChatRequest:
+    """`request`, with `truncation: auto` made short enough for the context."""
+    if body.get("truncation") != "auto":
+        return request
+
+    async def count(shorter: ChatRequest) -> int:
+        return await count_tokens(current, engine, shorter)
+
+    n_ctx = engine.info.n_ctx
+    n_max = n_ctx - room_for_answer(n_ctx, body.get("max_output_tokens"))
+    return await truncated(request, n_max, count)
+
+
+async def _count(engine: EngineClient, text: str) -> int:
+    """Tokens of a generated text."""
+    if not text:
+        return 0
+    tokens = await engine.tokenize(text, add_special=False, parse_special=False, with_pieces=False)
+    return len(tokens.tokens)
+
+
+async def count_response_tokens(body: dict[str, Any]) -> Response:
+    """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
+    a response would have."""
+    refuse_unsupported(body, RESPONSES)
+    current = runtime()
+    history, items = await request_items(body, current.responses)
+    request = chat_request(body, [*history, *items], current.options)
+    engine = await current.supervisor.engine()
+    request = await _fitting(current, engine, request, body)
+    n = await count_tokens(current, engine, request)
+    return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
+
+
+count_response_tokens_unversioned = count_response_tokens
+
+
+async def get_response(response_id: str, stream: bool = False) -> Response:
+    """A response that was kept."""
+    refuse_unsupported({"stream": stream}, {"stream": [False]})
+    return JSONAnswer(await runtime().responses.response(response_id))
+
+
+async def delete_response(response_id: str) -> Response:
+    """`{"id": ..., "object": "response", "deleted": true}`."""
+    await runtime().responses.delete(response_id)
+    return JSONAnswer({"id": response_id, "object": "response", "deleted": True})
+
+
+async def list_response_input_items(
+    response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
+) -> Response:
+    """A page of the items that were a response's input."""
+    page = await runtime().responses.input_items(response_id, after=after, limit=limit, order=order)
+    found: list[Item] = page.items
+    return JSONAnswer(
+        {
+            "object": "list",
+            "data": found,
+            "first_id": found[0]["id"] if found else None,
+            "last_id": found[-1]["id"] if found else None,
+            "has_more": page.has_more,
+        }
+    )

@@ -1,0 +1,151 @@
+"""The items of OpenAI's Responses API: how they are kept, and the messages that they amount to.
+
+An item is a message, a call of a function, the output of one, or the model's reasoning. The
+model's output has the same form as the input, so that a conversation is one list of items.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.errors import invalid_request, not_supported
+
+Item = dict[str, Any]
+
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+REFERENCE = "item_reference"
+_TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody can guess: whoever knows it may read what it stands for."""
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
+    """The items of a request's `input`, each with an id, a type and a status; contents are
+    lists of parts. References to stored items stay as they are.
+
+    Raises EngineError: invalid_request_error for no items at all, not_supported_error for
+    items and parts that this server can't serve.
+    """
+    if isinstance(input, str):
+        return [_item({"role": "user", "content": input}, "input")]
+    if not input:
+        raise invalid_request("input: the list is empty")
+    return [_item(item, f"input[{index}]") for index, item in enumerate(input)]
+
+
+def _item(item: Mapping[str, Any], where: str) -> Item:
+    type_ = item.get("type") or "message"
+    if type_ == REFERENCE:
+        return dict(item)
+    if type_ not in _PREFIXES:
+        raise not_supported(f"{where}: this server has no items of the type {type_}")
+    head = {"id": item.get("id") or new_id(_PREFIXES[type_]), "type": type_, "status": "completed"}
+    match type_:
+        case "message":
+            role = item["role"]
+            content = _parts(item["content"], role, f"{where}.content")
+            return {**head, "role": role, "content": content}
+        case "function_call":
+            fields = {key: item[key] for key in ("call_id", "name", "arguments")}
+            return {**head, **fields}
+        case "function_call_output":
+            output = item["output"]
+            if not isinstance(output, str):
+                output = _parts(output, "tool", f"{where}.output")
+            return {**head, "call_id": item["call_id"], "output": output}
+        case _:
+            summary, content = item.get("summary") or [], item.get("content") or []
+            return {**head, "summary": summary, "content": content}
+
+
+def _parts(
+    content: str | Sequence[Mapping[str, Any]], role: str, where: str
+) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    return [_part(part, role, f"{where}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any]:
+    type_ = part["type"]
+    if type_ == "refusal":
+        return {"type": "refusal", "refusal": part["refusal"]}
+    if type_ not in _TEXT_PARTS:
+        raise not_supported(f"{where}: this server can't take {type_} yet")
+    if role == "assistant":
+        return {"type": "output_text", "text": part["text"], "annotations": []}
+    return {"type": "input_text", "text": part["text"]}
+
+
+def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The messages, in the form of the Chat Completions API, that `items` amount to.
+
+    What the model says, thinks and calls without being interrupted is one message. Of its
+    reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
+    that reads plain text.
+
+    Raises EngineError (invalid_request_error) for an output of a function without its call, and
+    if the conversation ends with a call that has no output.
+    """
+    made: list[dict[str, Any]] = []
+    called: set[str] = set()
+    for item in items:
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                turn = _turn(made)
+                turn["content"] = [*turn["content"], *_texts(item["content"])]
+            case "message":
+                made.append({"role": item["role"], "content": _plain(_texts(item["content"]))})
+            case "reasoning":
+                text = "".join(part["text"] for part in item["content"] or ())
+                if text:
+                    turn = _turn(made)
+                    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+            case "function_call":
+                called.add(item["call_id"])
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                _turn(made).setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                made.append(_tool_message(item, called))
+    for message in made:
+        if message["role"] == "assistant":
+            message["content"] = _plain(message["content"])
+    if made and (calls := made[-1].get("tool_calls")):
+        raise invalid_request(f"input: the call {calls[-1]['id']!r} of a function has no output")
+    return made
+
+
+def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message of the assistant that is being put together."""
+    if not made or made[-1]["role"] != "assistant":
+        made.append({"role": "assistant", "content": []})
+    return made[-1]
+
+
+def _tool_message(item: Item, called: set[str]) -> dict[str, Any]:
+    id = item["call_id"]
+    if id not in called:
+        raise invalid_request(f"input: there is an output, but no call {id!r} of a function")
+    output = item["output"]
+    content = output if isinstance(output, str) else _plain(_texts(output))
+    return {"role": "tool", "tool_call_id": id, "content": content}
+
+
+def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [part["refusal"] if part["type"] == "refusal" else part["text"] for part in parts]
+
+
+def _plain(texts: Sequence[str]) -> str | list[dict[str, Any]]:
+    """A content: the text if there is just one, or none, else text parts."""
+    if len(texts) <= 1:
+        return "".join(texts)
+    return [{"type": "text", "text": text} for text in texts]

@@ -1,0 +1,294 @@
+"""The responses that clients may come back to, in an SQLite database.
+
+SQLite blocks, so one thread of its own does the work, in the order in which it is asked for. In a
+file everything stays until it is deleted; in memory the least recently used responses go first.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from engine.errors import EngineError, invalid_request, server_error
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Item = dict[str, Any]
+Order = Literal["asc", "desc"]
+
+APPLICATION_ID = 0x73706C72  # what tells our files from those of other programs
+VERSION = 1  # of the tables below
+BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
+
+MAX_CHAIN = 1000
+"""How many responses may be behind each other by `previous_response_id`."""
+
+MAX_RESPONSES = 10_000
+MAX_BYTES = 256 << 20  # of JSON text
+"""Bounds of a database in memory."""
+
+_INPUT, _OUTPUT = 0, 1  # the parts that the items of a response belong to
+
+_SCHEMA = f"""
+    CREATE TABLE responses (
+        id TEXT PRIMARY KEY,
+        previous TEXT,
+        used INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX responses_by_use ON responses (used);
+    CREATE TABLE items (
+        response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+        part INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        id TEXT NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (response, part, position)
+    ) WITHOUT ROWID;
+    CREATE INDEX items_by_id ON items (id);
+    PRAGMA application_id = {APPLICATION_ID};
+    PRAGMA user_version = {VERSION};
+"""
+
+
+class StoreError(Exception):
+    """A database can't be used; one line for whoever runs the server."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of the items of a list; `has_more`: others come after them."""
+
+    items: list[Item]
+    has_more: bool
+
+
+class Database:
+    """The tables, for one thread. Methods raise sqlite3.Error if the database fails."""
+
+    def __init__(
+        self, path: str = "", *, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Opens the file at `path` and makes it if it isn't there; "" means memory, which is
+        what the bounds are for. Raises StoreError."""
+        self._bounds = None if path else (max_responses, max_bytes)
+        try:
+            self._connection = sqlite3.connect(
+                path or ":memory:", timeout=BUSY_SECONDS, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(f"{path}: {error}") from error
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
+        self._uses = itertools.count(
+            1 + self._value("SELECT coalesce(max(used), 0) FROM responses")
+        )
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        connection.execute("PRAGMA foreign_keys = ON")
+        # Reading the tables' list shows a file of another kind, the check a damaged one.
+        empty = self._value("SELECT count(*) FROM sqlite_master") == 0
+        known = self._value("PRAGMA application_id") == APPLICATION_ID
+        if not (empty or known):
+            raise StoreError("this is not a database of responses")
+        if (found := self._value("PRAGMA quick_check(1)")) != "ok":
+            raise StoreError(f"the database is damaged: {' '.join(str(found).split())}")
+        # Readers and a writer of several processes do not lock each other out then, and a
+        # power failure costs the last responses at most.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if empty:
+            self._make_tables()
+        if (version := self._value("PRAGMA user_version")) != VERSION:
+            raise StoreError(f"the database has version {version}, not {VERSION}")
+
+    def _make_tables(self) -> None:
+        try:
+            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT")
+        except sqlite3.OperationalError:
+            self._connection.rollback()
+            if self._value("PRAGMA application_id") != APPLICATION_ID:
+                raise
+            # else another process has made them in the meantime
+
+    def _value(self, query: str, *parameters: Any) -> Any:
+        """The first column of the first row; None without rows."""
+        row = self._connection.execute(query, parameters).fetchone()
+        return None if row is None else row[0]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def save(self, response: dict[str, Any], input: list[Item]) -> None:
+        """Keeps a response (its `id`, `previous_response_id`, `output` and the rest) and the
+        items that were its input."""
+        id, previous = response["id"], response["previous_response_id"]
+        body = json.dumps({**response, "output": []})
+        parts = ((_INPUT, input), (_OUTPUT, response["output"]))
+        rows = [
+            (id, part, position, item["id"], json.dumps(item))
+            for part, items in parts
+            for position, item in enumerate(items)
+        ]
+        size = len(body) + sum(len(row[-1]) for row in rows)
+        with self._connection as connection:
+            connection.execute(
+                "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
+                (id, previous, next(self._uses), size, body),
+            )
+            connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
+            self._evict()
+
+    def _evict(self) -> None:
+        """Makes room by the bounds; the response that was saved last stays."""
+        if self._bounds is None:
+            return
+        query = "SELECT count(*), sum(size) FROM responses"
+        number, size = self._connection.execute(query).fetchone()
+        oldest = self._connection.execute("SELECT id, size FROM responses ORDER BY used, rowid")
+        for id, bytes_ in oldest.fetchmany(number - 1):
+            if number <= self._bounds[0] and size <= self._bounds[1]:
+                break
+            self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
+            number, size = number - 1, size - bytes_
+
+    def response(self, id: str) -> dict[str, Any] | None:
+        body = self._value("SELECT body FROM responses WHERE id = ?", id)
+        if body is None:
+            return None
+        self._use([id])
+        return {**json.loads(body), "output": self._items(id, _OUTPUT)}
+
+    def delete(self, id: str) -> bool:
+        """Whether there was such a response."""
+        with self._connection as connection:
+            return connection.execute("DELETE FROM responses WHERE id = ?", (id,)).rowcount > 0
+
+    def item(self, id: str) -> Item | None:
+        """An item of any response, by its own id."""
+        body = self._value("SELECT body FROM items WHERE id = ? LIMIT 1", id)
+        return None if body is None else json.loads(body)
+
+    def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page | None:
+        """At most `limit` items of a response's input behind the item `after`; None if there is
+        no such response. Raises EngineError (invalid_request_error) for an unknown `after`."""
+        if self._value("SELECT 1 FROM responses WHERE id = ?", id) is None:
+            return None
+        items = self._items(id, _INPUT)
+        if order == "desc":
+            items.reverse()
+        start = 0
+        if after is not None:
+            positions = [i for i, item in enumerate(items) if item["id"] == after]
+            if not positions:
+                raise invalid_request(f"after: the response has no input item {after!r}")
+            start = positions[0] + 1
+        return Page(items[start : start + limit], len(items) > start + limit)
+
+    def conversation(self, id: str) -> list[Item]:
+        """All items that led to the response `id`, and those of its output, oldest first.
+
+        Raises EngineError (invalid_request_error) if it, or one before it, is not there, and
+        if there are more than `MAX_CHAIN`.
+        """
+        chain: list[str] = []
+        next_: str | None = id
+        while next_ is not None:
+            if len(chain) == MAX_CHAIN:
+                raise invalid_request(
+                    f"previous_response_id: the conversation has more than {MAX_CHAIN} responses"
+                )
+            row = self._connection.execute(
+                "SELECT previous FROM responses WHERE id = ?", (next_,)
+            ).fetchone()
+            if row is None:
+                raise invalid_request(f"previous_response_id: there is no response {next_!r}")
+            chain.append(next_)
+            next_ = row[0]
+        self._use(chain)
+        return [
+            item
+            for each in reversed(chain)
+            for part in (_INPUT, _OUTPUT)
+            for item in self._items(each, part)
+        ]
+
+    def _items(self, response: str, part: int) -> list[Item]:
+        query = "SELECT body FROM items WHERE response = ? AND part = ? ORDER BY position"
+        return [json.loads(body) for (body,) in self._connection.execute(query, (response, part))]
+
+    def _use(self, ids: list[str]) -> None:
+        """Lets others go before these. In a file nothing ever goes by itself."""
+        if self._bounds is None:
+            return
+        use = next(self._uses)
+        with self._connection as connection:
+            query = "UPDATE responses SET used = ? WHERE id = ?"
+            connection.executemany(query, [(use, id) for id in ids])
+
+
+class ResponseStore:
+    """The database for asyncio. Methods raise EngineError: server_error if it fails, and what
+    those of `Database` raise."""
+
+    def __init__(self, path: str = "") -> None:
+        """Raises StoreError."""
+        self._database = Database(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
+
+    def close(self) -> None:
+        """Waits for what was asked for."""
+        self._thread.shutdown()
+        self._database.close()
+
+    async def save(self, response: dict[str, Any], input: list[Item]) -> None:
+        await self._run(lambda database: database.save(response, input))
+
+    async def response(self, id: str) -> dict[str, Any]:
+        """Raises not_found_error, too."""
+        return _found(await self._run(lambda database: database.response(id)), id)
+
+    async def delete(self, id: str) -> None:
+        """Raises not_found_error, too."""
+        _found(await self._run(lambda database: database.delete(id)), id)
+
+    async def item(self, id: str) -> Item | None:
+        return await self._run(lambda database: database.item(id))
+
+    async def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page:
+        """Raises not_found_error, too."""
+
+        def read(database: Database) -> Page | None:
+            return database.input_items(id, after=after, limit=limit, order=order)
+
+        return _found(await self._run(read), id)
+
+    async def conversation(self, id: str) -> list[Item]:
+        return await self._run(lambda database: database.conversation(id))
+
+    async def _run(self, work: Callable[[Database], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, work, self._database)
+        except (sqlite3.Error, ValueError, KeyError) as error:  # ValueError: no JSON in a row
+            log.error("the database of responses failed: %s", error)
+            raise server_error("The database of responses failed.") from error
+
+
+def _found(result: T | None, id: str) -> T:
+    if not result:
+        raise EngineError.of("not_found_error", f"There is no response {id!r}.")
+    return result
