@@ -95,6 +95,7 @@ class Engine:
             n_batch=self.context.n_batch,
             n_sequences=n_sequences,
             similarity=options.slot_prompt_similarity,
+            n_checkpoints=options.ctx_checkpoints,
             continuous=options.cont_batching,
             tier=self._tier,
         )

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from engine.cells import Cells
+from engine.checkpoints import Checkpoint, Checkpoints, State
 from engine.radix import RadixIndex
 from engine.tokens import TokenArray, common_prefix
 
@@ -25,6 +26,21 @@ Key = tuple[tuple[int, float], ...]
 
 
 class KVCache(Protocol):
+    is_cuttable: bool
+    """Whether `remove` can cut any text anywhere. Not where layers keep a state of all tokens so
+    far, or a window of the last ones: there it takes checkpoints to go back."""
+
+    def first_cut(self, sequence: int) -> int:
+        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+
+    def save(self, sequence: int) -> State | None:
+        """A copy of what can't be cut of `sequence`, as of its last token; None if there is no
+        memory for it."""
+
+    def rewind(self, sequence: int, n: int, state: State) -> bool:
+        """Keep only the first `n` tokens of `sequence`; `state` was saved behind these. False if
+        it can't be done, and `sequence` is empty."""
+
     def remove(self, sequence: int, start: int) -> bool:
         """Forget the cells of `sequence` from position `start`; False if it can't be cut."""
 
@@ -33,9 +49,10 @@ class KVCache(Protocol):
         behind them to `start`; False if this can't be done, and nothing was. Cells from `stop`
         on must be its own."""
 
-    def copy(self, source: int, target: int, n: int) -> bool:
+    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
         """Let `target`, which is empty, have the first `n` cells of `source`, too; False if it
-        can't be done, and `target` is empty still."""
+        can't be done, and `target` is empty still. If `source` can't be cut at `n`, `state` is
+        what was saved there of this text."""
 
 
 class Found(NamedTuple):
@@ -82,12 +99,17 @@ class PrefixCache:
 
     It never claims more than the KV cache holds: all that changes that goes through here.
     Entries are ordered by their last use. Equal tokens mean equal cells only under the same key.
-    `n_cells` is None for separate caches, where the ids are those of the slots. What has to go
-    for others is offered to `tier`.
+    `n_cells` is None for separate caches, where the ids are those of the slots. Of a text that
+    can't be cut, `n_checkpoints` are kept at most. What has to go for others is offered to `tier`.
     """
 
     def __init__(
-        self, kv: KVCache, n_sequences: int, n_cells: int | None, tier: Tier | None = None
+        self,
+        kv: KVCache,
+        n_sequences: int,
+        n_cells: int | None,
+        n_checkpoints: int = 0,
+        tier: Tier | None = None,
     ) -> None:
         self._kv = kv
         self._tier = tier
@@ -97,6 +119,9 @@ class PrefixCache:
         self._keys: dict[int, Key] = {}  # of those in an index
         self._n_cells = n_cells
         self._cells = None if n_cells is None else Cells(n_cells)
+        self._checkpoints = Checkpoints(n_checkpoints)
+        self.is_cuttable = kv.is_cuttable
+        self.needs_checkpoints = n_checkpoints > 0 and not kv.is_cuttable
 
     # ---- looking -------------------------------------------------------------------------
 
@@ -104,6 +129,11 @@ class PrefixCache:
     def entries(self) -> dict[int, Entry]:
         """The finished texts by sequence id, the least recently used first."""
         return self._entries
+
+    @property
+    def checkpoints(self) -> dict[int, list[Checkpoint]]:
+        """Those of each text, by sequence id."""
+        return self._checkpoints.of
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
         """How many of the first of `tokens` each text has, running ones included (whether their
@@ -130,6 +160,12 @@ class PrefixCache:
         """Cells that these texts hold, shared ones counted once; 0 without a common cache."""
         return self._cells.n_of(ids) if self._cells is not None else 0
 
+    def reachable(self, id: int, n: int) -> int:
+        """How many of the first `n` tokens of a text can be gone back to, and copied."""
+        if self._kv.is_cuttable or n >= self._kv.first_cut(id):
+            return n
+        return self._checkpoints.last(id, n)
+
     # ---- running texts -------------------------------------------------------------------
 
     def open(self, wanted: int | None, tokens: TokenArray, key: Key) -> int:
@@ -150,8 +186,9 @@ class PrefixCache:
     def copy(self, source: int, target: int, n: int) -> bool:
         """Let `target`, just opened, have the first `n` tokens of `source`, too. False if it
         can't be done."""
-        if not self._kv.copy(source, target, n):
+        if not self._kv.copy(source, target, n, self._checkpoints.at(source, n)):
             return False
+        self._checkpoints.inherit(source, target, n)
         if self._cells is not None:
             self._cells.share(source, target, n)
         if source in self._entries:
@@ -162,8 +199,11 @@ class PrefixCache:
         """Forget all tokens of a running text from number `start` on. False if this kind of
         memory can only forget all of them; then it did."""
         done = self._kv.remove(id, start)
+        if not done and (state := self._checkpoints.at(id, start)) is not None:
+            done = self._kv.rewind(id, start, state)
         if not done:
             self._kv.remove(id, 0)
+        self._checkpoints.cut(id, start if done else 0)
         if self._cells is not None:
             self._cells.cut(id, start if done else 0)
         return done
@@ -175,7 +215,14 @@ class PrefixCache:
             return False
         if self._cells is not None:
             self._cells.cut(id, start, stop)
+        self._checkpoints.cut(id, start)
         return True
+
+    def save(self, id: int, n: int) -> None:
+        """Make a checkpoint of a running text, which has `n` tokens."""
+        state = self._kv.save(id)
+        if state is not None:
+            self._checkpoints.add(id, n, state)
 
     def is_alone(self, id: int, start: int) -> bool:
         """Whether nobody shares the cells of a running text from `start` on, after finished ones
@@ -227,6 +274,7 @@ class PrefixCache:
         self._kv.remove(id, 0)
         if self._cells is not None:
             self._cells.cut(id, 0)
+        self._checkpoints.cut(id, 0)
         self._entries.pop(id, None)
         key = self._keys.pop(id)
         index = self._indices[key]

@@ -10,11 +10,15 @@ cache yet has to be evaluated, and the last token's logits give the next token.
 A prefix that any other sequence holds is shared, not evaluated (`engine.prefix_cache`). One that
 another sequence is about to evaluate is waited for: whoever comes first leads, and if it goes
 away, the next one leads on from where it got to.
+
+Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
+the end of prompts and where texts were seen to part, so chunks end there.
 """
 
-from bisect import insort
+from bisect import bisect, insort
 from dataclasses import dataclass
 
+from engine import checkpoints
 from engine.prefix_cache import ALL, Entry, Found, Key, KVCache, PrefixCache, Tier
 from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import reusable_chunks
@@ -35,11 +39,13 @@ MIN_FOLLOW = 8
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Where the beginning of a text can be had: `n` tokens of sequence `seq_id` (-1: nowhere).
-    `n_soon` more are going to be there."""
+    `n_soon` more are going to be there. Somebody's text has the first `n_same` tokens, whether
+    they can be had or not."""
 
     seq_id: int = -1
     n: int = 0
     n_soon: int = 0
+    n_same: int = 0
 
 
 class Scheduler:
@@ -48,7 +54,8 @@ class Scheduler:
     `n_cells` is what all sequences share (unified), or None if each slot has `n_ctx` of its own.
     `n_sequences` ids are there for running and cached texts together; without a unified cache
     they are the slots. `similarity` is the part of a prompt that a slot's old text has to share
-    to be preferred over the least recently used slot.
+    to be preferred over the least recently used slot. `n_checkpoints` are kept of each text that
+    can't be cut.
     """
 
     def __init__(
@@ -61,13 +68,14 @@ class Scheduler:
         n_batch: int,
         n_sequences: int | None = None,
         similarity: float = 0.1,
+        n_checkpoints: int = 0,
         continuous: bool = True,
         tier: Tier | None = None,
     ) -> None:
         self.n_slots = n_slots
         self.n_ctx = n_ctx
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
-        self.cache = PrefixCache(kv, n_ids, n_cells, tier)
+        self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
         self._tier = tier
         self._unified = n_cells is not None
         self._n_cells = n_cells
@@ -266,6 +274,7 @@ class Scheduler:
         wanted = min(n_prompt, self._n_batch - n_ready, sum(s.n_pending for s in prompts))
         room = self.cache.make_room(n_ready + wanted) - n_ready
         for sequence, n in shares(prompts, min(wanted, room)):
+            n = min(n, sequence.n_to_mark)
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
 
@@ -274,6 +283,9 @@ class Scheduler:
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.stop - chunk.start)
             chunk.sequence.n_past = chunk.stop
+            if chunk.sequence.marks and chunk.sequence.marks[0] == chunk.stop:
+                del chunk.sequence.marks[0]
+                self.cache.save(chunk.sequence.seq_id, chunk.stop)
 
     def relieve(self) -> bool:
         """Make room after llama.cpp found none where the accounts saw some.
@@ -310,22 +322,32 @@ class Scheduler:
         """Where most of the text is held by now, and how much more is going to be."""
         if not sequence.cache_prompt:
             return _Source()
-        longest, soon, best = 0, 0, -1
+        longest, soon, best, most = 0, 0, -1, 0
         limit = len(sequence.tokens) - 1  # the last one's logits are needed
         entries = self.cache.entries
         for id, n_same in self.cache.matches(sequence.tokens.view(), sequence.key).items():
             n_same = min(n_same, limit)
+            most = max(most, n_same)
             running = self._running.get(id)
             if running is None:
-                n = min(n_same, entries[id].n_exact)
+                n = self.cache.reachable(id, min(n_same, entries[id].n_exact))
             else:
-                n = min(n_same, running.n_given)
+                n = self.cache.reachable(id, min(n_same, running.n_given))
                 if not running.generating and n < n_same <= running.n_exact:
-                    soon = max(soon, n_same)
+                    soon = max(soon, self._soon(running, n, n_same))
             # A finished text rather than a running one: it may be taken over.
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
-        return _Source(best, longest, max(0, soon - longest)) if longest else _Source(n_soon=soon)
+        return _Source(best, longest, max(0, soon - longest), most)
+
+    def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        """How much of the `n_same` tokens that a waiting text shares with `leader`, who is in its
+        prompt, can be had from it when it has evaluated them; `n` can be had by now."""
+        if not self.cache.needs_checkpoints:
+            return n_same if self.cache.is_cuttable else n
+        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
+            _mark(leader, n_same)
+        return leader.marks[bisect(leader.marks, n_same) - 1] if leader.marks else n
 
     def _find_below(self, sequence: Sequence, source: _Source) -> Found | None:
         """Where more of the text is than in the KV cache, if there is room to fetch it."""
@@ -366,6 +388,10 @@ class Scheduler:
         sequence.slot = slot
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
+            if self.cache.needs_checkpoints:
+                sequence.marks = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+                if source.n_same - sequence.n_past >= MIN_FOLLOW:
+                    _mark(sequence, source.n_same)  # a third text is likely to part here, too
 
     def _to_take(self, sequence: Sequence, source: _Source, slot: int) -> int | None:
         """The finished text that `sequence` goes on with, rather than with a copy of it: it is
@@ -379,7 +405,8 @@ class Scheduler:
             if own is None or entries[own].key != sequence.key:
                 return None
             n_own = self.cache.common_prefix(own, sequence.tokens.view(), sequence.key)
-            better = source.n - min(n_own, entries[own].n_exact) >= MIN_COPY
+            n_own = self.cache.reachable(own, min(n_own, entries[own].n_exact))
+            better = source.n - n_own >= MIN_COPY
             return None if better and not sequence.n_reuse else own
         if sequence.n_reuse:
             if found is None and own is not None and entries[own].key == sequence.key:
@@ -401,7 +428,7 @@ class Scheduler:
             n_held = common_prefix(entry.tokens, text)
             n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
         # The last token is evaluated again: its logits are not kept.
-        n_held = min(n_held, len(text) - 1)
+        n_held = self.cache.reachable(id, min(n_held, len(text) - 1))
         sequence.seq_id = id
         sequence.n_past = n_held if self.cache.cut(id, n_held) else 0
         sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
@@ -462,6 +489,11 @@ class Scheduler:
         """Send the sequence admitted last back to the waiting line; it keeps its text."""
         sequence = next(reversed(self._active.values()))
         self.discard(sequence)
-        sequence.n_past, sequence.n_exact = 0, ALL
+        sequence.n_past, sequence.n_exact, sequence.marks = 0, ALL, []
         self.submit(sequence)
         return sequence
+
+
+def _mark(sequence: Sequence, n: int) -> None:
+    if n not in sequence.marks:
+        insort(sequence.marks, n)

@@ -1,7 +1,7 @@
 """The texts that the scheduler plans for, and how a step is divided among them."""
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.prefix_cache import ALL, Key
 from engine.tokens import TokenBuffer
@@ -16,7 +16,8 @@ class Sequence:
     text, or `n_restored` in a tier below the KV cache. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
     where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share a step or cells.
+    same `key` share a step or cells. `marks` are the positions in the prompt, in order, where
+    checkpoints are to be made.
     """
 
     id: int
@@ -34,11 +35,17 @@ class Sequence:
     slot: int = -1
     seq_id: int = -1
     generating: bool = False
+    marks: list[int] = field(default_factory=list)
 
     @property
     def n_pending(self) -> int:
         """Tokens still to be evaluated; 1 for a sequence that just generates."""
         return len(self.tokens) - self.n_past
+
+    @property
+    def n_to_mark(self) -> int:
+        """Tokens that a chunk may have, for it must not go beyond the next mark."""
+        return (self.marks[0] if self.marks else len(self.tokens)) - self.n_past
 
     @property
     def n_given(self) -> int:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.checkpoints import LAST_MESSAGE, NEAR_END, STEP, State
 from engine.prefix_cache import ALL, Found, Key
 from engine.scheduler import KEY_STEPS, Scheduler
 from engine.sequences import Chunk, Sequence, shares
@@ -28,16 +30,26 @@ class Cell:
 
 class FakeKV:
     """Cells by sequence id and position. `cuttable=False` behaves like a recurrent model's
-    memory. `n_cells` None stands for separate caches.
+    memory, or, with a `window`, like one of which the last `window` tokens (and a few more) are
+    held. `n_cells` None stands for separate caches.
 
     `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
     if it was moved, or computed from such cells.
     """
 
     def __init__(
-        self, n_cells: int | None, n_ctx: int, cuttable: bool = True, shiftable: bool = True
+        self,
+        n_cells: int | None,
+        n_ctx: int,
+        cuttable: bool = True,
+        shiftable: bool = True,
+        window: int = 0,
     ) -> None:
         self.n_cells, self.n_ctx = n_cells, n_ctx
+        self.is_cuttable, self.window = cuttable, window
+        self.lost: dict[int, int] = {}  # how many tokens have left the window
+        self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: what a state is of
+        self.n_rewound = 0
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
         self.cells: dict[int, list[Cell]] = {}
         self.n_copied = 0
@@ -50,12 +62,51 @@ class FakeKV:
         return len({id(cell) for held in self.cells.values() for cell in held})
 
     def remove(self, sequence: int, start: int) -> bool:
-        held = self.cells.get(sequence, [])
-        if not self.cuttable and 0 < start < len(held):
+        if 0 < start < self.first_cut(sequence):
             return False
+        self._cut(sequence, start)
+        return True
+
+    def _cut(self, sequence: int, start: int) -> None:
+        held = self.cells.get(sequence, [])
         for cell in held[start:]:
             cell.owners.discard(sequence)
         self.cells[sequence] = held[:start]
+        if not start:
+            self.lost.pop(sequence, None)
+
+    def first_cut(self, sequence: int) -> int:
+        if self.cuttable:
+            return 0
+        n_held = len(self.cells.get(sequence, []))
+        if not self.window:
+            return n_held
+        lost = self.lost.get(sequence, 0)
+        return min(n_held, lost + self.window) if lost else 0
+
+    def _lose(self, sequence: int) -> None:
+        n_left = len(self.cells[sequence]) - self.window - self.window // 2
+        if self.window and n_left > self.lost.get(sequence, 0):
+            self.lost[sequence] = n_left
+
+    def save(self, sequence: int) -> State | None:
+        assert not self.cuttable, "there is no need for checkpoints"
+        held = self.cells[sequence]
+        number = len(self.saved)
+        self.saved[number] = [cell.token for cell in held], held[0].key
+        return np.array([number], np.uint32).view(np.uint8)
+
+    def rewind(self, sequence: int, n: int, state: State) -> bool:
+        assert len(self.cells.get(sequence, [])) >= n, "cells are missing"
+        tokens, key = self.saved[int(state.view(np.uint32)[0])]
+        held = self.cells[sequence][:n]
+        assert [cell.token for cell in held] == tokens, "the state is of another text"
+        assert {cell.key for cell in held} == {key}, "the state was computed under another key"
+        assert all(cell.exact for cell in held)
+        self._cut(sequence, n)
+        if self.window and n > self.window:
+            self.lost[sequence] = n - self.window
+        self.n_rewound += 1
         return True
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
@@ -71,11 +122,12 @@ class FakeKV:
         self.cells[sequence] = held[:start] + held[stop:]
         return True
 
-    def copy(self, source: int, target: int, n: int) -> bool:
+    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
         held = self.cells[source]
         assert not self.cells.get(target), "the target of a copy holds cells"
         assert 0 < n <= len(held), "more is copied than is held"
-        if not self.cuttable and n < len(held):
+        is_cut = n < self.first_cut(source)
+        if is_cut and state is None:
             return False
         if self.n_cells is None:
             self.cells[target] = [Cell(c.token, c.key, c.exact, {target}) for c in held[:n]]
@@ -83,12 +135,15 @@ class FakeKV:
             for cell in held[:n]:
                 cell.owners.add(target)
             self.cells[target] = held[:n]
+        if lost := self.lost.get(source, 0):
+            self.lost[target] = lost
         self.n_copied += n
-        return True
+        return not is_cut or state is None or self.rewind(target, n, state)
 
     def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
         assert not self.cells.get(sequence)
         self.cells[sequence] = [Cell(token, key, True, {sequence}) for token in tokens]
+        self._lose(sequence)
         self._check_cells()
 
     def evaluate(self, chunks: list[Chunk]) -> None:
@@ -102,6 +157,7 @@ class FakeKV:
             tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
             self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
             assert len(self.cells[id]) <= self.n_ctx
+            self._lose(id)
         self._check_cells()
 
     def _check_cells(self) -> None:
@@ -277,6 +333,74 @@ def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
     (chunk,) = run_step(s, kv)
     assert (again.n_cached, chunk.start) == (0, 0)
     assert kv.text(again.seq_id) == [1, 2, 5]
+
+
+def cached(s: Scheduler, kv: FakeKV, *texts: list[int]) -> list[int]:
+    """How much of each text was held when it came after the others."""
+    found = []
+    for id, text in enumerate(texts, start=s.n_waiting + 1000):
+        one = sequence(id, text)
+        s.submit(one)
+        while not one.generating:
+            run_step(s, kv)
+        run_step(s, kv)
+        s.finish(one)
+        found.append(one.n_cached)
+    return found
+
+
+UNCUTTABLE = [(0, 64), (4, 64), (0, None), (4, None)]
+
+
+@pytest.mark.parametrize(("window", "n_cells"), UNCUTTABLE)
+def test_checkpoints_near_the_end_and_where_texts_part(window: int, n_cells: int | None) -> None:
+    kv = FakeKV(n_cells, 64, cuttable=False, window=window)
+    s = scheduler(kv, n_slots=2, n_checkpoints=4)
+    text = list(range(30))
+    again = 30 - NEAR_END
+    assert cached(s, kv, text) == [0]
+    assert cached(s, kv, text)[0] >= again
+    assert cached(s, kv, *([*text[:20], id, 0, 0, 0, 0] for id in (50, 51, 52))) == [0, 20, 20]
+
+
+def test_without_checkpoints_there_is_only_the_end() -> None:
+    kv = FakeKV(64, 64, cuttable=False)
+    s = scheduler(kv, n_slots=1)
+    text = list(range(20))
+    assert cached(s, kv, text, [*text, 7, 5, 5], text) == [0, 21, 0]
+    assert not kv.saved
+
+
+def test_memory_that_can_be_cut_needs_no_checkpoints() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_checkpoints=8)
+    one = sequence(1, list(range(8)))
+    s.submit(one)
+    assert [c.stop for c in run_step(s, kv)] == [8]
+    assert not kv.saved
+
+
+def test_long_prompts_have_checkpoints_on_their_way() -> None:
+    kv = FakeKV(None, 4 * STEP, cuttable=False)
+    s = scheduler(kv, n_slots=1, n_checkpoints=3, n_batch=1024)
+    n = 3 * STEP + 5
+    assert cached(s, kv, list(range(n))) == [0]
+    (held,) = s.cache.checkpoints.values()
+    assert [c.n for c in held] == [STEP, 2 * STEP, n - NEAR_END]
+    assert len(kv.saved) == 4
+    assert n - NEAR_END - LAST_MESSAGE in [len(tokens) for tokens, _ in kv.saved.values()]
+
+
+def test_followers_in_memory_that_cannot_be_cut() -> None:
+    for window in (0, 4):
+        kv = FakeKV(1024, 128, cuttable=False, window=window)
+        s, texts = together(kv, 8, n_checkpoints=8)
+        n_evaluated = 0
+        while not all(one.generating for one in texts):
+            chunks = run_step(s, kv)
+            n_evaluated += sum(max(0, min(c.stop, c.sequence.n_prompt) - c.start) for c in chunks)
+        assert n_evaluated == 32 + 8 * 4
+        assert [one.n_shared for one in texts] == [0] + 7 * [32]
 
 
 def test_idle_texts_give_way_and_then_the_youngest() -> None:
@@ -660,6 +784,8 @@ class Histories(RuleBasedStateMachine):
         shiftable=st.booleans(),
         shifts=st.booleans(),
         n_more=st.integers(0, 3),
+        window=st.sampled_from([0, 0, 4]),
+        n_checkpoints=st.sampled_from([0, 1, 3]),
         tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
     )
     def begin(
@@ -673,9 +799,12 @@ class Histories(RuleBasedStateMachine):
         shiftable: bool,
         shifts: bool,
         n_more: int,
+        window: int,
+        n_checkpoints: int,
         tier: tuple[int, int] | None,
     ) -> None:
-        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
+        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
+        self.n_checkpoints = n_checkpoints
         self.tier = FakeTier(self.kv, *tier) if tier is not None else None
         self.shifts = shifts
         self.shifted: set[int] = set()
@@ -684,6 +813,7 @@ class Histories(RuleBasedStateMachine):
             n_slots,
             n_batch=n_batch,
             n_sequences=n_slots + n_more,
+            n_checkpoints=n_checkpoints,
             similarity=similarity,
             continuous=continuous,
             tier=self.tier,
@@ -841,6 +971,13 @@ class Histories(RuleBasedStateMachine):
                 assert keys == {entry.key}
             else:
                 assert not held, "cells that nobody knows of"
+        held = self.s.cache.checkpoints
+        assert held.keys() <= claimed.keys() | self.s.cache.entries.keys()
+        assert all(len(each) <= self.n_checkpoints for each in held.values())
+        for id, each in held.items():
+            for checkpoint in each:
+                tokens, _ = self.kv.saved[int(checkpoint.state.view(np.uint32)[0])]
+                assert tokens == self.kv.text(id)[: checkpoint.n]
         labels = [entry.slot for entry in self.s.cache.entries.values() if entry.slot >= 0]
         assert len(labels) == len(set(labels)), "two last texts of one slot"
         if self.kv.n_cells is not None:

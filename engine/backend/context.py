@@ -52,6 +52,7 @@ _POOLING: dict[Pooling | Literal[""], int] = {
     "last": C.LLAMA_POOLING_TYPE_LAST,
     "rank": C.LLAMA_POOLING_TYPE_RANK,
 }
+_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -109,6 +110,7 @@ class Context:
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
         self._unified = unified
         self._window = 0 if options.swa_full else model.n_swa
+        self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
@@ -207,17 +209,74 @@ class Context:
         that have left the window of the last token are given up."""
         if not self._window or position == 0:
             return True
-        first = C.llama_memory_seq_pos_min(self._memory, sequence)
-        return bool(0 <= first <= max(0, position - self._window))
+        return position >= self._first_seen(sequence)
 
-    def copy(self, source: int, target: int, n: int) -> bool:
+    def _first_seen(self, sequence: int) -> int:
+        """The first position whose sliding window is there as a whole. llama.cpp gives cells up
+        from the oldest on, so those that are left have no gaps."""
+        first = int(C.llama_memory_seq_pos_min(self._memory, sequence))
+        if first < 0:  # nothing is left
+            return self.n_ctx
+        return first + self._window if first else 0
+
+    def first_cut(self, sequence: int) -> int:
+        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+        end = int(C.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        if self.model.is_recurrent:
+            return end
+        return min(end, self._first_seen(sequence)) if self._window else 0
+
+    def save(self, sequence: int) -> StateArray | None:
+        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
+        size = C.llama_state_seq_get_size_ext(self._ctx, sequence, _PARTIAL)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data_ext(self._ctx, pointer, size, sequence, _PARTIAL)
+        return state if n == size else None
+
+    def rewind(self, sequence: int, n: int, state: StateArray) -> bool:
+        """Keep only the first `n` tokens of `sequence`; `state` is what `save` returned behind
+        them. False if it can't be done, and `sequence` is empty."""
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        done = (
+            C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
+            and self.remove(sequence, n)
+            and C.llama_memory_seq_pos_max(self._memory, sequence) == n - 1
+        )
+        if not done:
+            self.remove(sequence, 0)
+        return bool(done)
+
+    def copy(self, source: int, target: int, n: int, state: StateArray | None = None) -> bool:
         """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
-        copy of the cells in a unified cache, else with one, before the next decode. False if this
-        kind of memory can't; then `target` is empty still."""
-        if self.model.is_recurrent and n != C.llama_memory_seq_pos_max(self._memory, source) + 1:
+        copy of the cells in a unified cache, else with one, before the next decode. `state` is
+        needed if `source` can't be cut at `n`. False if it can't be done; then `target` is empty
+        still."""
+        if n < self.first_cut(source):
+            if state is None:
+                return False
+        else:
+            state = None
+        if self._unified:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, n)
+        elif self.is_cuttable:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+        elif not self._copy_now(source, target):
             return False
-        C.llama_memory_seq_cp(self._memory, source, target, 0, n if self._unified else -1)
-        if self.remove(target, n):
+        if state is None and not self.remove(target, n):
+            self.remove(target, 0)
+            return False
+        if state is None and self._window and self._unified:
+            # Cells of a window that has moved on are used again, but not shared ones.
+            state = self.save(target)
+        return state is None or self.rewind(target, n, state)
+
+    def _copy_now(self, source: int, target: int) -> bool:
+        """Copy all cells to those of a separate cache. Between these, llama.cpp puts a copy off
+        until the next decode, and would overwrite there what is restored before."""
+        state = self.save_sequence(source)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_set_data(self._ctx, pointer, len(state), target):
             return True
         self.remove(target, 0)
         return False

@@ -293,6 +293,18 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Give sliding-window layers a cache of the full size.",
         ),
     ] = False
+    ctx_checkpoints: Annotated[
+        int,
+        _context(
+            names="--ctx-checkpoints --swa-checkpoints",
+            env="LLAMA_ARG_CTX_CHECKPOINTS",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="Keep so many checkpoints of each text, in host memory, where a model's memory "
+            "can't be cut (recurrent layers, sliding windows); 0: evaluate such texts again.",
+        ),
+    ] = 8
     cache_prompt: Annotated[
         bool,
         _context(
