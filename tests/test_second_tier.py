@@ -23,7 +23,7 @@ from engine.prefix_cache import Key
 from engine.protocol import Finished
 from engine.second_tier import MIN_TOKENS, SecondTier
 from engine.tokens import TokenArray
-from tests.test_core import EXACT, GREEDY, play
+from tests.playing import EXACT, GREEDY, play
 
 PROMPTS = [f"def function_{i}(self):\n" + f"    self.value_{i} += {i}\n" * 20 for i in range(3)]
 N_CTX = 512  # cells: enough for one of the prompts, not for two
