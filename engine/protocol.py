@@ -401,3 +401,38 @@ def frame(message: ToEngine | ToServer) -> bytes:
     """One message, ready to be written."""
     body = _encoder.encode(message)
     return HEADER.pack(len(body)) + body
+
+
+class FrameError(ValueError):
+    """What was read is no sequence of frames."""
+
+
+class Frames:
+    """Cuts what comes from an engine process, in pieces of any length, into messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()  # the beginning of a frame
+        self._wanted = HEADER.size  # bytes of it to go on with
+
+    def feed(self, data: bytes) -> list[ToServer]:
+        """The messages that end in `data`. Raises FrameError and msgspec.MsgspecError."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return []
+            data = bytes(self._rest)
+        view, size, start = memoryview(data), len(data), 0
+        messages: list[ToServer] = []
+        self._wanted = HEADER.size
+        while size - start >= HEADER.size:
+            (length,) = HEADER.unpack_from(data, start)
+            if length > MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes")
+            stop = start + HEADER.size + length
+            if stop > size:
+                self._wanted = HEADER.size + length
+                break
+            messages.append(to_server_decoder.decode(view[start + HEADER.size : stop]))
+            start = stop
+        self._rest = bytearray(view[start:])
+        return messages

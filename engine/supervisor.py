@@ -15,8 +15,8 @@ from engine.client import EngineClient
 from engine.errors import ErrorInfo, unavailable
 from engine.options import Options
 from engine.protocol import (
-    HEADER,
-    MAX_FRAME,
+    FrameError,
+    Frames,
     Heartbeat,
     Load,
     LoadFailed,
@@ -24,20 +24,21 @@ from engine.protocol import (
     Progress,
     Ready,
     SetAdapters,
+    Step,
     ToServer,
     frame,
-    to_server_decoder,
 )
 
 log = logging.getLogger("engine.supervisor")
 
 State = Literal["loading", "ready", "restarting", "failed", "stopped"]
 
-HEARTBEAT_TIMEOUT = 30.0  # s without any message: the process is stuck
+HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 GRACE = 1.0  # s from the end of its output to the end of the process
 STOP_TIMEOUT = 6.0  # s for the last step, then the process is killed
 RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
 BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # s before the n-th restart in a row
+READ_SIZE = 1 << 18  # bytes
 STABLE_SECONDS = 60.0  # after this time in service, the count of restarts begins anew
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
@@ -62,6 +63,7 @@ class Supervisor:
         self._client: EngineClient | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
+        self._ready_at: float | None = None  # of the present process
         self._changed = asyncio.Condition()
 
     @property
@@ -158,45 +160,53 @@ class Supervisor:
             process.stdin.close()
         else:
             process.stdin.write(frame(Load(self._options)))
-        ready_at: float | None = None
+        self._ready_at = None
         try:
-            while (message := await self._receive(process.stdout)) is not None:
-                match message:
-                    case Heartbeat():
-                        pass
-                    case Progress(fraction=fraction):
-                        self.progress = fraction
-                    case Ready(info=info):
-                        ready_at = time.monotonic()
-                        self.info, self.progress, self.failure = info, 1.0, ""
-                        self._client = EngineClient(process.stdin, info)
-                        if self.adapter_scales is not None:  # nobody waits for the answer
-                            process.stdin.write(frame(SetAdapters(0, self.adapter_scales)))
-                        await self._set_state("ready")
-                    case LoadFailed(message=text):
-                        self.failure = text
-                    case _ if self._client is not None:
-                        self._client.dispatch(message)
+            await self._listen(process.stdout, process.stdin)
         finally:
-            await self._bury(process, ready_at is not None)
-        return ready_at
+            await self._bury(process, self._ready_at is not None)
+        return self._ready_at
 
-    async def _receive(self, stream: asyncio.StreamReader) -> ToServer | None:
-        """The next message; None when the process is dead or stuck."""
+    async def _listen(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Take the messages of the process, until it is dead or stuck."""
+        frames, loop = Frames(), asyncio.get_running_loop()
+        renewed = loop.time()
         try:
-            async with asyncio.timeout(HEARTBEAT_TIMEOUT):
-                (length,) = HEADER.unpack(await stream.readexactly(HEADER.size))
-                if length > MAX_FRAME:
-                    raise EOFError
-                message: ToServer = to_server_decoder.decode(await stream.readexactly(length))
-                return message
+            async with asyncio.timeout(HEARTBEAT_TIMEOUT) as watchdog:
+                while data := await source.read(READ_SIZE):
+                    # Not for every message: a new timer takes longer than a message.
+                    if (now := loop.time()) - renewed > HEARTBEAT_TIMEOUT / 16:
+                        renewed = now
+                        watchdog.reschedule(now + HEARTBEAT_TIMEOUT)
+                    for message in frames.feed(data):
+                        if isinstance(message, Step) and self._client is not None:
+                            self._client.dispatch(message)  # nearly always
+                        else:
+                            await self._take(message, sink)
         except TimeoutError:
             log.error("the engine process gives no sign of life and is replaced")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, FrameError) as error:
             log.error("the engine process sends nonsense and is replaced: %s", error)
-        except (EOFError, ConnectionError):
+        except ConnectionError:
             pass
-        return None
+
+    async def _take(self, message: ToServer, sink: asyncio.StreamWriter) -> None:
+        match message:
+            case Heartbeat():
+                pass
+            case Progress(fraction=fraction):
+                self.progress = fraction
+            case Ready(info=info):
+                self._ready_at = time.monotonic()
+                self.info, self.progress, self.failure = info, 1.0, ""
+                self._client = EngineClient(sink, info)
+                if self.adapter_scales is not None:  # nobody waits for the answer
+                    sink.write(frame(SetAdapters(0, self.adapter_scales)))
+                await self._set_state("ready")
+            case LoadFailed(message=text):
+                self.failure = text
+            case _ if self._client is not None:
+                self._client.dispatch(message)
 
     async def _bury(self, process: asyncio.subprocess.Process, was_ready: bool) -> None:
         if not self._stopped():
