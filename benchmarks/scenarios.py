@@ -136,6 +136,7 @@ async def schema(server: Server, sizes: Sizes, seed: int) -> Metrics:
                 "stream": True,
                 "stream_options": {"include_usage": True},
                 "response_format": {"type": "json_object", "schema": SCHEMA},
+                "chat_template_kwargs": {"enable_thinking": False},
             }
             for i in range(n)
         ]

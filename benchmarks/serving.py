@@ -178,9 +178,9 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
     view = Table(title=title, caption="x: how many times better specllama is; below 1 it is worse")
     view.add_column("", no_wrap=True)
     for name in results:
-        view.add_column(name, justify="right")
+        view.add_column(name, justify="right", no_wrap=True)
     for name in others:
-        view.add_column(f"x {name}", justify="right", style="bold")
+        view.add_column(f"x {name}", justify="right", style="bold", no_wrap=True)
     every = [turn for rounds in results.values() for turn in rounds]
     metrics = dict.fromkeys(metric for turn in every for metric in turn)
     for metric in metrics:
