@@ -111,6 +111,10 @@ class CallParser:
         except (NotACallError, JsonError):
             whole = False
             if not call.has_arguments or not call.name:
+                if reader.cut_off:
+                    reader.release()
+                    reader.drop()
+                    return True
                 reader.rewind(place)
                 return False
         reader.release()
