@@ -41,3 +41,9 @@ def bench(session: nox.Session) -> None:
 def bench_constrained(session: nox.Session) -> None:
     """Constrained output beside unconstrained output (a minute)."""
     session.run("python", "-m", "benchmarks.constrained", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """20,000 random requests, many of them cut short; nothing may be left of them (minutes)."""
+    session.run("pytest", "contract_tests/test_soak.py", "-s", "--soak", "20000", *session.posargs)

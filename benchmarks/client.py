@@ -146,7 +146,7 @@ def _count(result: Stream, arrivals: list[tuple[float, bytes]], max_tokens: int)
             raise ClientError(f"the stream ended with an error: {event['error']}")
         for choice in event.get("choices") or []:
             finish_reason = choice.get("finish_reason") or finish_reason
-            if choice.get("text"):
+            if choice.get("text") or (choice.get("delta") or {}).get("content"):
                 result.token_times.append(at)
         if usage := event.get("usage"):
             n_reported = usage["completion_tokens"]

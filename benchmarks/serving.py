@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.client import ClientError, Connection, Stream
+from benchmarks.scenarios import SCENARIOS, SMALL, Metrics, Sizes, completion, words
 from benchmarks.servers import PEER, Server, peer_command, running, specllama_command, started
 from engine.embedded import model_path
 from engine.embedded.build import ensure
@@ -32,17 +32,10 @@ MODELS: dict[str, Callable[[], Path]] = {
     "bench-100m": lambda: ensure("bench-100m"),
 }
 STREAMS = (1, 4, 8)
-WORDS = (
-    *("river", "stone", "light", "engine", "paper", "window", "garden", "number", "simple"),
-    *("morning", "letter", "music", "answer", "yellow", "table", "winter", "bridge", "market"),
-    *("silver", "pocket", "forest", "history", "signal", "corner", "animal", "summer", "mirror"),
-)
+BASICS = "basics"
 WARM_UP_SEED = 100_000  # of no round
 IDLE_SHARE = 0.05
 """More of one processor than this, used by a server that is not its turn, is reported."""
-
-Metrics = dict[str, float]
-"""Name to value. Names end with their unit; "/s" means that more is better."""
 
 
 @dataclass(frozen=True)
@@ -53,36 +46,32 @@ class Plan:
     max_tokens: dict[int, int]
     prompt_words: int
     request_seconds: float
+    sizes: Sizes
 
 
-FULL = Plan(rounds=5, max_tokens={1: 256, 4: 128, 8: 96}, prompt_words=60, request_seconds=2.0)
-QUICK = Plan(rounds=1, max_tokens={1: 24, 4: 12, 8: 8}, prompt_words=10, request_seconds=0.2)
-
-
-def completion(server: Server, n_words: int, max_tokens: int, seed: int) -> dict[str, object]:
-    """A request of which no part is in any server's prompt cache: every seed its own words."""
-    words = random.Random(seed).choices(WORDS, k=n_words)
-    return {
-        "model": server.model,
-        "prompt": " ".join(words),
-        "max_tokens": max_tokens,
-        "seed": seed,
-        "temperature": 0.8,
-        "top_k": 40,
-        "top_p": 0.95,
-        "min_p": 0.05,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+FULL = Plan(
+    rounds=5,
+    max_tokens={1: 256, 4: 128, 8: 96},
+    prompt_words=60,
+    request_seconds=2.0,
+    sizes=Sizes(),
+)
+QUICK = Plan(
+    rounds=1,
+    max_tokens={1: 24, 4: 12, 8: 8},
+    prompt_words=10,
+    request_seconds=0.2,
+    sizes=SMALL,
+)
 
 
 async def measure_streams(server: Server, n_streams: int, plan: Plan, seed: int) -> Metrics:
     """All streams start at once; the last one to end ends the measurement."""
 
     async def one(index: int) -> Stream:
-        request = completion(
-            server, plan.prompt_words, plan.max_tokens[n_streams], seed * 1000 + index
-        )
+        number = seed * 1000 + index
+        prompt = words(number, plan.prompt_words)
+        request = completion(server, prompt, plan.max_tokens[n_streams], number)
         async with Connection(server.url) as connection:
             return await connection.stream("/v1/completions", request)
 
@@ -125,8 +114,19 @@ async def measure_requests(
     return {f"{label}: median ms": alone, f"{label}: requests/s": sum(counts) / elapsed}
 
 
-async def measure(server: Server, plan: Plan, seed: int) -> Metrics:
+async def measure(server: Server, plan: Plan, seed: int, wanted: Collection[str]) -> Metrics:
     """One turn of one server."""
+    metrics: Metrics = {}
+    for number, (name, scenario) in enumerate(SCENARIOS.items()):
+        if name in wanted:
+            metrics |= await scenario(server, plan.sizes, 10_000 * (seed + 1) + 1000 * number)
+    if BASICS in wanted:
+        metrics |= await measure_basics(server, plan, seed)
+    return metrics
+
+
+async def measure_basics(server: Server, plan: Plan, seed: int) -> Metrics:
+    """Streams alone and together, and requests that generate nothing."""
     metrics: Metrics = {}
     for n_streams in STREAMS:
         metrics |= await measure_streams(server, n_streams, plan, seed * 10 + n_streams)
@@ -140,16 +140,18 @@ async def measure(server: Server, plan: Plan, seed: int) -> Metrics:
     return metrics
 
 
-def warm_up(server: Server) -> None:
+def warm_up(server: Server, wanted: Collection[str]) -> None:
     """The first requests of a process pay for imports and for memory that is touched first."""
-    asyncio.run(measure(server, QUICK, seed=WARM_UP_SEED))
+    asyncio.run(measure(server, QUICK, WARM_UP_SEED, wanted))
 
 
-def run_rounds(servers: list[Server], plan: Plan, console: Console) -> dict[str, list[Metrics]]:
+def run_rounds(
+    servers: list[Server], plan: Plan, console: Console, wanted: Collection[str]
+) -> dict[str, list[Metrics]]:
     """The metrics of every round, by server."""
     results: dict[str, list[Metrics]] = defaultdict(list)
     for server in servers:
-        warm_up(server)
+        warm_up(server, wanted)
     for number in range(plan.rounds):
         # Every other round goes backwards: nobody always follows the same one.
         for server in servers if number % 2 == 0 else reversed(servers):
@@ -157,7 +159,7 @@ def run_rounds(servers: list[Server], plan: Plan, console: Console) -> dict[str,
             others = [other for other in servers if other is not server]
             before = [other.cpu_seconds() for other in others]
             started_at = time.perf_counter()
-            results[server.name].append(asyncio.run(measure(server, plan, seed=number)))
+            results[server.name].append(asyncio.run(measure(server, plan, number, wanted)))
             elapsed = time.perf_counter() - started_at
             for other, used_before in zip(others, before, strict=True):
                 used = other.cpu_seconds()
@@ -179,7 +181,8 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
         view.add_column(name, justify="right")
     for name in others:
         view.add_column(f"x {name}", justify="right", style="bold")
-    metrics = dict.fromkeys(metric for rounds in results.values() for metric in rounds[0])
+    every = [turn for rounds in results.values() for turn in rounds]
+    metrics = dict.fromkeys(metric for turn in every for metric in turn)
     for metric in metrics:
         values = {name: [r[metric] for r in results[name] if metric in r] for name in results}
         row = [f"{statistics.median(v):,.2f}" if v else "-" for v in values.values()]
@@ -213,7 +216,7 @@ def main() -> int:
                     for who, command in commands
                 ]
                 servers += [running(who, url) for who, url in arguments.server]
-                collected[name] = run_rounds(servers, plan, console)
+                collected[name] = run_rounds(servers, plan, console, arguments.scenario)
             console.print(table(f"{name} ({path.stat().st_size / 1e6:.0f} MB)", collected[name]))
     except ClientError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -251,6 +254,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME=URL",
         help="also measure a server that is running already, with the same model",
     )
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        choices=[BASICS, *SCENARIOS],
+        help="what to measure; may be repeated (default: everything)",
+    )
     parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
     parser.add_argument(
         "--threads",
@@ -265,6 +274,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     arguments = parser.parse_args()
     arguments.model = arguments.model or list(MODELS)
+    arguments.scenario = arguments.scenario or [BASICS, *SCENARIOS]
     return arguments
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 # A failing assertion in these has to show its values, as one in a test does.
-for _module in ("bodies", "checks", "contract", "events", "server"):
+for _module in ("bodies", "chat", "checks", "contract", "events", "server"):
     pytest.register_assert_rewrite(f"contract_tests.{_module}")
 
 from contract_tests import fuzzing  # noqa: E402  # behind the registration, or it is too late
@@ -25,10 +25,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--base-url", help="test the server at this URL instead of starting one")
     group.addoption("--api-key", help="its API key, if it wants one")
     group.addoption(
+        "--all-families",
+        action="store_true",
+        help="test the tool calls of all families of chat templates, not only the most different",
+    )
+    group.addoption(
         "--max-examples",
         type=int,
         default=fuzzing.settings.max_examples,
         help="generated requests per operation and mode (default: %(default)s)",
+    )
+    group.addoption(
+        "--soak",
+        type=int,
+        default=2000,
+        help="requests that test_soak.py sends (default: %(default)s)",
     )
 
 

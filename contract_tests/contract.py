@@ -141,16 +141,3 @@ def streaming() -> Iterator[lint.Operation]:
     for operation in operations().values():
         if lint.EVENT_STREAM in operation.definition["responses"]["200"].get("content", {}):
             yield operation
-
-
-def is_served(name: str, field: str) -> bool:
-    """Whether a request field of the operation `name` is more than described: a version that
-    refuses it with 501 says so with `x-supported-values`."""
-    body = operations()[name].definition["requestBody"]["content"][JSON]["schema"]
-    pending = [body]
-    while pending:
-        schema = pending.pop()
-        if field in schema.get("properties", {}):
-            return "x-supported-values" not in schema["properties"][field]
-        pending += schema.get("allOf", ())
-    raise AssertionError(f"{name} has no field {field}")

@@ -95,9 +95,11 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
-                # Items that don't fit together; tools that are none of ours.
+                # Messages and items that don't fit together; media; tools that are none of ours.
                 {
                     "include-operation-id": [
+                        "count_chat_tokens",
+                        "count_chat_tokens_unversioned",
                         "count_response_tokens",
                         "count_response_tokens_unversioned",
                     ],

@@ -1,7 +1,6 @@
 """Conversations and tools that nobody should send. Each gets the right answer or the documented
 error, and the server goes on as if nothing had been."""
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,28 +11,25 @@ import pytest
 
 from contract_tests import contract
 from contract_tests.bodies import GENERATING, MESSAGES, body, path
+from contract_tests.chat import (
+    NAME,
+    PATH,
+    SWITCH,
+    Answer,
+    answer_of,
+    answers,
+    asking,
+    both,
+    call,
+    check_calls,
+    named,
+    result,
+    tool,
+)
 from contract_tests.conftest import Start
 from contract_tests.server import OwnServer, Server
 
-NAME = "create_chat_completion"
-PATH = path(NAME)
 CHAT = [name for name in GENERATING if "chat" in name]
-needs_tools = pytest.mark.skipif(
-    not contract.is_served(NAME, "tools"), reason="this version calls no tools"
-)
-needs_limits = pytest.mark.skipif(
-    importlib.util.find_spec("engine.chat.renderer") is None,
-    reason="this version renders templates without limits",
-)
-
-SWITCH = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}, "room": {"enum": ["hall", "attic"]}},
-    "required": ["on", "room"],
-    "additionalProperties": False,
-}
-N_TOKENS = 300
-"""More than a call with arguments by `SWITCH` can have."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,37 +39,6 @@ def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
         server: Server = request.getfixturevalue("server")
         server.wait_until_idle()
         assert server.get("/health").json() == {"status": "ok"}
-
-
-def tool(name: str = "switch", parameters: Any = SWITCH, **more: Any) -> dict[str, Any]:
-    function = {"name": name, "description": "Lamps.", "parameters": parameters, **more}
-    return {"type": "function", "function": function}
-
-
-def call(id: str = "call00000", name: str = "switch", arguments: Any = "{}") -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def result(id: str = "call00000", content: Any = "done") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": id, "content": content}
-
-
-def asking(**changes: Any) -> dict[str, Any]:
-    """A request that has to be answered with a call."""
-    request = {"tools": [tool()], "tool_choice": "required", "temperature": 0, **changes}
-    return body(NAME, max_tokens=N_TOKENS, **request)
-
-
-def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:
-    """The answers to `request`, plain and streamed, which have one of `statuses`; each is the
-    documents of a stream, or a list of one."""
-    found = []
-    for stream in (False, True):
-        response = server.post(PATH, {**request, "stream": stream})
-        assert response.status_code in statuses, response.text[:500]
-        document = contract.check(response, response.status_code)
-        found.append(document if isinstance(document, list) else [document])
-    return found
 
 
 def refused(server: Server, request: dict[str, Any], *words: str) -> None:
@@ -87,51 +52,11 @@ def right_or_refused(server: Server, request: dict[str, Any]) -> None:
     both(server, request, 200, 400, 501)
 
 
-def calls_of(documents: list[Any]) -> list[tuple[str, Any]]:
-    """(name, arguments) of the calls in one answer, whole or in chunks."""
-    calls: dict[int, list[str]] = {}
-    for document in documents:
-        for choice in document["choices"]:
-            message = choice.get("message") or choice.get("delta")
-            for at, each in enumerate(message.get("tool_calls") or ()):
-                entry = calls.setdefault(each.get("index", at), ["", ""])
-                entry[0] += each["function"].get("name", "")
-                entry[1] += each["function"].get("arguments", "")
-    return [(name, json.loads(arguments)) for name, arguments in calls.values()]
-
-
-def content_of(documents: list[Any]) -> str:
-    return "".join(
-        (choice.get("message") or choice.get("delta")).get("content") or ""
-        for document in documents
-        for choice in document["choices"]
-    )
-
-
-def reason_of(documents: list[Any]) -> str:
-    [reason] = [
-        choice["finish_reason"]
-        for document in documents
-        for choice in document["choices"]
-        if choice["finish_reason"]
-    ]
-    return str(reason)
-
-
-def called(server: Server, request: dict[str, Any]) -> list[list[tuple[str, Any]]]:
-    """The calls in the answers, which have ended by themselves and whose arguments are valid."""
-    schemas = {
-        each["function"]["name"]: each["function"].get("parameters") for each in request["tools"]
-    }
-    found = []
-    for documents in both(server, request, 200):
-        assert reason_of(documents) == "tool_calls"
-        calls = calls_of(documents)
-        assert calls
-        for name, arguments in calls:
-            assert name in schemas
-            jsonschema_rs.validate(schemas[name] or {"type": "object"}, arguments)
-        found.append(calls)
+def called(server: Server, request: dict[str, Any]) -> list[Answer]:
+    """The answers, which are calls with valid arguments and have ended by themselves."""
+    found = answers(server, request)
+    for answer in found:
+        check_calls(answer, request["tools"])
     return found
 
 
@@ -210,7 +135,7 @@ def test_a_thousand_messages(server: Server, own_server: Start) -> None:
         n_tokens = document["error"]["n_prompt_tokens"]
     roomy = own_server("-c", str(n_tokens + 100), "-np", "1")
     for documents in both(roomy, request, 200):
-        assert reason_of(documents) in ("stop", "length")
+        assert answer_of(documents).reason in ("stop", "length")
 
 
 MEDIA: list[dict[str, Any]] = [
@@ -284,19 +209,30 @@ def test_what_is_no_tool(tools: Any, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", ["", "any", "switch", 1, [], {}, {"type": "function"}, {"name": "switch"}], ids=str
+    "choice",
+    [
+        *("", "any", "switch", 1, [], {}, {"type": "function"}, {"name": "switch"}),
+        {"type": "custom", "custom": {"name": "switch"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["switch"]}},
+        {"type": "allowed_tools", "mode": "auto", "tools": [named()]},
+    ],
+    ids=str,
 )
 def test_what_is_no_choice(choice: Any, server: Server) -> None:
     refused(server, body(NAME, tools=[tool()], tool_choice=choice), "tool_choice")
 
 
-@needs_tools
 def test_tools_that_contradict_each_other(server: Server) -> None:
     refused(server, asking(tools=[tool(), tool()]), "tools[1]", "switch")
     refused(server, asking(tools=[]), "tool_choice")
     refused(server, asking(tools=None), "tool_choice")
-    other = {"type": "function", "function": {"name": "other"}}
-    refused(server, asking(tool_choice=other), "tool_choice", "other")
+    refused(server, asking(tool_choice=named("other")), "tool_choice", "other")
+    allowed = {"mode": "auto", "tools": [named(), named("other")]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    refused(server, asking(tool_choice=choice), "tool_choice", "other")
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+    refused(server, asking(tool_choice=choice), "tool_choice")
 
 
 INVALID: list[dict[str, Any]] = [
@@ -315,7 +251,6 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", INVALID, ids=lambda parameters: str(parameters)[:70])
 def test_schemas_that_nothing_can_follow(parameters: dict[str, Any], server: Server) -> None:
     refused(server, asking(tools=[tool(parameters=parameters)]))
@@ -331,16 +266,14 @@ CYCLIC: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", CYCLIC, ids=lambda parameters: str(parameters)[:70])
 def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> None:
     """They can't be followed by anything finite: refused, or cut off by the limit of tokens."""
     for documents in both(server, asking(tools=[tool(parameters=parameters)]), 200, 400):
         if "error" not in documents[0]:
-            assert reason_of(documents) == "length"
+            assert answer_of(documents).reason == "length"
 
 
-@needs_tools
 def test_a_schema_that_contains_itself(server: Server) -> None:
     """What can end is followed."""
     tree = {
@@ -350,9 +283,9 @@ def test_a_schema_that_contains_itself(server: Server) -> None:
         "additionalProperties": False,
     }
     for documents in both(server, asking(tools=[tool(parameters=tree)]), 200, 400):
-        if "error" not in documents[0] and reason_of(documents) == "tool_calls":
-            for _, arguments in calls_of(documents):
-                jsonschema_rs.validate(tree, arguments)
+        if "error" not in documents[0] and answer_of(documents).reason == "tool_calls":
+            for _, arguments in answer_of(documents).calls:
+                jsonschema_rs.validate(tree, json.loads(arguments))
 
 
 MEGABYTE = 1 << 20
@@ -363,14 +296,12 @@ LARGE: list[dict[str, Any]] = [
 ]
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", LARGE, ids=["description", "properties", "enum"])
 def test_a_schema_of_a_megabyte(parameters: dict[str, Any], server: Server) -> None:
     for [document] in both(server, asking(tools=[tool(parameters=parameters)]), 400):
         assert document["error"]["message"]
 
 
-@needs_tools
 def test_a_schema_that_is_nested_deeply(server: Server) -> None:
     for depth in (30, 300):
         schema: dict[str, Any] = {"type": "boolean"}
@@ -379,17 +310,14 @@ def test_a_schema_that_is_nested_deeply(server: Server) -> None:
         right_or_refused(server, asking(tools=[tool(parameters=schema)]))
 
 
-@needs_tools
 def test_many_tools(own_server: Start) -> None:
     server = own_server("-c", "24576", "-np", "1")
     tools = [tool(f"switch_{n}") for n in range(128)]
-    named = {"type": "function", "function": {"name": "switch_77"}}
-    for calls in called(server, asking(tools=tools, tool_choice=named)):
-        assert {name for name, _ in calls} == {"switch_77"}
+    for answer in called(server, asking(tools=tools, tool_choice=named("switch_77"))):
+        assert {name for name, _ in answer.calls} == {"switch_77"}
     called(server, asking(tools=tools))
 
 
-@needs_tools
 @pytest.mark.parametrize(
     "name",
     ['a"b', "a\\b", "a b", "</tool_call>", "\n", "\U0001f999", "{{ 1 }}", "a" * 1024, "null"],
@@ -399,13 +327,11 @@ def test_odd_names_of_tools(name: str, server: Server) -> None:
     right_or_refused(server, asking(tools=[tool(name)]))
 
 
-@needs_tools
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}], ids=str)
 def test_tools_without_parameters(parameters: Any, server: Server) -> None:
     right_or_refused(server, asking(tools=[tool(parameters=parameters)]))
 
 
-@needs_tools
 @pytest.mark.parametrize("choice", ["none", "auto", "required", None])
 def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) -> None:
     """Whatever comes, comes in one of the forms that were asked for."""
@@ -420,18 +346,14 @@ def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) 
     for documents in both(server, request, 200, 400):
         if "error" in documents[0]:
             continue
-        calls, reason = calls_of(documents), reason_of(documents)
-        for _, arguments in calls:
-            jsonschema_rs.validate(SWITCH, arguments)
-        if choice == "none":
-            assert not calls
-        if choice == "required":
-            assert calls
-        if not calls and reason == "stop":
-            jsonschema_rs.validate(answer, json.loads(content_of(documents)))
+        given = answer_of(documents)
+        if given.calls:
+            check_calls(given, request["tools"])
+        assert choice is None or choice == "auto" or bool(given.calls) == (choice == "required")
+        if given.reason == "stop":
+            jsonschema_rs.validate(answer, json.loads(given.content))
 
 
-@needs_tools
 def test_a_client_that_leaves_in_the_middle_of_a_call(server: Server) -> None:
     endless = {
         "type": "object",
@@ -485,8 +407,8 @@ def choosy(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> Ow
         ("zero", "zero"),
         ("escape", "unsafe"),
         ("change", "append"),
-        pytest.param("endless", "", marks=needs_limits),
-        pytest.param("huge", "", marks=needs_limits),
+        ("endless", ""),
+        ("huge", ""),
     ],
 )
 def test_a_template_that_fails(said: str, word: str, choosy: OwnServer) -> None:

@@ -88,6 +88,8 @@ VOLATILE = {
     "prompt_per_second", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
     "request_id", "input_tokens", "cache_read_input_tokens",
     "tokens_cached", "cached_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
+    "n_prompt_tokens_shared",
+    "n_prompt_tokens_restored",
     "created_at", "completed_at", "item_id", "cache_write_tokens",
 }  # fmt: skip
 """What differs from one answer to the next."""

@@ -19,6 +19,8 @@ MODEL = "any"
 PATH = "/v1/messages"
 OPTIONS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 SEED = {"seed": 1}
+UNTHINKING: Any = {"type": "disabled"}
+"""What a model without training would think has no end; a form or a call that is forced has one."""
 TOOL = {
     "name": "set_light",
     "description": "Switches a light.",
@@ -186,14 +188,11 @@ def test_structured_output(client: Anthropic) -> None:
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "schema": schema}
-    message = client.messages.create(
-        model=MODEL, messages=MESSAGES, max_tokens=64, output_config={"format": form}
-    )
+    options = {**OPTIONS, "max_tokens": 128, "thinking": UNTHINKING}
+    message = client.messages.create(**options, output_config={"format": form})
     assert message.stop_reason == "end_turn"
     assert json.loads(text_of(message)).keys() == {"ok", "size"}
-    older = client.messages.create(
-        model=MODEL, messages=MESSAGES, max_tokens=64, extra_body={"output_format": form}
-    )
+    older = client.messages.create(**options, extra_body={"output_format": form})
     assert json.loads(text_of(older)).keys() == {"ok", "size"}
 
 
@@ -207,15 +206,13 @@ def test_a_prompt_without_an_answer(client: Anthropic) -> None:
 # ---- tools -----------------------------------------------------------------------------------
 
 
-needs_calls = pytest.mark.skipif(
-    not contract.is_served("create_chat_completion", "tools"), reason="there are no calls yet"
-)
 CALLING: dict[str, Any] = {
     "model": MODEL,
     "messages": [{"role": "user", "content": "Light in the kitchen, please."}],
     "tools": [TOOL],
     "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
     "max_tokens": 256,
+    "thinking": UNTHINKING,
 }
 
 
@@ -225,7 +222,6 @@ def check_call(block: Any) -> None:
     assert not list(lint.errors(TOOL["input_schema"], block.input))
 
 
-@needs_calls
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": TOOL["name"]}])
 def test_a_forced_call(client: Anthropic, choice: Any) -> None:
     options = {**CALLING, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
@@ -235,7 +231,6 @@ def test_a_forced_call(client: Anthropic, choice: Any) -> None:
     check_call(call)
 
 
-@needs_calls
 def test_a_streamed_call(server: Server, client: Anthropic) -> None:
     with client.messages.stream(**CALLING, extra_body=SEED) as stream:
         partial = [event.partial_json for event in stream if event.type == "input_json"]
@@ -247,7 +242,6 @@ def test_a_streamed_call(server: Server, client: Anthropic) -> None:
     check_order(server.events(PATH, CALLING))
 
 
-@needs_calls
 def test_no_call(client: Anthropic) -> None:
     options = {**CALLING, "tool_choice": {"type": "none"}, "max_tokens": 16}
     message = client.messages.create(**options)
@@ -255,7 +249,6 @@ def test_no_call(client: Anthropic) -> None:
     assert message.stop_reason != "tool_use"
 
 
-@needs_calls
 def test_an_agent_loop(client: Anthropic) -> None:
     conversation: list[Any] = list(CALLING["messages"])
     n = 0
@@ -277,7 +270,6 @@ def test_an_agent_loop(client: Anthropic) -> None:
     assert client.messages.create(**last).stop_reason in ("end_turn", "max_tokens")
 
 
-@needs_calls
 def test_the_client_s_own_tool_runner(client: Anthropic) -> None:
     switched: list[bool] = []
 

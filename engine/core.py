@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from engine.adapters import LoraScales, key_of
+from engine.adapters import LoraScales
 from engine.backend import (
+    MAX_SEQUENCES,
     BackendError,
     Context,
     Model,
@@ -19,14 +20,16 @@ from engine.backend import (
     OutOfCellsError,
     Sampler,
 )
+from engine.budget import PrefillBudget
 from engine.constraints import Compiler, ConstraintError
-from engine.detokenizer import IndentLimit, TextStream
+from engine.disk_cache import DiskCache
 from engine.errors import ErrorInfo, invalid_request
 from engine.gbnf import GrammarError
+from engine.host_cache import HostCache
 from engine.infill import Room
-from engine.lazy import Guide
 from engine.model_info import model_info
 from engine.options import Options
+from engine.origin import Identity
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.prefix_cache import Key
 from engine.probabilities import ProbabilityLog
@@ -39,133 +42,37 @@ from engine.protocol import (
     Finished,
     Infill,
     ModelInfo,
-    PromptProgress,
     SlotState,
-    StopType,
     Submit,
-    Timings,
 )
-from engine.scheduler import Chunk, Scheduler, Sequence
+from engine.request import Request
+from engine.sampling_pool import SamplingPool
+from engine.scheduler import Scheduler
+from engine.second_tier import SecondTier
+from engine.sequences import Chunk
 from engine.shifting import context_shift
 from engine.stats import Stats
-from engine.tokens import TokenArray, TokenBuffer
+from engine.tokens import TokenArray
+
+CACHED_SEQUENCES = 16
+"""Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
+
+MAX_STALL = 0.5
+"""Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
+FETCH_SECONDS = 0.02
+"""How long a step without work waits for a file at the most: messages are taken in between."""
+SAVING_SECONDS = 3.0
+"""For saving texts to files at the end: the server waits a little longer for the process."""
 
 
-class Request:
-    """One generation: its sequence for the scheduler, its sampler, its text so far."""
-
-    def __init__(
-        self,
-        submit: Submit,
-        tokens: TokenArray,
-        params: GenerationParams,
-        sampler: Sampler,
-        prompt: str,
-        probs: ProbabilityLog | None = None,
-    ) -> None:
-        self.id = submit.id
-        self.confirm = submit.confirm
-        self.params = params
-        self.prompt = prompt
-        self.sequence = Sequence(
-            id=submit.id,
-            tokens=TokenBuffer(tokens),
-            n_prompt=len(tokens),
-            id_slot=params.id_slot,
-            cache_prompt=params.cache_prompt,
-            n_reuse=params.n_cache_reuse,
-            key=key_of(params.lora),
-        )
-        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
-        self.sampler = sampler
-        self.constraint: Guide | None = None
-        self.shown: frozenset[int] = frozenset()  # control tokens that are text for it
-        self.stream = TextStream(params.stop)
-        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
-        self.probs = probs  # None: not wanted
-        self.pending_text: list[str] = []  # decoded, not sent yet
-        self.n_sent = 0  # generated tokens that events have carried
-        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
-        self.n_decoded = 0
-        self.has_new_line = False
-        self.stop_type: StopType = "none"
-        self.truncated = False
-        self.slot = -1  # also after the end
-        self.arrived = 0.0  # s
-        self.started = 0.0  # s; admission to a slot
-        self.first_token = 0.0
-        self.last_token = 0.0
-
-    @property
-    def n_remain(self) -> int:
-        """Tokens that may still come; -1 for no limit."""
-        limit = self.params.n_predict
-        return limit if limit < 0 else max(0, limit - self.n_decoded)
-
-    @property
-    def timings(self) -> Timings:
-        sequence = self.sequence
-        end_of_prompt = self.first_token or time.perf_counter()
-        return Timings(
-            cache_n=sequence.n_cached,
-            prompt_n=sequence.n_prompt - sequence.n_cached,
-            prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
-            predicted_n=self.n_decoded,
-            predicted_ms=1e3 * (self.last_token - self.first_token),
-        )
-
-    @property
-    def progress(self) -> PromptProgress:
-        sequence = self.sequence
-        return PromptProgress(
-            total=sequence.n_prompt,
-            cache=sequence.n_cached,
-            processed=min(sequence.n_past, sequence.n_prompt),
-            time_ms=1e3 * (time.perf_counter() - self.started),
-        )
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the text ends before the last token's end."""
-        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
-
-    def feed(self, piece: bytes) -> str:
-        """Take the bytes of one more token; the text that can be shown now."""
-        return self._show(self.stream.feed(piece))
-
-    def flush(self) -> None:
-        """Show what was held back, for nothing more will come."""
-        if not self.is_cut:
-            self._show(self.stream.finish())
-
-    def _show(self, text: str) -> str:
-        if self.indent is not None:
-            text = self.indent.feed(text)
-        if self.probs is not None:
-            self.probs.shown(len(text), self.stream.n_held)
-        if text:
-            self.pending_text.append(text)
-        return text
-
-    def unsent_tokens(self) -> list[int]:
-        self.spill()
-        tokens, self._spilled = self._spilled, []
-        self.n_sent += len(tokens)
-        return tokens
-
-    def spill(self) -> None:
-        """Put unsent tokens where no context shift drops them."""
-        n = self.n_decoded - self.n_sent - len(self._spilled)
-        tokens = self.sequence.tokens
-        self._spilled += tokens.view(len(tokens) - n).tolist()
-
-    def take_text(self) -> str:
-        text = "".join(self.pending_text)
-        self.pending_text.clear()
-        return text
-
-    def close(self) -> None:
-        self.sampler.close()
+def sequence_ids(model: Model, options: Options, n_slots: int) -> int:
+    """How many sequences a unified KV cache is made for. For memory that has a part for each of
+    them (recurrent states, sliding windows) no more than the slots."""
+    if model.is_recurrent or (model.n_swa and not options.swa_full):
+        return n_slots
+    # llama.cpp asserts that a micro-batch has room for a token of each.
+    most = min(MAX_SEQUENCES, options.batch_size, options.ubatch_size)
+    return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
 
 
 class Engine:
@@ -175,17 +82,27 @@ class Engine:
         n_slots, unified = options.n_slots(), options.unified_kv_cache()
         self.model = model
         self.lora = LoraScales(model, options)
-        self.context = Context(model, options, n_slots, unified)
+        n_sequences = sequence_ids(model, options, n_slots) if unified else n_slots
+        self.context = Context(model, options, n_sequences, unified)
         self.special = options.special  # whether control tokens show in generated text
         self._suffix_first = options.spm_infill
+        self._tier = self._make_tier(options)
         self._scheduler = Scheduler(
             self.context,
             n_slots=n_slots,
             n_ctx=self.context.n_ctx_seq,
             n_cells=self.context.n_ctx if unified else None,
             n_batch=self.context.n_batch,
+            n_sequences=n_sequences,
             similarity=options.slot_prompt_similarity,
+            n_checkpoints=options.ctx_checkpoints,
             continuous=options.cont_batching,
+            tier=self._tier,
+        )
+        self._budget = PrefillBudget(
+            1e-3 * options.target_itl_ms,
+            n_batch=self.context.n_batch,
+            n_ubatch=self.context.n_ubatch,
         )
         self._shifts = options.context_shift
         self._check_shifting(options)
@@ -193,10 +110,33 @@ class Engine:
         self._telling_progress: set[int] = set()  # ids of requests in their prompt
         self._last_in_slot: dict[int, Request] = {}
         self.compiler = Compiler(model)
+        self._pool = SamplingPool(self.context)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
+
+    def _make_tier(self, options: Options) -> SecondTier | None:
+        disk, model = None, self.model
+        # Cells that can't be cut are of use to those only who begin with all of their text.
+        whole = model.is_recurrent or (model.n_swa > 0 and not options.swa_full)
+        if options.cache_disk:
+            limit = options.cache_disk_size << 20
+            try:
+                identity = Identity.of_cells(options)
+                disk = DiskCache(options.cache_disk, limit, identity, whole=whole)
+            except OSError as error:
+                raise BackendError(f"--cache-disk: {error.strerror}") from None
+        elif not options.cache_ram:
+            return None
+        return SecondTier(
+            self.context,
+            HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
+            disk,
+            is_busy=lambda: self._scheduler.n_generating > 0,
+            token_seconds=lambda: self._budget.token_seconds,
+            max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
+        )
 
     def _check_shifting(self, options: Options) -> None:
         if self.context.can_shift:
@@ -323,8 +263,13 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Plan, evaluate once, sample; the events of all requests that have something new."""
-        chunks = self._scheduler.plan()
+        if self._tier is not None:
+            self._tier.begin_step()
+        n_generating = self._scheduler.n_generating
+        chunks = self._scheduler.plan(self._budget.limit(n_generating))
         if not chunks:
+            if self._tier is not None:
+                self._tier.wait(FETCH_SECONDS)
             return []
         now = time.perf_counter()
         events: list[Event] = []
@@ -336,14 +281,17 @@ class Engine:
                 if self._stats is not None:
                     self._stats.queue.observe(now - request.arrived)
                     self._stats.n_prompt_cached += chunk.sequence.n_cached
+                    self._stats.n_prompt_restored += chunk.sequence.n_restored
+                    self._stats.n_prompt_shared += chunk.sequence.n_shared
                 if request.id in self._telling_progress:
                     events.append(self._progress(request))
         if chunks[0].sequence.key != self._applied:
             self._applied = chunks[0].sequence.key
             self.context.set_adapters(self._applied)
         ends = self._fill_batch(chunks)
+        n_tokens = max(ends) + 1
         try:
-            self.context.decode(ends[-1] + 1)
+            self.context.decode(n_tokens)
         except OutOfCellsError:
             if self._scheduler.relieve():
                 return events
@@ -355,11 +303,17 @@ class Engine:
             self._count_step(self._stats, chunks, time.perf_counter() - now)
         if self._telling_progress:
             events += self._all_progress(chunks)
+        self._sample_ahead(chunks, ends)
         for chunk, end in zip(chunks, ends, strict=True):
             if chunk.is_last:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
+        seconds = time.perf_counter() - now
+        n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
+        self._budget.observe(n_singles, n_tokens - n_singles, seconds)
+        if self._stats is not None:
+            self._stats.step.observe(seconds)
         return events
 
     def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
@@ -373,17 +327,26 @@ class Engine:
     def _fill_batch(self, chunks: list[Chunk]) -> list[int]:
         """Write the chunks into the batch; the position of each chunk's last token in it."""
         context, at, ends = self.context, 0, []
+        singles = [chunk for chunk in chunks if chunk.stop - chunk.start == 1]
+        if n := len(singles):
+            # In one go: writing single elements of arrays takes longer than all else here.
+            context.tokens[:n] = [c.sequence.tokens.item(c.start) for c in singles]
+            context.positions[:n] = [c.start for c in singles]
+            context.sequences[:n] = [c.sequence.seq_id for c in singles]
+            context.outputs[:n] = [c.is_last for c in singles]
+        if n == len(chunks):
+            return list(range(n))
+        next_single, at = 0, n
         for chunk in chunks:
             n = chunk.stop - chunk.start
             if n == 1:
-                context.tokens[at] = chunk.sequence.tokens.view(chunk.start, chunk.stop)[0]
-                context.positions[at] = chunk.start
-                context.sequences[at] = chunk.sequence.slot
-            else:
-                context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
-                context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
-                context.sequences[at : at + n] = chunk.sequence.slot
-                context.outputs[at : at + n] = 0
+                ends.append(next_single)
+                next_single += 1
+                continue
+            context.tokens[at : at + n] = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+            context.positions[at : at + n] = np.arange(chunk.start, chunk.stop)
+            context.sequences[at : at + n] = chunk.sequence.seq_id
+            context.outputs[at : at + n] = 0
             at += n
             context.outputs[at - 1] = chunk.is_last
             ends.append(at - 1)
@@ -404,9 +367,24 @@ class Engine:
         request.close()
         return Failed(request.id, error)
 
+    def _sample_ahead(self, chunks: list[Chunk], ends: list[int]) -> None:
+        """Choose the tokens that take long to choose, if they are several."""
+        slow = []
+        for chunk, end in zip(chunks, ends, strict=True):
+            request = self._requests[chunk.sequence.id]
+            if chunk.is_last and request.samples_alone and request.params.n_predict != 0:
+                slow.append((request, end))
+        if len(slow) > 1:
+            tokens = self._pool.choose([(request.sampler, end) for request, end in slow])
+            for (request, _), token in zip(slow, tokens, strict=True):
+                request.chosen = token
+
     def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the constraint lets nothing follow it; None if it lets
         nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        if request.chosen is not None:
+            token, request.chosen = request.chosen, None
+            return token, False
         constraint, allowed = request.constraint, None
         if constraint is not None:
             if constraint.ended:
@@ -569,6 +547,8 @@ class Engine:
                 n_prompt_tokens=0,
                 n_prompt_tokens_processed=0,
                 n_prompt_tokens_cache=0,
+                n_prompt_tokens_shared=0,
+                n_prompt_tokens_restored=0,
             )
         seq = request.sequence
         return SlotState(
@@ -589,6 +569,8 @@ class Engine:
             )
             - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
+            n_prompt_tokens_shared=seq.n_shared,
+            n_prompt_tokens_restored=seq.n_restored,
             generated=self._text(seq.tokens.view(request.n_prompt_kept)),
         )
 
@@ -603,9 +585,12 @@ class Engine:
         return stats
 
     def close(self) -> None:
-        """Ends all requests; the model stays."""
+        """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
+        if self._tier is not None:
+            self._tier.close(self._scheduler.finished(), SAVING_SECONDS)
         for request in self._requests.values():
             request.close()
         self._requests.clear()
         self.compiler.close()
+        self._pool.close()
         self.context.close()

@@ -393,6 +393,8 @@ class Embedder:
             n_prompt_tokens=n_tokens,
             n_prompt_tokens_processed=piece.input.n_past if piece else 0,
             n_prompt_tokens_cache=0,
+            n_prompt_tokens_shared=0,
+            n_prompt_tokens_restored=0,
         )
 
     def stats(self) -> Stats:

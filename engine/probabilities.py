@@ -11,34 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.backend import Context, Sampler
+from engine.largest import Floats, largest
 from engine.protocol import TokenProbs
 from engine.tokens import TokenArray
 
-Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.intp]
 
 LOWEST = float(np.finfo(np.float32).min)
 """Stands in for the logarithm of 0, which JSON can't write."""
-
-
-def largest(values: Floats, n: int) -> npt.NDArray[np.intp]:
-    """Where the `n` (at least 1) largest of `values` are, the largest first; of equal ones,
-    the first comes first.
-
-    The maxima of disjoint groups of values tell from which value on it is worth looking: the
-    n-th largest of them is no larger than the n-th largest value. That takes a tenth of the
-    time of a partition of all values.
-    """
-    if n == 1:
-        return np.array([values.argmax()])
-    n_groups = max(4 * n, 1024)
-    rows = len(values) // n_groups
-    groups = values[: rows * n_groups].reshape(rows, n_groups).max(axis=0) if rows > 1 else values
-    if n < len(groups):
-        where = np.flatnonzero(values >= np.partition(groups, -n)[-n])
-    else:
-        where = np.arange(len(values))
-    return where[np.argsort(-values[where], kind="stable")[:n]]
 
 
 def log_sum_exp(logits: Floats) -> float:

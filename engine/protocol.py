@@ -346,6 +346,8 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens: int
     n_prompt_tokens_processed: int
     n_prompt_tokens_cache: int
+    n_prompt_tokens_shared: int
+    n_prompt_tokens_restored: int
     generated: str = ""
 
 

@@ -5,7 +5,10 @@ arguments are those of llama-server's own chain, so that the same seed gives the
 there and here.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from engine.params import GenerationParams
 
@@ -45,6 +48,65 @@ def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
         adaptive = (params.adaptive_target, params.adaptive_decay, params.seed)
         return [*specs, SamplerSpec("adaptive_p", adaptive)]
     return [*specs, SamplerSpec("dist", (params.seed,))]
+
+
+class Shortlist(NamedTuple):
+    """Which candidates are enough for a chain.
+
+    Either the `n` with the largest logits, after the first `n_edits` samplers, which change the
+    logits of single tokens only (those with a bias and those said before); or, with `n` 0, all
+    that are at least `min_p` times as likely as the likeliest. `by_order` is whether tokens with
+    equal logits have to stay in their order, rather than never to be equal.
+    """
+
+    n: int
+    min_p: float = 0.0
+    n_edits: int = 0
+    by_order: bool = False
+
+
+ARGMAX = Shortlist(1, by_order=True)
+
+
+def effective(specs: Sequence[SamplerSpec]) -> list[SamplerSpec]:
+    """The samplers that do anything at all: llama.cpp puts an empty one for each of the others."""
+    return [spec for spec in specs if not _is_off(spec)]
+
+
+def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
+    """What is enough for a chain of `effective` samplers without its bias; None if it looks at
+    all candidates."""
+    n_edits = 0
+    while specs[n_edits].name in ("penalties", "dry"):
+        n_edits += 1
+    name, args = specs[n_edits]
+    if name == "greedy":
+        return Shortlist(1, n_edits=n_edits, by_order=True) if n_edits else ARGMAX
+    if name == "top_k":
+        return Shortlist(args[0], n_edits=n_edits)
+    if name == "min_p" and not n_edits:
+        p, min_keep = args
+        return Shortlist(0, min_p=p, by_order=True) if p <= 1 and min_keep <= 1 else None
+    return None
+
+
+def _is_off(spec: SamplerSpec) -> bool:
+    """As llama.cpp decides it, with float32."""
+    name, args = spec
+    values = [np.float32(arg) if isinstance(arg, float) else arg for arg in args]
+    match name:
+        case "penalties":
+            return bool(not values[0] or values[1:] == [1, 0, 0])
+        case "dry":
+            return bool(values[0] == 0 or values[1] < 1 or not values[3])
+        case "top_n_sigma" | "top_k" | "min_p":
+            return bool(values[0] <= 0)
+        case "typical" | "top_p":
+            return bool(values[0] >= 1)
+        case "xtc":
+            return bool(values[0] <= 0 or values[1] > 0.5)
+        case _:
+            return False
 
 
 def is_greedy(params: GenerationParams) -> bool:

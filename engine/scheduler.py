@@ -6,80 +6,56 @@ tests can drive thousands of histories against a fake that checks as strictly as
 A sequence is a text and how much of it is in the KV cache (`n_past`). There is one rule for
 prompts, for generation and for a preempted sequence that starts again: what is not in the
 cache yet has to be evaluated, and the last token's logits give the next token.
+
+A prefix that any other sequence holds is shared, not evaluated (`engine.prefix_cache`). One that
+another sequence is about to evaluate is waited for: whoever comes first leads, and if it goes
+away, the next one leads on from where it got to.
+
+Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
+the end of prompts and where texts were seen to part, so chunks end there.
 """
 
-from bisect import insort
+from bisect import bisect, insort
 from dataclasses import dataclass
-from typing import Protocol
 
-from engine.prefix_cache import ALL, Key, PrefixCache
+from engine import checkpoints
+from engine.prefix_cache import ALL, Entry, Found, Key, KVCache, PrefixCache, Tier
+from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import reusable_chunks
-from engine.tokens import TokenArray, TokenBuffer
+from engine.tokens import TokenArray, common_prefix
 
 KEY_STEPS = 4
 """How many steps in a row a key may have while another one waits. Changing the LoRA adapters of
 a context costs up to a few milliseconds, so every single step would be too often."""
-
-
-class KVCache(Protocol):
-    def remove(self, sequence: int, start: int) -> bool:
-        """Forget the cells of `sequence` from position `start`; False if it can't be cut."""
-
-    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget the cells of `sequence` from position `start` up to `stop`, and move those
-        behind them to `start`; False if this can't be done, and nothing was."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Sequence:
-    """A request's text on its way. `id` also gives its place in the queue.
-
-    `n_past` tokens are in the KV cache of slot `slot` (-1: waiting). `n_cached` of the prompt
-    were there already when it was admitted. It is `generating` once its first token is
-    sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
-    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share a step or cells.
-    """
-
-    id: int
-    tokens: TokenBuffer
-    n_prompt: int
-    id_slot: int = -1
-    cache_prompt: bool = True
-    n_reuse: int = 0
-    n_exact: int = ALL
-    key: Key = ()
-    n_past: int = 0
-    n_cached: int = 0
-    slot: int = -1
-    generating: bool = False
-
-    @property
-    def n_pending(self) -> int:
-        """Tokens still to be evaluated; 1 for a sequence that just generates."""
-        return len(self.tokens) - self.n_past
+MIN_COPY = 16
+"""Tokens that a copy between separate caches has to save: it moves a whole cache."""
+MIN_KEEP = 0.5
+"""Part of a finished text that somebody who goes on with it has to keep: if it is less, the text
+is offered to the tier below before it is cut."""
+MIN_FOLLOW = 8
+"""Tokens that somebody else has to be about to evaluate for it to be worth a wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step."""
+class _Source:
+    """Where the beginning of a text can be had: `n` tokens of sequence `seq_id` (-1: nowhere).
+    `n_soon` more are going to be there. Somebody's text has the first `n_same` tokens, whether
+    they can be had or not."""
 
-    sequence: Sequence
-    start: int
-    stop: int
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the logits of the last token are wanted."""
-        return self.stop == len(self.sequence.tokens)
+    seq_id: int = -1
+    n: int = 0
+    n_soon: int = 0
+    n_same: int = 0
 
 
 class Scheduler:
     """Slots, the waiting line, and the cells of the KV cache.
 
-    `n_cells` is what all sequences share (unified), or None if each has `n_ctx` of its own.
-    `similarity` is the part of a prompt that a slot's old text has to share to be preferred
-    over the least recently used slot.
+    `n_cells` is what all sequences share (unified), or None if each slot has `n_ctx` of its own.
+    `n_sequences` ids are there for running and cached texts together; without a unified cache
+    they are the slots. `similarity` is the part of a prompt that a slot's old text has to share
+    to be preferred over the least recently used slot. `n_checkpoints` are kept of each text that
+    can't be cut.
     """
 
     def __init__(
@@ -90,19 +66,25 @@ class Scheduler:
         n_ctx: int,
         n_cells: int | None,
         n_batch: int,
+        n_sequences: int | None = None,
         similarity: float = 0.1,
+        n_checkpoints: int = 0,
         continuous: bool = True,
+        tier: Tier | None = None,
     ) -> None:
         self.n_slots = n_slots
         self.n_ctx = n_ctx
-        self.cache = PrefixCache()
-        self._kv = kv
+        n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
+        self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
+        self._tier = tier
+        self._unified = n_cells is not None
         self._n_cells = n_cells
         self._n_batch = n_batch
         self._similarity = similarity
         self._continuous = continuous
         self._waiting: list[Sequence] = []  # by id
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
+        self._running: dict[int, Sequence] = {}  # the same by sequence id
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
@@ -124,8 +106,12 @@ class Scheduler:
 
     @property
     def n_cells_used(self) -> int:
-        """Tokens in the KV cache, of running and of cached texts."""
-        return self.cache.n_tokens + sum(s.n_past for s in self._active.values())
+        """Cells with tokens of running and of cached texts; shared ones count once."""
+        used = self.cache.n_cells_used()
+        if used is not None:
+            return used
+        cached = sum(len(entry.tokens) for entry in self.cache.entries.values())
+        return cached + sum(s.n_past for s in self._active.values())
 
     def in_slot(self, slot: int) -> Sequence | None:
         return self._active.get(slot)
@@ -149,74 +135,109 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
         held = sequence.tokens.view(0, sequence.n_past)
-        self.cache.put(sequence.slot, held, n_exact=sequence.n_exact, key=sequence.key)
+        entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
+        self.cache.close(sequence.seq_id, entry)
         self._free_slot(sequence)
 
     def discard(self, sequence: Sequence) -> None:
         """Free the slot of `sequence` and its cells, whose state is not to be trusted."""
-        self._kv.remove(sequence.slot, 0)
+        self.cache.drop(sequence.seq_id)
         self._free_slot(sequence)
 
     def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
         """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
-        its text and from the KV cache, which must hold them. False if the memory can't do it."""
-        stop = n_keep + n_discard
-        if not self._kv.cut_out(sequence.slot, n_keep, stop):
+        its text and from the KV cache, which must hold them. False if the memory can't do it.
+
+        Cells that another running text shares can't be moved: what is behind the gap is evaluated
+        again then."""
+        stop, id = n_keep + n_discard, sequence.seq_id
+        if not self.cache.is_alone(id, stop):
+            sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
+        elif self.cache.cut_out(id, n_keep, stop):
+            sequence.n_past -= n_discard
+            sequence.n_exact = min(sequence.n_exact, n_keep)
+        else:
             return False
         sequence.tokens.remove(n_keep, stop)
-        sequence.n_past -= n_discard
-        sequence.n_exact = min(sequence.n_exact, n_keep)
+        self.cache.retext(sequence.seq_id, sequence.tokens.view())
         return True
 
     def _free_slot(self, sequence: Sequence) -> None:
         del self._active[sequence.slot]
+        del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
-        sequence.slot = -1
+        sequence.slot = sequence.seq_id = -1
+
+    def finished(self) -> list[tuple[int, TokenArray, Key]]:
+        """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
+        most recently used one in front. What runs is finished before."""
+        for sequence in self.active:
+            self.finish(sequence)
+        for id, entry in list(self.cache.entries.items()):
+            if entry.n_exact < len(entry.tokens):
+                self.cache.shorten(id, entry.n_exact)
+        texts = [(id, entry.tokens, entry.key) for id, entry in self.cache.entries.items()]
+        return texts[::-1]
 
     # ---- idle slots ------------------------------------------------------------------------
 
     def erase(self, slot: int) -> int:
         """Forget the cached text of an idle slot; how many tokens it had."""
-        n_tokens = len(self.cache.take(slot).tokens)
-        self._kv.remove(slot, 0)
+        id = self.cache.of_slot(slot)
+        if id is None:
+            return 0
+        n_tokens = len(self.cache.entries[id].tokens)
+        self.cache.drop(id)
         return n_tokens
 
-    def make_room_for(self, slot: int, n_tokens: int) -> bool:
-        """Empty an idle slot, and make sure that `n_tokens` cells are free for it."""
-        self.erase(slot)
-        return self._make_room(n_tokens) >= n_tokens
+    def cached(self, slot: int) -> tuple[int, Entry] | None:
+        """The text that an idle slot has served last, if it is still there, and its sequence
+        id."""
+        id = self.cache.of_slot(slot)
+        return None if id is None else (id, self.cache.entries[id])
 
-    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> None:
-        """An idle slot, empty before, holds `tokens` now; see `prefix_cache.Entry`."""
-        self.cache.put(slot, tokens, n_exact=n_exact, key=key)
+    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> int | None:
+        """A sequence id and cells for a text that somebody brings into an idle slot, whose own
+        goes; None if there is no room. Whoever fails to bring it calls `erase`."""
+        self.erase(slot)
+        if self.cache.make_room(len(tokens)) < len(tokens) or not self.cache.make_id():
+            return None
+        id = self.cache.open(None if self._unified else slot, tokens, key)
+        self.cache.grow(id, len(tokens))
+        self.cache.close(id, Entry(tokens, slot, n_exact, key))
+        return id
 
     def forget_moved(self, slot: int) -> None:
         """Keep of the text in an idle slot only the tokens that are exact."""
-        entry = self.cache.take(slot)
-        n_kept = min(entry.n_exact, len(entry.tokens))
-        if not self._kv.remove(slot, n_kept):
-            self._kv.remove(slot, 0)
-            n_kept = 0
-        self.cache.put(slot, entry.tokens[:n_kept], key=entry.key)
+        found = self.cached(slot)
+        if found is not None:
+            id, entry = found
+            if entry.n_exact < len(entry.tokens):
+                self.cache.shorten(id, entry.n_exact)
 
     # ---- the step ------------------------------------------------------------------------
 
-    def plan(self) -> list[Chunk]:
+    def plan(self, n_prompt: int | None = None) -> list[Chunk]:
         """Admit who can be admitted, and say what to evaluate.
 
-        At most `n_batch` tokens, at most the free cells, all with the same key; one token of
-        every generating sequence first. The caller evaluates the chunks and reports with
-        `advance`, or calls `relieve` if the KV cache had no room after all.
+        At most `n_batch` tokens, of prompts at most `n_prompt`, at most the free cells, all with
+        the same key; one token of every generating sequence first. The caller evaluates the
+        chunks and reports with `advance`, or calls `relieve` if the KV cache had no room after
+        all.
         """
         self._admit()
         for key in self._take_turns():
-            if chunks := self._plan_key(key):
+            if chunks := self._plan_key(key, self._n_batch if n_prompt is None else n_prompt):
                 return chunks
         if self._active:
             # Unfinished prompts hold every cell and none can go on: the youngest gives way.
             self._preempt_youngest()
-            return self.plan()
+            return self.plan(n_prompt)
         return []
+
+    @property
+    def n_generating(self) -> int:
+        return sum(s.generating and s.n_pending == 1 for s in self._active.values())
 
     def _take_turns(self) -> list[Key]:
         """The keys of all active sequences in the order of their turns."""
@@ -233,41 +254,45 @@ class Scheduler:
             self._steps = 1
         return self._turns
 
-    def _plan_key(self, key: Key) -> list[Chunk]:
+    def _plan_key(self, key: Key, n_prompt: int) -> list[Chunk]:
         """What to evaluate of the sequences with `key`; nothing if none of them can go on."""
-        ready = [
-            s for s in self._active.values() if s.generating and s.n_pending == 1 and s.key == key
-        ]
-        while self._make_room(len(ready)) < len(ready):
-            preempted = self._preempt_youngest()
-            if preempted in ready:
-                ready.remove(preempted)
-        chunks = [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
-        if chunks and not self._continuous:
-            return chunks
-        n_planned = len(chunks)
+        ready: list[Sequence] = []
+        prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.key != key or sequence in ready:
-                continue
-            wanted = min(sequence.n_pending, self._n_batch - n_planned)
-            n_tokens = self._make_room(n_planned + wanted) - n_planned
-            if n_tokens <= 0:
-                break
-            chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n_tokens))
-            n_planned += n_tokens
+            if sequence.key == key:
+                single = sequence.generating and sequence.n_pending == 1
+                (ready if single else prompts).append(sequence)
+        while self.cache.make_room(len(ready)) < len(ready):
+            preempted = self._preempt_youngest()
+            for line in (ready, prompts):
+                if preempted in line:
+                    line.remove(preempted)
+        chunks = [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
+        if not prompts or (chunks and not self._continuous):
+            return chunks
+        n_ready = len(chunks)
+        wanted = min(n_prompt, self._n_batch - n_ready, sum(s.n_pending for s in prompts))
+        room = self.cache.make_room(n_ready + wanted) - n_ready
+        for sequence, n in shares(prompts, min(wanted, room)):
+            n = min(n, sequence.n_to_mark)
+            chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:
         """The chunks are in the KV cache now."""
         for chunk in chunks:
+            self.cache.grow(chunk.sequence.seq_id, chunk.stop - chunk.start)
             chunk.sequence.n_past = chunk.stop
+            if chunk.sequence.marks and chunk.sequence.marks[0] == chunk.stop:
+                del chunk.sequence.marks[0]
+                self.cache.save(chunk.sequence.seq_id, chunk.stop)
 
     def relieve(self) -> bool:
         """Make room after llama.cpp found none where the accounts saw some.
 
         False if nothing is left to give up but the only running sequence.
         """
-        if self._evict_one():
+        if self.cache.evict():
             return True
         if len(self._active) > 1:
             self._preempt_youngest()
@@ -280,92 +305,195 @@ class Scheduler:
         for sequence in list(self._waiting):
             if not self._idle:
                 break
-            slot = self._choose_slot(sequence)
-            if slot is None:  # waits for its own slot; others may pass
-                continue
-            if not self._fits(sequence):
+            if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
+                continue  # waits for its own slot; others may pass
+            source = self._find(sequence)
+            if source.n_soon >= MIN_FOLLOW:
+                continue  # somebody evaluates its beginning at this moment
+            found = self._find_below(sequence, source)
+            if found is not None and found.text is None:
+                continue  # it is being fetched
+            if not self._fits(sequence, source):
                 break
             self._waiting.remove(sequence)
-            self._place(sequence, slot)
+            self._place(sequence, source, found)
 
-    def _choose_slot(self, sequence: Sequence) -> int | None:
+    def _find(self, sequence: Sequence) -> _Source:
+        """Where most of the text is held by now, and how much more is going to be."""
+        if not sequence.cache_prompt:
+            return _Source()
+        longest, soon, best, most = 0, 0, -1, 0
+        limit = len(sequence.tokens) - 1  # the last one's logits are needed
+        entries = self.cache.entries
+        for id, n_same in self.cache.matches(sequence.tokens.view(), sequence.key).items():
+            n_same = min(n_same, limit)
+            most = max(most, n_same)
+            running = self._running.get(id)
+            if running is None:
+                n = self.cache.reachable(id, min(n_same, entries[id].n_exact))
+            else:
+                n = self.cache.reachable(id, min(n_same, running.n_given))
+                if not running.generating and n < n_same <= running.n_exact:
+                    soon = max(soon, self._soon(running, n, n_same))
+            # A finished text rather than a running one: it may be taken over.
+            if n > longest or (n == longest and best in self._running):
+                longest, best = n, id
+        return _Source(best, longest, max(0, soon - longest), most)
+
+    def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        """How much of the `n_same` tokens that a waiting text shares with `leader`, who is in its
+        prompt, can be had from it when it has evaluated them; `n` can be had by now."""
+        if not self.cache.needs_checkpoints:
+            return n_same if self.cache.is_cuttable else n
+        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
+            _mark(leader, n_same)
+        return leader.marks[bisect(leader.marks, n_same) - 1] if leader.marks else n
+
+    def _find_below(self, sequence: Sequence, source: _Source) -> Found | None:
+        """Where more of the text is than in the KV cache, if there is room to fetch it."""
+        if self._tier is None or not sequence.cache_prompt:
+            return None
+        # The last one's logits are needed.
+        text = sequence.tokens.view(0, len(sequence.tokens) - 1)
+        found = self._tier.find(text, sequence.key, source.n) if len(text) else None
+        if found is None or found.length > self.n_ctx:
+            return None
+        if self._n_cells is not None:
+            n_free = self._n_cells - self.cache.n_cells_of(self._running)
+            if found.length > n_free:
+                return None
+        return found
+
+    def _choose_slot(self, sequence: Sequence, source: _Source) -> int:
         if sequence.id_slot >= 0:
-            return sequence.id_slot if sequence.id_slot in self._idle else None
-        prompt = sequence.tokens.view()
-        best, longest = self._idle[0], 0
-        if self._similarity > 0:
-            for slot in self._idle:
-                n = self.cache.common_prefix(slot, prompt, sequence.key)
-                if n > longest and n > self._similarity * len(prompt):
-                    best, longest = slot, n
-        return best
+            return sequence.id_slot
+        entry = self.cache.entries.get(source.seq_id)
+        wanted = self._similarity * len(sequence.tokens)
+        if entry is not None and entry.slot >= 0 and 0 < wanted < source.n:
+            return entry.slot
+        return self._idle[0]
 
-    def _place(self, sequence: Sequence, slot: int) -> None:
-        n_shared, n_exact = 0, ALL
-        text, moving = sequence.tokens.view(), sequence.n_reuse > 0
-        if sequence.cache_prompt:
-            n_shared = self.cache.common_prefix(slot, text, sequence.key, approximate=moving)
-        cached = self.cache.take(slot)
-        if sequence.cache_prompt and moving and cached.key == sequence.key:
-            n_exact = min(cached.n_exact, n_shared)
-            n_shared = self._reuse(slot, cached.tokens, text, n_shared, sequence.n_reuse)
-        # The last token is evaluated again: its logits are not kept.
-        n_shared = min(n_shared, len(text) - 1)
-        if not self._kv.remove(slot, n_shared):
-            self._kv.remove(slot, 0)
-            n_shared = 0
+    def _place(self, sequence: Sequence, source: _Source, found: Found | None) -> None:
+        """Give `sequence` a slot and what is held of its text, or `found` of it."""
+        slot = self._choose_slot(sequence, source)
+        if found is not None:
+            self._restore(sequence, found, slot)
+        elif (taken := self._to_take(sequence, source, slot)) is not None:
+            self._take(sequence, taken)
+        else:
+            self._share(sequence, source, slot)
+        self.cache.unlabel(slot)
         self._idle.remove(slot)
-        self._active[slot] = sequence
+        self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
-        sequence.n_past = n_shared
-        sequence.n_exact = n_exact if n_exact < n_shared else ALL
         if not sequence.generating:
-            sequence.n_cached = min(n_shared, sequence.n_prompt)
+            sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
+            if self.cache.needs_checkpoints:
+                sequence.marks = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+                if source.n_same - sequence.n_past >= MIN_FOLLOW:
+                    _mark(sequence, source.n_same)  # a third text is likely to part here, too
 
-    def _reuse(
-        self, slot: int, cached: TokenArray, text: TokenArray, n_shared: int, n_min: int
-    ) -> int:
-        """Move cached chunks to where `text` has them; how much of it the slot holds then."""
+    def _to_take(self, sequence: Sequence, source: _Source, slot: int) -> int | None:
+        """The finished text that `sequence` goes on with, rather than with a copy of it: it is
+        all of use, or there is nowhere else to go, or parts of it are to be moved."""
+        entries = self.cache.entries
+        own = self.cache.of_slot(slot)
+        found = source.seq_id if source.seq_id in entries else None
+        if not sequence.cache_prompt:
+            return None
+        if not self._unified:
+            if own is None or entries[own].key != sequence.key:
+                return None
+            n_own = self.cache.common_prefix(own, sequence.tokens.view(), sequence.key)
+            n_own = self.cache.reachable(own, min(n_own, entries[own].n_exact))
+            better = source.n - n_own >= MIN_COPY
+            return None if better and not sequence.n_reuse else own
+        if sequence.n_reuse:
+            if found is None and own is not None and entries[own].key == sequence.key:
+                return own
+            return found
+        if found is None:
+            return None
+        is_all_of_use = source.n >= len(entries[found].tokens) - 1
+        is_last_id = not self.cache.has_unused and len(entries) == 1
+        return found if is_all_of_use or is_last_id else None
+
+    def _take(self, sequence: Sequence, id: int) -> None:
+        text, key = sequence.tokens.view(), sequence.key
+        if self.cache.common_prefix(id, text, key) < MIN_KEEP * len(self.cache.entries[id].tokens):
+            self.cache.offer(id)
+        entry = self.cache.reopen(id, text, key)
+        n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
+        if sequence.n_reuse:
+            n_held = common_prefix(entry.tokens, text)
+            n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
+        # The last token is evaluated again: its logits are not kept.
+        n_held = self.cache.reachable(id, min(n_held, len(text) - 1))
+        sequence.seq_id = id
+        sequence.n_past = n_held if self.cache.cut(id, n_held) else 0
+        sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
+
+    def _reuse(self, id: int, cached: TokenArray, text: TokenArray, n_held: int, n_min: int) -> int:
+        """Move cached chunks to where `text` has them; how much of it is held then."""
         moved = 0
-        for source, target, length in reusable_chunks(cached, text, n_shared, n_min):
-            if not self._kv.cut_out(slot, target, source - moved):
+        for source, target, length in reusable_chunks(cached, text, n_held, n_min):
+            if not self.cache.cut_out(id, target, source - moved):
                 break
             moved = source - target
-            n_shared = target + length
-        return n_shared
+            n_held = target + length
+        return n_held
+
+    def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
+        """An empty sequence id; without need not at the cost of the text `keep`."""
+        wanted = None
+        if self._unified:
+            self.cache.make_id(keep)
+        else:
+            wanted = slot
+            if (own := self.cache.of_slot(slot)) is not None:
+                self.cache.give_up(own)
+        return self.cache.open(wanted, sequence.tokens.view(), sequence.key)
+
+    def _restore(self, sequence: Sequence, found: Found, slot: int) -> None:
+        assert self._tier is not None
+        id = self._open(sequence, slot)
+        self.cache.make_room(found.length)
+        sequence.seq_id, sequence.n_exact = id, ALL
+        restored = self._tier.restore(id, found)
+        if restored:
+            self.cache.grow(id, found.length)
+            restored = self.cache.cut(id, found.n)
+        sequence.n_past = found.n if restored else 0
+        if not sequence.generating:
+            sequence.n_restored = sequence.n_past
+
+    def _share(self, sequence: Sequence, source: _Source, slot: int) -> None:
+        id = self._open(sequence, slot, keep=source.seq_id)
+        n = source.n if self._unified or source.n >= MIN_COPY else 0
+        sequence.n_past = n if n and self.cache.copy(source.seq_id, id, n) else 0
+        sequence.seq_id, sequence.n_exact = id, ALL
+        if not sequence.generating:
+            sequence.n_shared = sequence.n_past
 
     # ---- cells ---------------------------------------------------------------------------
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: Sequence, source: _Source) -> bool:
         """Whether the whole text fits beside what the running ones already need."""
-        if self._n_cells is None:
+        if self._n_cells is None or not self._active:
             return True
-        needed = sum(len(running.tokens) for running in self._active.values())
-        return needed + len(sequence.tokens) <= self._n_cells or not self._active
-
-    def _make_room(self, n_tokens: int) -> int:
-        """Evict cached texts until `n_tokens` cells are free; how many of them are."""
-        if self._n_cells is None:
-            return n_tokens
-        held = sum(s.n_past for s in self._active.values())
-        while held + self.cache.n_tokens + n_tokens > self._n_cells:
-            if not self._evict_one():
-                return self._n_cells - held
-        return n_tokens
-
-    def _evict_one(self) -> bool:
-        """Forget the cached text that was used longest ago."""
-        slot = self.cache.least_recently_used()
-        if slot is None:
-            return False
-        self.cache.take(slot)
-        self._kv.remove(slot, 0)
-        return True
+        shared = source.n if source.seq_id in self._running else 0
+        needed = self.cache.n_cells_of(self._running) + len(sequence.tokens) - shared
+        return needed + sum(s.n_pending for s in self._active.values()) <= self._n_cells
 
     def _preempt_youngest(self) -> Sequence:
         """Send the sequence admitted last back to the waiting line; it keeps its text."""
         sequence = next(reversed(self._active.values()))
         self.discard(sequence)
-        sequence.n_past = 0
+        sequence.n_past, sequence.n_exact, sequence.marks = 0, ALL, []
         self.submit(sequence)
         return sequence
+
+
+def _mark(sequence: Sequence, n: int) -> None:
+    if n not in sequence.marks:
+        insort(sequence.marks, n)

@@ -14,11 +14,11 @@ import numpy as np
 from engine import slot_file
 from engine.backend import BackendError
 from engine.core import Engine
-from engine.embedded import model_path
 from engine.embedding import Embedder
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
 from engine.options import Options
-from engine.prefix_cache import Key
+from engine.origin import Identity
+from engine.prefix_cache import EMPTY, Key
 from engine.prompts import check_tokens
 from engine.protocol import Failed, SlotAction, SlotDone
 from engine.slot_file import Origin, SavedSlot
@@ -48,9 +48,7 @@ class SlotActions:
         self._waiting: list[SlotTask] = []
         self._files = ThreadPoolExecutor(1, thread_name_prefix="slot files")
         if self._directory:
-            self._model = slot_file.fingerprint(options.model or str(model_path()))
-            self._adapters = [slot_file.fingerprint(path) for path, _ in options.lora]
-            self._settings = _settings(options)
+            self._identity = Identity.of(options)
 
     @property
     def _engine(self) -> Engine:
@@ -101,7 +99,8 @@ class SlotActions:
 
     def _read(self, name: str) -> SavedSlot:
         saved = slot_file.read(self._directory, name)
-        slot_file.check_origin(name, saved.origin, self._model, self._settings)
+        here = self._identity
+        slot_file.check_origin(name, saved.origin, here.model, here.settings)
         n_ctx = self._engine.scheduler.n_ctx
         if len(saved.tokens) > n_ctx:
             raise invalid_request(
@@ -153,12 +152,12 @@ class SlotActions:
         if self._engine.context.moves_pending:
             # llama.cpp has given the cells their new positions, but not rotated the keys yet.
             scheduler.forget_moved(message.slot)
-        tokens, n_exact, key = scheduler.cache.entry(message.slot)
-        state = np.empty(0, np.uint8)
-        if len(tokens):
-            state = self._engine.context.save_sequence(message.slot)
-        adapters = [(self._adapters[id], scale) for id, scale in key]
-        origin = Origin(self._model, self._settings, adapters, n_exact)
+        entry, state = EMPTY, np.empty(0, np.uint8)
+        if (found := scheduler.cached(message.slot)) is not None:
+            seq_id, entry = found
+            state = self._engine.context.save_sequence(seq_id)
+        tokens = entry.tokens
+        origin = self._identity.origin(entry.key, entry.n_exact)
 
         def write() -> None:
             size = slot_file.write(self._directory, message.filename, origin, tokens, state)
@@ -169,51 +168,26 @@ class SlotActions:
     def _restore(self, task: SlotTask, saved: SavedSlot) -> None:
         slot, scheduler, n_tokens = task.message.slot, self._engine.scheduler, len(saved.tokens)
         key = self._key(task.message.filename, saved.origin)
-        if not scheduler.make_room_for(slot, n_tokens):
-            raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
-        if n_tokens:
+        if not n_tokens:
+            scheduler.erase(slot)
+        else:
+            seq_id = scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
+            if seq_id is None:
+                raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
             try:
-                self._engine.context.restore_sequence(slot, saved.state, n_tokens)
+                self._engine.context.restore_sequence(seq_id, saved.state, n_tokens)
             except BackendError as error:
                 scheduler.erase(slot)
                 raise invalid_request(
                     f"the slot file {task.message.filename!r} doesn't fit this server: {error}"
                 ) from None
-            scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
         self._done(task, n_tokens, saved.n_bytes)
 
     def _key(self, name: str, origin: Origin) -> Key:
         """The adapters of the saved text, by their ids here."""
-        found = []
-        for adapter, scale in origin.adapters:
-            if adapter not in self._adapters:
-                raise invalid_request(
-                    f"the slot file {name!r} was saved with a LoRA adapter that is not loaded"
-                )
-            found.append((self._adapters.index(adapter), scale))
-        return tuple(sorted(found))
-
-
-def _settings(options: Options) -> dict[str, str]:
-    """The options that decide how a text becomes cells of the KV cache."""
-    names = (
-        "cache_type_k",
-        "cache_type_v",
-        "override_kv",
-        "rope_scaling",
-        "rope_scale",
-        "rope_freq_base",
-        "rope_freq_scale",
-        "yarn_orig_ctx",
-        "yarn_ext_factor",
-        "yarn_attn_factor",
-        "yarn_beta_slow",
-        "yarn_beta_fast",
-    )
-    settings = {"--" + name.replace("_", "-"): str(getattr(options, name)) for name in names}
-    vectors = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
-    settings["--control-vector"] = ", ".join(
-        f"{slot_file.fingerprint(path).hex()}:{scale}" for path, scale in vectors
-    )
-    settings["--control-vector-layer-range"] = str(options.control_vector_layer_range)
-    return settings | {"--kv-unified": "on" if options.unified_kv_cache() else "off"}
+        key = self._identity.key(origin)
+        if key is None:
+            raise invalid_request(
+                f"the slot file {name!r} was saved with a LoRA adapter that is not loaded"
+            )
+        return key

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import invalid_request, server_error
+from engine.errors import EngineError, invalid_request, server_error
 from engine.prefix_cache import ALL
 from engine.tokens import TokenArray
 
@@ -157,6 +157,35 @@ def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: 
     return size
 
 
+def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
+    """What the file `name` in `directory` is of, for a look at many of them: its digest is not
+    checked, nor is its state read. Raises EngineError (invalid_request_error), as `read` does."""
+    damaged = invalid_request(f"the slot file {name!r} is damaged")
+    try:
+        with open(_open(directory, name), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(_PREFIX.size)
+            if len(prefix) < _PREFIX.size:
+                raise invalid_request(f"{name!r} is not a slot file of this server")
+            magic, version, n_header = _PREFIX.unpack(prefix)
+            if magic != MAGIC or version != VERSION:
+                raise invalid_request(f"{name!r} is not a slot file of this server")
+            if n_header > _MAX_HEADER:
+                raise damaged
+            header = msgspec.msgpack.decode(file.read(n_header), type=_Header)
+            rest = size - _PREFIX.size - n_header - _DIGEST_SIZE
+            if header.n_tokens < 0 or 4 * header.n_tokens + header.n_state != rest:
+                raise damaged
+            tokens = np.frombuffer(file.read(4 * header.n_tokens), "<i4").astype(np.int32)
+    except (msgspec.MsgspecError, ValueError):
+        raise damaged from None
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    if len(tokens) != header.n_tokens:
+        raise damaged
+    return header.origin, tokens
+
+
 def read(directory: str, name: str) -> SavedSlot:
     """What the file `name` in `directory` holds.
 
@@ -187,23 +216,32 @@ def read(directory: str, name: str) -> SavedSlot:
     return SavedSlot(header.origin, tokens, data[middle:end], len(data))
 
 
-def _read_file(directory: str, name: str) -> StateArray:
+def _open(directory: str, name: str) -> int:
+    """A descriptor of a regular file. Raises OSError, and EngineError if it is none."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     # No link is followed, and a pipe doesn't block.
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(Path(directory, name), flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise invalid_request(f"filename: {name!r} is not a regular file")
+    return descriptor
+
+
+def _unreadable(name: str, error: OSError) -> EngineError:
+    what = "it is a link" if error.errno == errno.ELOOP else error.strerror
+    return invalid_request(f"cannot read the slot file {name!r}: {what}")
+
+
+def _read_file(directory: str, name: str) -> StateArray:
     try:
-        descriptor = os.open(Path(directory, name), flags)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise invalid_request(f"filename: {name!r} is not a regular file")
-            data = np.empty(status.st_size, np.uint8)
+        with open(_open(directory, name), "rb") as file:
+            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
             if file.readinto(data.data) != len(data):
                 raise invalid_request(f"the slot file {name!r} is changing")
             return data
     except OSError as error:
-        what = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise invalid_request(f"cannot read the slot file {name!r}: {what}") from None
+        raise _unreadable(name, error) from None
     except MemoryError:
         raise invalid_request(f"the slot file {name!r} is larger than the memory") from None
 

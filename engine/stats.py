@@ -9,7 +9,7 @@ from bisect import bisect_left
 import msgspec
 
 TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Upper bounds of the buckets for the time between two tokens."""
+"""Upper bounds of the buckets for steps and for the time between two tokens."""
 WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The same for what may wait for other requests, or read a long prompt."""
 
@@ -51,12 +51,15 @@ class Stats(msgspec.Struct, kw_only=True):
     """The counts of one engine process since it began.
 
     `inter_token` has one value for each token but a request's first one: its count and its
-    total are the steps and the time of all generation. `prompt_seconds` is the time of all
-    steps that had prompt tokens in them; `n_busy` adds up the busy slots of all steps.
+    total are the steps and the time of all generation. `step` has the time of each step,
+    `prompt_seconds` that of all steps that had prompt tokens in them; `n_busy` adds up the busy
+    slots of all steps.
     """
 
     n_prompt: int = 0  # tokens evaluated
     n_prompt_cached: int = 0
+    n_prompt_shared: int = 0  # of these, in a text that went on without it
+    n_prompt_restored: int = 0  # of the cached ones, from below the KV cache
     prompt_seconds: float = 0.0
     n_predicted: int = 0
     n_decode: int = 0  # calls of llama_decode
@@ -64,6 +67,7 @@ class Stats(msgspec.Struct, kw_only=True):
     n_tokens_max: int = 0  # of one sequence
     queue: Histogram = msgspec.field(default_factory=_waits)
     first_token: Histogram = msgspec.field(default_factory=_waits)
+    step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
     inter_token: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
 
     # Filled in when somebody asks:

@@ -30,6 +30,19 @@ class TokenBuffer:
         self._array[self._length] = token
         self._length += 1
 
+    def extend(self, tokens: TokenArray) -> None:
+        length = self._length + len(tokens)
+        if length > len(self._array):
+            grown = np.empty(max(64, 2 * length), np.int32)
+            grown[: self._length] = self._array[: self._length]
+            self._array = grown
+        self._array[self._length : length] = tokens
+        self._length = length
+
+    def item(self, index: int) -> int:
+        """The token at `index`, counted from the start."""
+        return self._array.item(index)
+
     def remove(self, start: int, stop: int) -> None:
         """Take the tokens from `start` up to `stop` out; those behind them close up."""
         length = self._length - (stop - start)

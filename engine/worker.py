@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import BinaryIO, TypeVar
 
 from engine.backend import BackendError, Model, initialize
-from engine.core import Engine, Request
+from engine.core import Engine
 from engine.embedded import model_path
 from engine.embedding import Embedder, Job
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
@@ -61,6 +61,7 @@ from engine.protocol import (
     frame,
     to_engine_decoder,
 )
+from engine.request import Request
 from engine.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)

@@ -83,10 +83,25 @@ def tool_choice(
         if choice == "required" and not tools:
             raise invalid_request("tool_choice: there are no tools, but one is required")
         return tools, _CHOICES[choice], None
+    if choice.get("type") == "allowed_tools":
+        allowed = choice["allowed_tools"]
+        names = [tool["function"]["name"] for tool in allowed["tools"]]
+        _check_known(tools, names)
+        return tool_choice([tool for tool in tools if _name(tool) in names], allowed["mode"])
     name = choice["function"]["name"]
-    if all(tool["function"]["name"] != name for tool in tools):
-        raise invalid_request(f"tool_choice: there is no tool of the name {name!r}")
+    _check_known(tools, [name])
     return tools, "required", name
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool["function"]["name"])
+
+
+def _check_known(tools: list[dict[str, Any]], names: Sequence[str]) -> None:
+    known = {_name(tool) for tool in tools}
+    for name in names:
+        if name not in known:
+            raise invalid_request(f"tool_choice: there is no tool of the name {name!r}")
 
 
 def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:

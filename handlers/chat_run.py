@@ -15,7 +15,7 @@ from engine.chat.grammar import answer_grammar, answer_params
 from engine.chat.output import ChatDelta, ChatMessage
 from engine.chat.parser import AnswerParser, answer_parser
 from engine.chat.request import ChatRequest
-from engine.chat.syntax import OutputSyntax, Wrapper
+from engine.chat.syntax import Wrapper
 from engine.chat.wire import ChatPrompt
 from engine.client import EngineClient
 from engine.params import GenerationParams
@@ -119,7 +119,7 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
     if parallel is None:
         parallel = syntax.calls is None or syntax.calls.parallel
     grammar = answer_grammar(
-        _without_thoughts(syntax) if _must_not_think(request) else syntax,
+        syntax,
         tools=tools,
         required=request.tool_choice == "required",
         tool_name=request.tool_name,
@@ -127,6 +127,7 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         thinking=prompt.thinking,
         schema=schema,
         prompt=prompt.begun,
+        may_think=not _must_not_think(request),
     )
     return answer_params(
         params,
@@ -140,10 +141,6 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
 def _must_not_think(request: ChatRequest) -> bool:
     switched_off = request.template_variables.get("enable_thinking") is False
     return request.reasoning_budget == 0 or switched_off
-
-
-def _without_thoughts(syntax: OutputSyntax) -> OutputSyntax:
-    return msgspec.structs.replace(syntax, reasoning=None)
 
 
 async def count_tokens(current: Runtime, engine: EngineClient, request: ChatRequest) -> int:

@@ -38,7 +38,7 @@ async def show_ollama_model(body: dict[str, Any]) -> Response:
     loaded once."""
     current = runtime()
     info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(await model_json(current, info))
+    return JSONAnswer(await _model_json(current, info))
 
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
@@ -77,7 +77,7 @@ async def _ollama_answer(body: dict[str, Any]) -> Response:
 _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
 
 
-async def model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+async def _model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     """The answer of `POST /api/show`."""
     options = current.options
     parameters = _parameters(options, info)
@@ -89,7 +89,7 @@ async def model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         "template": template_source(options, info),
         "details": details(info),
         "model_info": model_info_json(info),
-        "capabilities": await capabilities(current, info),
+        "capabilities": await _capabilities(current, info),
         "modified_at": modified_at(options, current.started),
     }
     if license := info.metadata.get("general.license"):
@@ -97,7 +97,7 @@ async def model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     return described
 
 
-async def capabilities(current: Runtime, info: ModelInfo) -> list[str]:
+async def _capabilities(current: Runtime, info: ModelInfo) -> list[str]:
     """In Ollama's words: what the model, with its chat template, can do in this server."""
     if info.pooling is not None:
         return [] if info.pooling == "rank" else ["embedding"]

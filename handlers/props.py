@@ -18,7 +18,7 @@ async def get_props() -> Response:
     once; after that, a restarting engine is not waited for."""
     current = runtime()
     info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(await props_json(current, info))
+    return JSONAnswer(await _props_json(current, info))
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
@@ -28,7 +28,7 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
     return JSONAnswer({"success": True})
 
 
-async def props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+async def _props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
     options = current.options
     source = template_source(options, info)
     described = await description(current, info, source)

@@ -80,6 +80,8 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
         "n_prompt_tokens": slot.n_prompt_tokens,
         "n_prompt_tokens_processed": slot.n_prompt_tokens_processed,
         "n_prompt_tokens_cache": slot.n_prompt_tokens_cache,
+        "n_prompt_tokens_shared": slot.n_prompt_tokens_shared,
+        "n_prompt_tokens_restored": slot.n_prompt_tokens_restored,
     }
 
 
@@ -100,4 +102,6 @@ def unused_slot(n_ctx: int) -> SlotState:
         n_prompt_tokens=0,
         n_prompt_tokens_processed=0,
         n_prompt_tokens_cache=0,
+        n_prompt_tokens_shared=0,
+        n_prompt_tokens_restored=0,
     )

@@ -358,6 +358,50 @@ def test_nothing_to_follow() -> None:
     assert answer_grammar(OutputSyntax(), **nothing) is None
 
 
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+def test_no_thoughts(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, text = SYNTAXES[name]
+    made = params(syntax, may_think=False)
+    assert accepts(compiler, model, made, text)
+    assert not accepts(compiler, model, made, f"<think></think>{text}")
+    opened = params(syntax, thinking=True, may_think=False)
+    assert accepts(compiler, model, opened, f"</think>{text}"), "thoughts that are open, end"
+    call = f"<|channel|>commentary to=functions.get<|message|>{GET}"
+    made = params(CHANNELS, may_think=False)
+    assert accepts(compiler, model, made, call)
+    thoughts = "<|channel|>analysis<|message|><|end|><|start|>assistant"
+    assert not accepts(compiler, model, made, thoughts + call)
+
+
+CLOSED = {"properties": {"city": CITY}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more"),
+    [
+        (CLOSED, False),
+        ({**CLOSED, "additionalProperties": True}, True),
+        ({**CLOSED, "additionalProperties": {"type": "integer"}}, True),
+        ({**CLOSED, "minProperties": 2}, True),
+        ({**CLOSED, "required": ["city", "page"]}, True),
+        ({**CLOSED, "allOf": [{"properties": {"page": {"type": "integer"}}}]}, True),
+        ({**CLOSED, "properties": {"city": CITY, "page": {"type": "object"}}}, False),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_named(
+    compiler: Compiler, model: Model, parameters: Any, more: bool
+) -> None:
+    """There are none unless the schema says something that listing them doesn't."""
+    syntax, _ = SYNTAXES["name before"]
+    made = params(syntax, tools=[tool("get", parameters)])
+    call = "[TOOL_CALLS]get[ARGS]"
+    assert accepts(compiler, model, made, f'{call}{{"city": "x", "page": 1}}') == more
+    nested = f'{call}{{"city": "x", "page": {{"any": 1}}}}'
+    if "page" in parameters["properties"]:
+        assert accepts(compiler, model, made, nested), "objects in arguments may hold anything"
+
+
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": ["object", "null"]}])
 @pytest.mark.parametrize("name", ["json in tags", "tagged"])
 def test_any_arguments(compiler: Compiler, model: Model, name: str, parameters: Any) -> None:

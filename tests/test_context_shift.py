@@ -22,7 +22,7 @@ from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished, Infill, Submit
 from engine.shifting import context_shift
-from tests.test_core import EXACT
+from tests.playing import EXACT
 
 N_CTX = 256
 GREEDY = {"temperature": 0.0, "ignore_eos": True}

@@ -1,18 +1,17 @@
 """The engine on the shipped model, in this process."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from engine.backend import Model, initialize
-from engine.core import Engine
 from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
-from engine.protocol import Event, Failed, Finished, Submit
-
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
+from engine.protocol import Submit
+from tests.playing import GREEDY, engine, play
 
 
 @pytest.fixture(scope="module")
@@ -23,42 +22,51 @@ def model() -> Iterator[Model]:
     model.close()
 
 
-# On the CPU, llama.cpp's Flash Attention takes another path (with other roundings) from 64
-# tokens in a batch on, and half precision in the cache rounds once more. Without the two, the
-# arithmetic of a sequence does not depend on what else is in the batch.
-EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
-
-
-def engine(model: Model, **options: object) -> Engine:
-    return Engine(model, Options(**{**EXACT, **options}))  # type: ignore[arg-type]
-
-
-def play(engine: Engine, prompts: list[str], **params: object) -> dict[str, Finished]:
-    """Run all prompts together; what became of each."""
-    names, results = {}, {}
-
-    def note(event: Event) -> None:
-        assert not isinstance(event, Failed), event
-        if isinstance(event, Finished):
-            results[names[event.id]] = event
-
-    for id, prompt in enumerate(prompts, start=1):
-        names[id] = prompt
-        request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))  # type: ignore[arg-type]
-        for event in engine.submit(request):
-            note(event)
-    while engine.has_work:
-        for event in engine.step():
-            note(event)
-    return results
-
-
 def test_the_same_text_alone_and_in_company(model: Model) -> None:
     prompts = [f"def function_{i}(self, value):" for i in range(6)]
     together = play(engine(model), prompts, n_predict=40, seed=11, ignore_eos=True)
     for prompt in prompts:
         alone = play(engine(model), [prompt], n_predict=40, seed=11, ignore_eos=True)
         assert together[prompt].text == alone[prompt].text
+
+
+@pytest.mark.parametrize("params", [{"top_k": 0}, {"mirostat": 2}, {"top_k": 0, "n_probs": 2}])
+def test_slow_samplers_choose_the_same_side_by_side(
+    model: Model, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the vocabulary were large.
+    prompts = [f"def function_{i}(self, value):" for i in range(6)]
+    plain = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    monkeypatch.setattr("engine.backend.sampler.FEW", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    pooled = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    assert {p: r.tokens for p, r in pooled.items()} == {p: r.tokens for p, r in plain.items()}
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_shared_prefix_changes_nothing(model: Model, unified: bool) -> None:
+    prefix = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n"
+    prompts = [f"{prefix}def function_{i}(self, value):" for i in range(6)]
+    shared = engine(model, parallel=6, kv_unified=unified)
+    together = play(shared, prompts, n_predict=30, **GREEDY)
+    again = play(shared, prompts, n_predict=30, **GREEDY)
+    n_prefix = len(model.tokenize(prefix.encode(), add_special=True, parse_special=True))
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=30, **GREEDY)
+        assert together[prompt].tokens == again[prompt].tokens == alone[prompt].tokens
+        assert again[prompt].timings.prompt_n == 1
+    cached = [together[prompt].timings.cache_n for prompt in prompts]
+    assert sum(n >= n_prefix - 1 for n in cached) == 5, "computed once"
+
+
+def test_a_prompt_is_cut_while_others_generate(model: Model) -> None:
+    # The target can't be met: a step gets the fewest tokens, and nothing else changes.
+    bounded = engine(model, target_itl_ms=1, parallel=2)
+    prompts = ["x", "for item in items: yield item\n" * 20]
+    together = play(bounded, prompts, n_predict=60, **GREEDY)
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=60, **GREEDY)
+        assert together[prompt].tokens == alone[prompt].tokens
 
 
 def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:

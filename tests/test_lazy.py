@@ -37,7 +37,7 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
-    engine = Engine(model, Options())
+    engine = Engine(model, Options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
     yield engine
     engine.close()
 

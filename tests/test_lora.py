@@ -111,7 +111,7 @@ def test_cached_prefixes_are_reused_under_the_same_adapters_only(
         play(engine, id_slot=0, lora=scales).timings.cache_n
         for scales in ([], [(0, 1.0)], [(0, 1.0), (1, 0.0)], [(0, 0.5)], [(0, 0.0)])
     ]
-    assert cached == [n - 1, 0, n - 1, 0, 0]
+    assert cached == [n - 1, 0, n - 1, 0, n - 1], "the first text is still there"
     engine.close()
 
 
@@ -351,12 +351,16 @@ def test_a_text_with_moved_cells_is_saved_as_such(
 ) -> None:
     engine, actions = slots(model, options, tmp_path, ctx_size=256, parallel=1, context_shift=True)
     assert play(engine, id_slot=0, n_predict=300, n_keep=4).truncated
-    entry = engine.scheduler.cache.entry(0)
+    found = engine.scheduler.cached(0)
+    assert found is not None
+    _, entry = found
     assert 0 < entry.n_exact < len(entry.tokens)
     actions.act(0, "save")
     actions.act(0, "erase")
     actions.act(0, "restore")
-    restored = engine.scheduler.cache.entry(0)
+    again = engine.scheduler.cached(0)
+    assert again is not None
+    _, restored = again
     assert restored.n_exact == entry.n_exact
     assert restored.tokens.tolist() == entry.tokens.tolist()
     engine.context.moves_pending = True  # as after a request that ended right after a shift

@@ -44,6 +44,7 @@ FILES = {
     "lora",
     "lora_scaled",
     "slot_save_path",
+    "cache_disk",
 }
 
 

@@ -1,81 +1,221 @@
 """The scheduler against a KV cache that checks as strictly as llama.cpp does."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.prefix_cache import ALL, Key
-from engine.scheduler import KEY_STEPS, Chunk, Scheduler, Sequence
+from engine.checkpoints import LAST_MESSAGE, NEAR_END, STEP, State
+from engine.prefix_cache import ALL, Found, Key
+from engine.scheduler import KEY_STEPS, Scheduler
+from engine.sequences import Chunk, Sequence, shares
 from engine.shifting import context_shift
-from engine.tokens import TokenBuffer
+from engine.tokens import TokenArray, TokenBuffer, common_prefix
 
 A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 
+@dataclass(eq=False)
+class Cell:
+    """What one cell of the cache holds, and of how many sequences it is a part."""
+
+    token: int
+    key: Key
+    exact: bool
+    owners: set[int]
+
+
 class FakeKV:
-    """Cells by sequence. `cuttable=False` behaves like a recurrent model's memory.
+    """Cells by sequence id and position. `cuttable=False` behaves like a recurrent model's
+    memory, or, with a `window`, like one of which the last `window` tokens (and a few more) are
+    held. `n_cells` None stands for separate caches.
 
     `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
     if it was moved, or computed from such cells.
     """
 
     def __init__(
-        self, n_cells: int | None, n_ctx: int, cuttable: bool = True, shiftable: bool = True
+        self,
+        n_cells: int | None,
+        n_ctx: int,
+        cuttable: bool = True,
+        shiftable: bool = True,
+        window: int = 0,
     ) -> None:
-        self.texts: dict[int, list[int]] = {}
-        self.exact: dict[int, list[bool]] = {}
         self.n_cells, self.n_ctx = n_cells, n_ctx
+        self.is_cuttable, self.window = cuttable, window
+        self.lost: dict[int, int] = {}  # how many tokens have left the window
+        self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: what a state is of
+        self.n_rewound = 0
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
-        self.keys: dict[int, list[Key]] = {}  # what each cell was evaluated under
+        self.cells: dict[int, list[Cell]] = {}
+        self.n_copied = 0
+
+    def text(self, sequence: int) -> list[int]:
+        return [cell.token for cell in self.cells.get(sequence, [])]
+
+    @property
+    def n_used(self) -> int:
+        return len({id(cell) for held in self.cells.values() for cell in held})
 
     def remove(self, sequence: int, start: int) -> bool:
-        text = self.texts.get(sequence, [])
-        if not self.cuttable and 0 < start < len(text):
+        if 0 < start < self.first_cut(sequence):
             return False
-        self.texts[sequence] = text[:start]
-        self.exact[sequence] = self.exact.get(sequence, [])[:start]
-        self.keys[sequence] = self.keys.get(sequence, [])[:start]
+        self._cut(sequence, start)
+        return True
+
+    def _cut(self, sequence: int, start: int) -> None:
+        held = self.cells.get(sequence, [])
+        for cell in held[start:]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start]
+        if not start:
+            self.lost.pop(sequence, None)
+
+    def first_cut(self, sequence: int) -> int:
+        if self.cuttable:
+            return 0
+        n_held = len(self.cells.get(sequence, []))
+        if not self.window:
+            return n_held
+        lost = self.lost.get(sequence, 0)
+        return min(n_held, lost + self.window) if lost else 0
+
+    def _lose(self, sequence: int) -> None:
+        n_left = len(self.cells[sequence]) - self.window - self.window // 2
+        if self.window and n_left > self.lost.get(sequence, 0):
+            self.lost[sequence] = n_left
+
+    def save(self, sequence: int) -> State | None:
+        assert not self.cuttable, "there is no need for checkpoints"
+        held = self.cells[sequence]
+        number = len(self.saved)
+        self.saved[number] = [cell.token for cell in held], held[0].key
+        return np.array([number], np.uint32).view(np.uint8)
+
+    def rewind(self, sequence: int, n: int, state: State) -> bool:
+        assert len(self.cells.get(sequence, [])) >= n, "cells are missing"
+        tokens, key = self.saved[int(state.view(np.uint32)[0])]
+        held = self.cells[sequence][:n]
+        assert [cell.token for cell in held] == tokens, "the state is of another text"
+        assert {cell.key for cell in held} == {key}, "the state was computed under another key"
+        assert all(cell.exact for cell in held)
+        self._cut(sequence, n)
+        if self.window and n > self.window:
+            self.lost[sequence] = n - self.window
+        self.n_rewound += 1
         return True
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        text, exact = self.texts[sequence], self.exact[sequence]
-        assert 0 <= start < stop < len(text), "drop held cells, and keep some behind them"
+        held = self.cells[sequence]
+        assert 0 <= start < stop < len(held), "drop held cells, and keep some behind them"
         if not self.shiftable:
             return False
-        self.texts[sequence] = text[:start] + text[stop:]
-        self.exact[sequence] = exact[:start] + [False] * len(text[stop:])
-        self.keys[sequence] = self.keys[sequence][:start] + self.keys[sequence][stop:]
+        for cell in held[stop:]:
+            assert cell.owners == {sequence}, "somebody else's cells are moved"
+            cell.exact = False
+        for cell in held[start:stop]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start] + held[stop:]
         return True
 
+    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
+        held = self.cells[source]
+        assert not self.cells.get(target), "the target of a copy holds cells"
+        assert 0 < n <= len(held), "more is copied than is held"
+        is_cut = n < self.first_cut(source)
+        if is_cut and state is None:
+            return False
+        if self.n_cells is None:
+            self.cells[target] = [Cell(c.token, c.key, c.exact, {target}) for c in held[:n]]
+        else:
+            for cell in held[:n]:
+                cell.owners.add(target)
+            self.cells[target] = held[:n]
+        if lost := self.lost.get(source, 0):
+            self.lost[target] = lost
+        self.n_copied += n
+        return not is_cut or state is None or self.rewind(target, n, state)
+
     def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
-        assert not self.texts.get(sequence)
-        self.texts[sequence], self.keys[sequence] = list(tokens), [key] * len(tokens)
-        self.exact[sequence] = [True] * len(tokens)
+        assert not self.cells.get(sequence)
+        self.cells[sequence] = [Cell(token, key, True, {sequence}) for token in tokens]
+        self._lose(sequence)
         self._check_cells()
 
     def evaluate(self, chunks: list[Chunk]) -> None:
         assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
         for chunk in chunks:
-            text = self.texts.setdefault(chunk.sequence.slot, [])
-            assert len(text) == chunk.start, "positions must continue without a gap"
-            text.extend(chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist())
-            exact = self.exact.setdefault(chunk.sequence.slot, [])
-            exact.extend([all(exact)] * (chunk.stop - chunk.start))
-            assert len(text) <= self.n_ctx
-            keys = self.keys.setdefault(chunk.sequence.slot, [])
-            keys.extend([chunk.sequence.key] * (chunk.stop - chunk.start))
-            assert set(keys) == {chunk.sequence.key}, "cells of another key are used"
+            id, key = chunk.sequence.seq_id, chunk.sequence.key
+            held = self.cells.setdefault(id, [])
+            assert len(held) == chunk.start, "positions must continue without a gap"
+            assert {cell.key for cell in held} <= {key}, "cells of another key are used"
+            exact = all(cell.exact for cell in held)
+            tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
+            self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
+            assert len(self.cells[id]) <= self.n_ctx
+            self._lose(id)
         self._check_cells()
 
     def _check_cells(self) -> None:
         if self.n_cells is not None:
-            assert sum(map(len, self.texts.values())) <= self.n_cells, "no free cell"
+            assert self.n_used <= self.n_cells, "no free cell"
+
+
+class FakeTier:
+    """A tier that takes everything, after a look whether it is what it is said to be. What is
+    found takes `delay` looks to be fetched; every `fails`th restoration fails."""
+
+    def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
+        self.kv, self.delay, self.fails = kv, delay, fails
+        self.kept: list[tuple[TokenArray, Key]] = []
+        self.looks: dict[int, int] = {}
+        self.n_restorations = 0
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        cells = self.kv.cells[sequence]
+        assert [cell.token for cell in cells] == tokens.tolist()
+        assert all(cell.exact and cell.key == key for cell in cells)
+        self.kept.append((tokens.copy(), key))
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        best, found = n_held, None
+        for i, (text, its_key) in enumerate(self.kept):
+            n = common_prefix(text, tokens)
+            if its_key == key and n > best and (n == len(text) or self.kv.cuttable):
+                best, found = n, i
+        if found is None:
+            return None
+        self.looks[found] = self.looks.get(found, 0) + 1
+        length = len(self.kept[found][0])
+        return Found(best, length, found if self.looks[found] > self.delay else None)
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        self.n_restorations += 1
+        assert isinstance(found.text, int)
+        tokens, key = self.kept[found.text]
+        if self.fails and self.n_restorations % self.fails == 0:
+            return False
+        self.kv.restore(sequence, tokens.tolist(), key)
+        return True
 
 
 def sequence(id: int, tokens: list[int], **kwargs: object) -> Sequence:
     array = np.array(tokens, np.int32)
     return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)  # type: ignore[arg-type]
+
+
+def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: object) -> Sequence:
+    """Serve a text alone, to its first token."""
+    one = sequence(id, tokens, **kwargs)
+    s.submit(one)
+    while not one.generating:
+        run_step(s, kv)
+    s.finish(one)
+    return one
 
 
 def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: object) -> Scheduler:
@@ -192,7 +332,75 @@ def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
     s.submit(again)
     (chunk,) = run_step(s, kv)
     assert (again.n_cached, chunk.start) == (0, 0)
-    assert kv.texts[0] == [1, 2, 5]
+    assert kv.text(again.seq_id) == [1, 2, 5]
+
+
+def cached(s: Scheduler, kv: FakeKV, *texts: list[int]) -> list[int]:
+    """How much of each text was held when it came after the others."""
+    found = []
+    for id, text in enumerate(texts, start=s.n_waiting + 1000):
+        one = sequence(id, text)
+        s.submit(one)
+        while not one.generating:
+            run_step(s, kv)
+        run_step(s, kv)
+        s.finish(one)
+        found.append(one.n_cached)
+    return found
+
+
+UNCUTTABLE = [(0, 64), (4, 64), (0, None), (4, None)]
+
+
+@pytest.mark.parametrize(("window", "n_cells"), UNCUTTABLE)
+def test_checkpoints_near_the_end_and_where_texts_part(window: int, n_cells: int | None) -> None:
+    kv = FakeKV(n_cells, 64, cuttable=False, window=window)
+    s = scheduler(kv, n_slots=2, n_checkpoints=4)
+    text = list(range(30))
+    again = 30 - NEAR_END
+    assert cached(s, kv, text) == [0]
+    assert cached(s, kv, text)[0] >= again
+    assert cached(s, kv, *([*text[:20], id, 0, 0, 0, 0] for id in (50, 51, 52))) == [0, 20, 20]
+
+
+def test_without_checkpoints_there_is_only_the_end() -> None:
+    kv = FakeKV(64, 64, cuttable=False)
+    s = scheduler(kv, n_slots=1)
+    text = list(range(20))
+    assert cached(s, kv, text, [*text, 7, 5, 5], text) == [0, 21, 0]
+    assert not kv.saved
+
+
+def test_memory_that_can_be_cut_needs_no_checkpoints() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_checkpoints=8)
+    one = sequence(1, list(range(8)))
+    s.submit(one)
+    assert [c.stop for c in run_step(s, kv)] == [8]
+    assert not kv.saved
+
+
+def test_long_prompts_have_checkpoints_on_their_way() -> None:
+    kv = FakeKV(None, 4 * STEP, cuttable=False)
+    s = scheduler(kv, n_slots=1, n_checkpoints=3, n_batch=1024)
+    n = 3 * STEP + 5
+    assert cached(s, kv, list(range(n))) == [0]
+    (held,) = s.cache.checkpoints.values()
+    assert [c.n for c in held] == [STEP, 2 * STEP, n - NEAR_END]
+    assert len(kv.saved) == 4
+    assert n - NEAR_END - LAST_MESSAGE in [len(tokens) for tokens, _ in kv.saved.values()]
+
+
+def test_followers_in_memory_that_cannot_be_cut() -> None:
+    for window in (0, 4):
+        kv = FakeKV(1024, 128, cuttable=False, window=window)
+        s, texts = together(kv, 8, n_checkpoints=8)
+        n_evaluated = 0
+        while not all(one.generating for one in texts):
+            chunks = run_step(s, kv)
+            n_evaluated += sum(max(0, min(c.stop, c.sequence.n_prompt) - c.start) for c in chunks)
+        assert n_evaluated == 32 + 8 * 4
+        assert [one.n_shared for one in texts] == [0] + 7 * [32]
 
 
 def test_idle_texts_give_way_and_then_the_youngest() -> None:
@@ -222,7 +430,7 @@ def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: object
     s.finish(one)
     s.submit(two)
     run_step(s, kv)
-    assert kv.texts[0] == second
+    assert kv.text(two.seq_id) == second
     return two
 
 
@@ -230,7 +438,7 @@ def test_chunks_behind_the_common_prefix_are_moved() -> None:
     kv = FakeKV(64, 64)
     two = held_after(kv, [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 4, 5, 6, 8, 9, 0], n_reuse=2)
     assert (two.n_cached, two.n_exact) == (6, 1)
-    assert kv.exact[0] == [True] + 6 * [False]
+    assert [cell.exact for cell in kv.cells[two.seq_id]] == [True] + 6 * [False]
 
 
 def test_chunks_that_are_too_short_are_not() -> None:
@@ -259,10 +467,11 @@ def test_moved_cells_are_for_those_who_asked_only() -> None:
         one = sequence(id, text, n_reuse=n_reuse)
         s.submit(one)
         run_step(s, kv)
+        id_of_last = one.seq_id
         s.finish(one)
         cached.append(one.n_cached)
     assert cached == [0, 4, 1]
-    assert all(kv.exact[0])
+    assert all(cell.exact for cell in kv.cells[id_of_last])
 
 
 def test_a_shift_drops_tokens_from_text_and_cells() -> None:
@@ -273,9 +482,9 @@ def test_a_shift_drops_tokens_from_text_and_cells() -> None:
     run_step(s, kv)
     assert s.shift(one, 1, 3)
     assert one.tokens.view().tolist() == [1, 5, 6, 7]
-    assert (one.n_past, kv.texts[0]) == (3, [1, 5, 6])
+    assert (one.n_past, kv.text(one.seq_id)) == (3, [1, 5, 6])
     run_step(s, kv, 8)
-    assert kv.texts[0] == [1, 5, 6, 7]
+    assert kv.text(one.seq_id) == [1, 5, 6, 7]
     s.finish(one)
     two = sequence(2, [1, 5, 6, 7, 9])
     s.submit(two)
@@ -340,15 +549,226 @@ def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
     s.submit(one)
     run_step(s, kv)
     s.finish(one)
-    assert (s.erase(0), s.erase(0), kv.texts[0]) == (3, 0, [])
-    assert s.make_room_for(1, 8)
-    kv.restore(1, [4] * 8, A)
-    s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert (s.erase(0), s.erase(0), kv.n_used) == (3, 0, 0)
+    id = s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert id is not None
+    kv.restore(id, [4] * 8, A)
     again = sequence(2, [4] * 6, key=A)
     s.submit(again)
     run_step(s, kv)
     assert (again.slot, again.n_cached) == (1, 5)
-    assert not s.make_room_for(0, 7), "the running one keeps its cells"
+    new = np.full(7, 5, np.int32)
+    assert s.adopt(0, new, ALL, ()) is None, "the running one keeps its cells"
+
+
+def test_a_prefix_of_a_running_text_is_shared() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_batch=64)
+    leader, other = sequence(1, [1, 2, 3, 4, 5]), sequence(2, [1, 2, 3, 9])
+    s.submit(leader)
+    run_step(s, kv)
+    s.submit(other)
+    run_step(s, kv)
+    assert (other.n_cached, other.n_shared, kv.n_used) == (3, 3, 5 + 1 + 1)
+    s.finish(leader)
+    s.finish(other)
+    assert kv.n_used == 7, "both are kept as cache"
+
+
+def test_a_pinned_request_shares_another_slots_prefix() -> None:
+    for n_cells in (64, None):
+        kv = FakeKV(n_cells, 64)
+        s = scheduler(kv, n_batch=64)
+        text = list(range(30))
+        for id, slot in ((1, 0), (2, 1)):
+            one = sequence(id, [*text, id], id_slot=slot)
+            s.submit(one)
+            run_step(s, kv)
+            assert one.slot == slot
+            s.finish(one)
+        assert one.n_cached == 30
+
+
+def together(kv: FakeKV, n: int, **kwargs: object) -> tuple[Scheduler, list[Sequence]]:
+    """`n` texts with 32 tokens in common and 4 of their own, submitted at once."""
+    s = scheduler(kv, n_slots=n, n_sequences=2 * n, **kwargs)
+    prefix = list(range(32))
+    texts = [sequence(id, [*prefix, *4 * [id]]) for id in range(100, 100 + n)]
+    for one in texts:
+        s.submit(one)
+    return s, texts
+
+
+def test_a_common_prefix_is_evaluated_once() -> None:
+    kv = FakeKV(1024, 128)
+    s, texts = together(kv, 8)
+    n_evaluated = 0
+    while not all(one.generating for one in texts):
+        chunks = run_step(s, kv)
+        n_evaluated += sum(max(0, min(c.stop, c.sequence.n_prompt) - c.start) for c in chunks)
+    assert n_evaluated == 32 + 8 * 4
+    assert [one.n_shared for one in texts] == [0] + 7 * [32]
+    assert kv.n_used <= 32 + 8 * (4 + 10)
+
+
+def test_a_cancelled_leader_hands_over() -> None:
+    kv = FakeKV(1024, 128)
+    s, texts = together(kv, 3)
+    run_step(s, kv)
+    run_step(s, kv)
+    assert [one.slot >= 0 for one in texts] == [True, False, False]
+    s.cancel(texts[0].id)
+    run_step(s, kv)
+    assert [one.n_cached for one in texts[1:]] == [16, 0]
+    while not all(one.generating for one in texts[1:]):
+        run_step(s, kv)
+    assert texts[2].n_shared == 32
+
+
+def test_followers_let_others_pass() -> None:
+    kv = FakeKV(1024, 128)
+    s, _ = together(kv, 3)
+    other = sequence(200, [9, 9])
+    s.submit(other)
+    run_step(s, kv)
+    assert other.slot >= 0
+
+
+def test_finished_texts_outlive_their_slot() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_sequences=4, n_batch=64)
+    texts = [[id] * 5 for id in range(1, 5)]
+    for id, text in enumerate([*texts, *texts]):
+        one = sequence(id, text)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+        assert one.n_cached == (4 if id >= 4 else 0)
+
+
+def test_the_least_recently_used_text_goes_first() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_sequences=8, n_batch=16)
+    for id, first in enumerate([1, 2, 1, 3, 1, 2]):
+        one = sequence(id, [first, 7, 7, 7, 7, 7])
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    assert one.n_cached == 0, "2 went, not 1"
+
+
+def test_a_shift_leaves_what_others_share() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_batch=64)
+    one, two = sequence(1, [1, 2, 3, 4, 5, 6]), sequence(2, [1, 2, 3, 4, 5, 6, 8])
+    s.submit(one)
+    run_step(s, kv)
+    s.submit(two)
+    run_step(s, kv)
+    assert two.n_shared == 6
+    assert s.shift(one, 1, 2)
+    assert one.n_past == 1, "two has the cells behind: they are evaluated again"
+    run_step(s, kv)
+    assert kv.text(one.seq_id)[:5] == [1, 4, 5, 6, 7]
+    s.finish(two)
+    run_step(s, kv)
+    assert s.shift(one, 1, 2)
+    assert one.n_past == len(one.tokens) - 1, "a finished text gives way"
+
+
+def test_prompts_share_a_limited_step() -> None:
+    kv = FakeKV(1024, 256)
+    s = scheduler(kv, n_slots=4, n_batch=64)
+    s.submit(sequence(1, [1]))
+    run_step(s, kv)
+    for id, n in ((2, 100), (3, 3), (4, 50)):
+        s.submit(sequence(id, [id] * n))
+    assert {c.sequence.id: c.stop - c.start for c in s.plan(20)} == {1: 1, 2: 10, 3: 3, 4: 7}
+
+
+def test_shares_of_a_step() -> None:
+    prompts = [sequence(1, [0] * 100), sequence(2, [0] * 3), sequence(3, [0] * 50)]
+    assert [n for _, n in shares(prompts, 20)] == [10, 3, 7]
+    assert [n for _, n in shares(prompts, 1000)] == [100, 3, 50]
+    assert shares(prompts, 0) == []
+    assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]
+
+
+def test_what_was_given_up_comes_back() -> None:
+    for n_cells in (16, None):
+        kv = FakeKV(n_cells, 16)
+        tier = FakeTier(kv, delay=2)
+        s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+        finish_one(s, kv, 1, [1] * 10)
+        finish_one(s, kv, 2, [2] * 10)
+        assert [text.tolist() for text, _ in tier.kept] == [[1] * 10]
+        again = finish_one(s, kv, 3, [1] * 8 + [3])
+        assert (again.n_restored, again.n_cached) == (8, 8)
+
+
+def test_a_text_under_another_key_does_not_come_back() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=FakeTier(kv))
+    finish_one(s, kv, 1, [1] * 10, key=A)
+    finish_one(s, kv, 2, [2] * 10)
+    assert finish_one(s, kv, 3, [1] * 10, key=B).n_cached == 0
+    assert finish_one(s, kv, 4, [1] * 10, key=A).n_restored == 9
+
+
+def test_a_restoration_that_fails_costs_nothing_but_time() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=FakeTier(kv, fails=1))
+    finish_one(s, kv, 1, [1] * 10)
+    finish_one(s, kv, 2, [2] * 10)
+    again = finish_one(s, kv, 3, [1] * 10)
+    assert (again.n_restored, again.n_cached) == (0, 0)
+
+
+def test_there_must_be_room_for_all_that_comes_back() -> None:
+    kv = FakeKV(16, 16)
+    s = scheduler(kv, n_slots=2, n_batch=16, tier=FakeTier(kv))
+    finish_one(s, kv, 1, [1] * 14)
+    running = sequence(2, [2] * 6)
+    s.submit(running)
+    run_step(s, kv)
+    assert finish_one(s, kv, 3, [1] * 4).n_restored == 0
+    s.finish(running)
+    assert finish_one(s, kv, 4, [1] * 10).n_restored == 9
+
+
+def test_a_text_cut_for_another_is_offered_before() -> None:
+    for part, n_offered in ((4, 1), (6, 0)):
+        kv = FakeKV(None, 16)
+        tier = FakeTier(kv)
+        s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+        finish_one(s, kv, 1, [1] * 10)
+        assert finish_one(s, kv, 2, [1] * part + [2]).n_cached == part
+        assert len(tier.kept) == n_offered
+
+
+def test_only_the_exact_part_of_a_text_is_offered() -> None:
+    kv = FakeKV(16, 16)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=1, n_batch=16, tier=tier)
+    one = sequence(1, [1, 2, 3, 4, 5, 6])
+    s.submit(one)
+    run_step(s, kv)
+    assert s.shift(one, 2, 2)
+    s.finish(one)
+    finish_one(s, kv, 2, [7] * 14)
+    assert [text.tolist() for text, _ in tier.kept] == [[1, 2]]
+
+
+def test_all_texts_at_the_end() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=2, n_batch=16, n_sequences=4)
+    finish_one(s, kv, 1, [1] * 5)
+    running = sequence(2, [2] * 5, key=A)
+    s.submit(running)
+    run_step(s, kv)
+    texts = [(tokens.tolist(), key) for _, tokens, key in s.finished()]
+    assert texts == [([2] * 5, A), ([1] * 5, ())]
+    assert not s.active
 
 
 class Histories(RuleBasedStateMachine):
@@ -363,6 +783,10 @@ class Histories(RuleBasedStateMachine):
         continuous=st.booleans(),
         shiftable=st.booleans(),
         shifts=st.booleans(),
+        n_more=st.integers(0, 3),
+        window=st.sampled_from([0, 0, 4]),
+        n_checkpoints=st.sampled_from([0, 1, 3]),
+        tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
     )
     def begin(
         self,
@@ -374,12 +798,25 @@ class Histories(RuleBasedStateMachine):
         continuous: bool,
         shiftable: bool,
         shifts: bool,
+        n_more: int,
+        window: int,
+        n_checkpoints: int,
+        tier: tuple[int, int] | None,
     ) -> None:
-        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable)
+        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
+        self.n_checkpoints = n_checkpoints
+        self.tier = FakeTier(self.kv, *tier) if tier is not None else None
         self.shifts = shifts
         self.shifted: set[int] = set()
         self.s = scheduler(
-            self.kv, n_slots, n_batch=n_batch, similarity=similarity, continuous=continuous
+            self.kv,
+            n_slots,
+            n_batch=n_batch,
+            n_sequences=n_slots + n_more,
+            n_checkpoints=n_checkpoints,
+            similarity=similarity,
+            continuous=continuous,
+            tier=self.tier,
         )
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
@@ -422,6 +859,8 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         chunks = self.s.plan()
+        if not chunks and self.tier is not None and not self.s.active:
+            return  # it may be fetching
         assert chunks or not self.alive, "work is waiting, but nothing is planned"
         assert sum(c.stop - c.start for c in chunks) <= self.n_batch
         assert len({c.sequence.id for c in chunks}) == len(chunks)
@@ -448,7 +887,8 @@ class Histories(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 3))
     def erase(self, slot: int) -> None:
         if slot < self.n_slots and self.s.in_slot(slot) is None:
-            n_tokens = len(self.kv.texts.get(slot, []))
+            found = self.s.cached(slot)
+            n_tokens = 0 if found is None else len(self.kv.text(found[0]))
             assert self.s.erase(slot) == n_tokens
 
     @rule(
@@ -459,9 +899,24 @@ class Histories(RuleBasedStateMachine):
     def restore(self, slot: int, tokens: list[int], key: Key) -> None:
         if slot >= self.n_slots or self.s.in_slot(slot) is not None:
             return
-        if self.s.make_room_for(slot, len(tokens)):
-            self.kv.restore(slot, tokens, key)
-            self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        if id is not None:
+            self.kv.restore(id, tokens, key)
+
+    @rule(n=st.integers(1, 3))
+    def give_up(self, n: int) -> None:
+        for _ in range(n):
+            self.s.cache.evict()
+
+    @precondition(lambda self: self.tier is not None and self.tier.kept)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=5))
+    def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
+        """Somebody goes on with a text that the tier has, or with a part of it."""
+        assert self.tier is not None
+        kept, key = data.draw(st.sampled_from(self.tier.kept))
+        n = data.draw(st.integers(0, len(kept)))
+        wanted = [*kept[:n].tolist(), *tokens][:20] or [0]
+        self.submit(wanted, data.draw(st.integers(1, 30)), False, True, 0, key)
 
     @rule()
     def no_room_after_all(self) -> None:
@@ -494,7 +949,7 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "s"):
             return
         for active in self.s.active:
-            exact = self.kv.exact.get(active.slot, [])
+            exact = [cell.exact for cell in self.kv.cells.get(active.seq_id, [])]
             assert all(exact[: active.n_exact])
             if not active.n_reuse and active.id not in self.shifted:
                 assert all(exact)
@@ -503,15 +958,30 @@ class Histories(RuleBasedStateMachine):
     def the_cache_claims_what_is_held(self) -> None:
         if not hasattr(self, "s"):
             return
-        for slot in range(self.n_slots):
-            held = self.kv.texts.get(slot, [])
-            active = self.s.in_slot(slot)
-            if active is None:
-                assert self.s.cache.entry(slot).tokens.tolist() == held
-                assert set(self.kv.keys.get(slot, [])) <= {self.s.cache.entry(slot).key}
+        claimed = {active.seq_id: active for active in self.s.active}
+        assert not claimed.keys() & self.s.cache.entries.keys()
+        for id, held in self.kv.cells.items():
+            assert all(id in cell.owners for cell in held)
+            keys = {cell.key for cell in held}
+            if (active := claimed.get(id)) is not None:
+                assert self.s.in_slot(active.slot) is active
+                assert active.tokens.view(0, active.n_past).tolist() == self.kv.text(id)
+            elif (entry := self.s.cache.entries.get(id)) is not None:
+                assert entry.tokens.tolist() == self.kv.text(id)
+                assert keys == {entry.key}
             else:
-                assert active.slot == slot
-                assert active.tokens.view(0, active.n_past).tolist() == held
+                assert not held, "cells that nobody knows of"
+        held = self.s.cache.checkpoints
+        assert held.keys() <= claimed.keys() | self.s.cache.entries.keys()
+        assert all(len(each) <= self.n_checkpoints for each in held.values())
+        for id, each in held.items():
+            for checkpoint in each:
+                tokens, _ = self.kv.saved[int(checkpoint.state.view(np.uint32)[0])]
+                assert tokens == self.kv.text(id)[: checkpoint.n]
+        labels = [entry.slot for entry in self.s.cache.entries.values() if entry.slot >= 0]
+        assert len(labels) == len(set(labels)), "two last texts of one slot"
+        if self.kv.n_cells is not None:
+            assert self.s.n_cells_used == self.kv.n_used
 
     def teardown(self) -> None:
         if not hasattr(self, "s"):

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine import control_vector
-from engine.backend.library import failure, forget_errors, llama
+from engine.backend.candidates import Candidates
+from engine.backend.library import failure, forget_errors, llama, view
 from engine.backend.model import Model
 from engine.backend.threads import thread_pools, threads
 from engine.errors import BackendError
@@ -25,8 +26,6 @@ Vectors = npt.NDArray[np.float32]
 """Rows of numbers, one row for each token or text."""
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""llama_token_data."""
 
 _KV_TYPES = {
     "f32": C.GGML_TYPE_F32,
@@ -53,20 +52,12 @@ _POOLING: dict[Pooling | Literal[""], int] = {
     "last": C.LLAMA_POOLING_TYPE_LAST,
     "rank": C.LLAMA_POOLING_TYPE_RANK,
 }
+_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
 class OutOfCellsError(Exception):
     """The KV cache has no room for the batch; nothing of it was evaluated."""
-
-
-def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
-    address = ctypes.cast(pointer, ctypes.c_void_p).value
-    if address is None:
-        raise BackendError("llama.cpp has no logits for this position")
-    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
-    return np.frombuffer(buffer, dtype)
 
 
 class Context:
@@ -116,11 +107,10 @@ class Context:
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         # A recurrent state is of all tokens before: none of them can be taken out.
-        self.can_shift = bool(
-            C.llama_memory_can_shift(self._memory)
-            and not C.llama_model_is_recurrent(model._model)
-            and not C.llama_model_is_hybrid(model._model)
-        )
+        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
+        self._unified = unified
+        self._window = 0 if options.swa_full else model.n_swa
+        self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
@@ -128,6 +118,7 @@ class Context:
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
+        self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
         self._allocate_batch()
 
     def _apply_control_vectors(self, options: Options) -> None:
@@ -148,6 +139,8 @@ class Context:
         self.sequences = np.zeros(n, np.int32)
         self.outputs = np.zeros(n, np.int8)
         self._ones = np.ones(n, np.int32)
+        # By address, as a view takes longer to make than a token to choose.
+        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
         # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
         addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
         self._addresses = addresses
@@ -177,16 +170,23 @@ class Context:
         self.moves_pending = False
 
     @cached_property
-    def candidates(self) -> npt.NDArray[np.void]:
-        """Room for a choice among all tokens, as an array of `llama_token_data`."""
-        return np.zeros(self.model.n_vocab, CANDIDATE)
+    def candidates(self) -> Candidates:
+        """Room for a choice among all tokens."""
+        return Candidates(self.model.n_vocab)
 
     def logits(self, index: int) -> npt.NDArray[np.float32]:
         """The logits (n_vocab,) of batch position `index`, an output of the last decode.
 
         A view, good until the next decode."""
-        row = C.llama_get_logits_ith(self._ctx, index)
-        return view(row, self.model.n_vocab, np.dtype(np.float32))
+        pointer = C.llama_get_logits_ith(self._ctx, index)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        row = self._rows.get(address)
+        if row is None:
+            if len(self._rows) >= 4 * self.n_batch:
+                self._rows.clear()  # llama.cpp has moved its buffer more than once
+            row = view(pointer, self.model.n_vocab, np.dtype(np.float32))
+            self._rows[address] = row
+        return row
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
@@ -199,8 +199,87 @@ class Context:
 
     def remove(self, sequence: int, start: int) -> bool:
         """Forget the tokens of `sequence` from position `start` on. False if this kind of
-        memory can't be cut there; then nothing was removed."""
-        return bool(C.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        memory can't be cut there; then nothing was removed, or all that is left is of no use."""
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            return False
+        return self._sees_back_from(sequence, start)
+
+    def _sees_back_from(self, sequence: int, position: int) -> bool:
+        """Whether a sliding window that ends before `position` is still there as a whole: cells
+        that have left the window of the last token are given up."""
+        if not self._window or position == 0:
+            return True
+        return position >= self._first_seen(sequence)
+
+    def _first_seen(self, sequence: int) -> int:
+        """The first position whose sliding window is there as a whole. llama.cpp gives cells up
+        from the oldest on, so those that are left have no gaps."""
+        first = int(C.llama_memory_seq_pos_min(self._memory, sequence))
+        if first < 0:  # nothing is left
+            return self.n_ctx
+        return first + self._window if first else 0
+
+    def first_cut(self, sequence: int) -> int:
+        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+        end = int(C.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        if self.model.is_recurrent:
+            return end
+        return min(end, self._first_seen(sequence)) if self._window else 0
+
+    def save(self, sequence: int) -> StateArray | None:
+        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
+        size = C.llama_state_seq_get_size_ext(self._ctx, sequence, _PARTIAL)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data_ext(self._ctx, pointer, size, sequence, _PARTIAL)
+        return state if n == size else None
+
+    def rewind(self, sequence: int, n: int, state: StateArray) -> bool:
+        """Keep only the first `n` tokens of `sequence`; `state` is what `save` returned behind
+        them. False if it can't be done, and `sequence` is empty."""
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        done = (
+            C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
+            and self.remove(sequence, n)
+            and C.llama_memory_seq_pos_max(self._memory, sequence) == n - 1
+        )
+        if not done:
+            self.remove(sequence, 0)
+        return bool(done)
+
+    def copy(self, source: int, target: int, n: int, state: StateArray | None = None) -> bool:
+        """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
+        copy of the cells in a unified cache, else with one, before the next decode. `state` is
+        needed if `source` can't be cut at `n`. False if it can't be done; then `target` is empty
+        still."""
+        if n < self.first_cut(source):
+            if state is None:
+                return False
+        else:
+            state = None
+        if self._unified:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, n)
+        elif self.is_cuttable:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+        elif not self._copy_now(source, target):
+            return False
+        if state is None and not self.remove(target, n):
+            self.remove(target, 0)
+            return False
+        if state is None and self._window and self._unified:
+            # Cells of a window that has moved on are used again, but not shared ones.
+            state = self.save(target)
+        return state is None or self.rewind(target, n, state)
+
+    def _copy_now(self, source: int, target: int) -> bool:
+        """Copy all cells to those of a separate cache. Between these, llama.cpp puts a copy off
+        until the next decode, and would overwrite there what is restored before."""
+        state = self.save_sequence(source)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_set_data(self._ctx, pointer, len(state), target):
+            return True
+        self.remove(target, 0)
+        return False
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
@@ -223,9 +302,13 @@ class Context:
         strengths = (ctypes.c_float * len(pairs))(*(scale for _, scale in pairs))
         C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
 
+    def state_size(self, sequence: int) -> int:
+        """Bytes of what `save_sequence` gives."""
+        return int(C.llama_state_seq_get_size(self._ctx, sequence))
+
     def save_sequence(self, sequence: int) -> StateArray:
         """A copy of all that the KV cache holds of `sequence`."""
-        state = np.empty(C.llama_state_seq_get_size(self._ctx, sequence), np.uint8)
+        state = np.empty(self.state_size(sequence), np.uint8)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
         return state[:n]

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.backend.ggml import function as ggml
@@ -89,3 +91,12 @@ def list_devices() -> list[str]:
         f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
         for name, text, free, total in devices()
     ]
+
+
+def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
+    address = ctypes.cast(pointer, ctypes.c_void_p).value
+    if address is None:
+        raise BackendError("llama.cpp has no logits for this position")
+    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
+    return np.frombuffer(buffer, dtype)

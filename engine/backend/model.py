@@ -123,6 +123,17 @@ class Model:
         return int(C.llama_model_n_ctx_train(self._model))
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether layers keep a state of all tokens so far, from which none can be taken out."""
+        model = self._model
+        return bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+
+    @property
+    def n_swa(self) -> int:
+        """The sliding window of attention, in tokens; 0 without one."""
+        return int(C.llama_model_n_swa(self._model))
+
+    @property
     def n_embd(self) -> int:
         return int(C.llama_model_n_embd(self._model))
 

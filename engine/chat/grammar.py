@@ -24,6 +24,9 @@ _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
 _SPACE = "/[ \\t\\n]{1,8}/"
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
+_PLAIN_KEYWORDS = frozenset(
+    ("type", "properties", "required", "title", "description", "$schema", "$id", "$defs")
+)
 _HARMONY_THOUGHTS = Wrapper("<|channel|>analysis<|message|>", "<|end|>")
 _HARMONY_NEXT = "<|start|>assistant"
 _HARMONY_JSON = '(" <|constrain|>json" | " json")?'
@@ -76,6 +79,7 @@ def answer_grammar(
     thinking: bool,
     schema: Any = None,
     prompt: str = "",
+    may_think: bool = True,
 ) -> AnswerGrammar | None:
     """What an answer in `syntax` has to look like; None if it may be anything.
 
@@ -83,6 +87,7 @@ def answer_grammar(
     answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
     requires this one. `parallel`: several calls in one answer. `thinking`: the prompt has opened
     the thoughts; whatever else of the answer's syntax `prompt` ends with is not written again.
+    Unless it `may_think`, an answer that isn't lazy has no thoughts but those.
 
     Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
     schema comes to light only in the engine, whose error names the tool, too.
@@ -103,7 +108,8 @@ def answer_grammar(
         if functions:
             answer.check_mixable()
         bodies.append(answer.text(answer.lark.json("JSON schema", schema or ANY_OBJECT)))
-    start = answer.after_thoughts(choice(bodies), thinking)
+    start = choice(bodies)
+    start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
     return AnswerGrammar(answer.lark.text(start), answer.lark.schemas)
 
 
@@ -147,7 +153,19 @@ def _object_schema(name: str, parameters: Any) -> Any:
         raise invalid_request(
             f"Failed to parse {_parameters_of(name)}: arguments are an object, of type 'object'"
         )
-    return {**parameters, "type": "object"}
+    return _closed({**parameters, "type": "object"})
+
+
+def _closed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Without arguments that the function doesn't have, unless the schema speaks of them: JSON
+    Schema allows any that it doesn't name, and most schemas don't mean that."""
+    named = parameters.get("properties")
+    if not isinstance(named, dict) or not _PLAIN_KEYWORDS.issuperset(parameters):
+        return parameters
+    required = parameters.get("required") or []
+    if not isinstance(required, list) or any(each not in list(named) for each in required):
+        return parameters
+    return {**parameters, "additionalProperties": False}
 
 
 def _begun(prompt: str, text: str) -> str:
@@ -240,27 +258,33 @@ class _Answer:
         return tagged_arguments(self.lark, self._calls.tagged, what, parameters)
 
     def text(self, body: str) -> str:
-        """The text of an answer, which is `body`. Models leave its markers out at times."""
+        """The text of an answer, which is `body`. Models leave its markers out at times, but not
+        the first of two alone."""
         content = self._syntax.content
         begin = content.begin.lstrip().removeprefix(self._text_begun)
-        space = f"{self.lark.terminal(_SPACE)}?" if begin[-1:].isspace() else ""
-        return sequence(
-            optional(sequence(literal(begin.rstrip()), space)),
-            body,
-            optional(literal(content.end.strip())),
-        )
+        marked = sequence(body, optional(literal(content.end.strip())))
+        if not begin.strip():
+            return marked
+        space = self._space() if begin[-1:].isspace() else ""
+        return choice([sequence(literal(begin.rstrip()), space, marked), body])
 
     def after_thoughts(self, body: str, thinking: bool) -> str:
         reasoning = self._syntax.reasoning
-        spaced = self._calls.opening[:1].isspace()
-        space = f"{self.lark.terminal(_SPACE)}?" if reasoning or spaced else ""
-        if reasoning is None or not reasoning.end.strip():
-            return sequence(space, body)
+        if reasoning is None:
+            return self.only(body)
+        if not reasoning.end.strip():
+            return sequence(self._space(), body)
         thoughts = self.lark.lazily(f"/(?s:.*){regex(reasoning.end.strip())}/")
         if not thinking:
             begin = literal(reasoning.begin.strip())
-            thoughts = optional(sequence(space, begin, thoughts)) if begin else ""
-        return sequence(thoughts, space, body)
+            thoughts = optional(sequence(self._space(), begin, thoughts)) if begin else ""
+        return sequence(thoughts, self._space(), body)
+
+    def only(self, body: str) -> str:
+        return sequence(self._space() if self._calls.opening[:1].isspace() else "", body)
+
+    def _space(self) -> str:
+        return f"{self.lark.terminal(_SPACE)}?"
 
     def check_mixable(self) -> None:
         """Raises EngineError if calls and JSON begin with the same text: no token could tell
@@ -347,6 +371,9 @@ class _Harmony:
         thoughts = self.lark.lazily(f"/(?s:.*){regex(end)}/")
         rest = sequence(thoughts, literal(_HARMONY_NEXT))
         return sequence(rest if thinking else optional(sequence(literal(begin), rest)), body)
+
+    def only(self, body: str) -> str:
+        return body
 
     def check_mixable(self) -> None:
         """Channels tell calls and text apart."""

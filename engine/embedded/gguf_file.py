@@ -24,7 +24,8 @@ ROPE_BASE = 10_000.0
 def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
     """Write `path` in one go: it is complete, or not there. The directory must exist."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    writer = GGUFWriter(part, "llama" if isinstance(recipe, Recipe) else "bert")
+    architecture = recipe.decoder.architecture if isinstance(recipe, Recipe) else "bert"
+    writer = GGUFWriter(part, architecture)
     writer.add_name(recipe.file_name)
     writer.add_description(recipe.description)
     writer.add_license("MIT")
@@ -71,11 +72,29 @@ def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
     writer.add_embedding_length(decoder.n_embd)
     writer.add_block_count(decoder.n_layer)
     writer.add_feed_forward_length(decoder.n_ff)
-    writer.add_head_count(decoder.n_head)
-    writer.add_head_count_kv(decoder.n_head_kv)
+    layers = range(decoder.n_layer)
+    if decoder.architecture == "mamba":
+        writer.add_head_count(0)
+    else:
+        heads = [0 if decoder.is_mamba(layer) else decoder.n_head_kv for layer in layers]
+        writer.add_head_count(decoder.n_head)
+        writer.add_head_count_kv(heads if 0 in heads else decoder.n_head_kv)
     writer.add_layer_norm_rms_eps(NORM_EPSILON)
+    if decoder.architecture in ("mamba", "jamba"):
+        shape = decoder.state_space
+        writer.add_ssm_conv_kernel(shape.n_conv)
+        writer.add_ssm_inner_size(2 * decoder.n_embd)
+        writer.add_ssm_state_size(shape.n_state)
+        writer.add_ssm_time_step_rank(shape.rank)
+        return
     writer.add_rope_dimension_count(decoder.n_embd // decoder.n_head)
     writer.add_rope_freq_base(ROPE_BASE)
+    if decoder.architecture == "gemma3":
+        head_size = decoder.n_embd // decoder.n_head
+        writer.add_key_length(head_size)
+        writer.add_value_length(head_size)
+        writer.add_sliding_window(decoder.window)
+        writer.add_sliding_window_pattern([layer % 2 == 0 for layer in layers])
 
 
 def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:

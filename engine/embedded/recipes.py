@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from gguf import GGMLQuantizationType as WeightType
 from gguf import PoolingType
@@ -16,16 +17,33 @@ from engine.embedded.wordpiece import wordpiece_vocabulary
 CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
 
 
+Architecture = Literal["llama", "gemma3", "mamba", "jamba"]
+"""llama.cpp's names. Of "jamba" every other layer, beginning with the first, is a mamba layer; of
+"gemma3" these are the layers with a sliding window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """The shape of mamba layers, which are twice as wide inside as outside."""
+
+    n_state: int = 16
+    n_conv: int = 4
+    rank: int = 32
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The shape of a llama-architecture decoder.
+    """The shape of a decoder.
 
     `tied` shares one matrix between the embedding and the output. `context_gain` is how much
     each layer writes into the residual stream, relative to a token's own embedding: the higher,
     the more the next token depends on what came before the last one. `logit_std` is the
     standard deviation of the logits of ordinary tokens; `end_bias` is added to the logits of
-    the tokens that end a generation (an untied model only).
+    the tokens that end a generation (an untied model only). `window` is that of the layers with
+    a sliding window, in tokens.
     """
+
+    architecture: Architecture = "llama"
 
     n_embd: int
     n_layer: int
@@ -38,6 +56,11 @@ class Decoder:
     context_gain: float = 1.0
     logit_std: float = 2.0
     end_bias: float = 0.0
+    window: int = 0
+    state_space: StateSpace = StateSpace()
+
+    def is_mamba(self, layer: int) -> bool:
+        return self.architecture == "mamba" or (self.architecture == "jamba" and layer % 2 == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +146,26 @@ RECIPES: dict[str, Recipe | EncoderRecipe] = {
         vocabulary=shipped_vocabulary,
         decoder=TINY,
         chat_template=None,
+    ),
+    "tiny-mamba": Recipe(
+        file_name="tiny-mamba",
+        description="A recurrent model, whose memory can't be cut, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=replace(TINY, architecture="mamba"),
+    ),
+    "tiny-hybrid": Recipe(
+        file_name="tiny-hybrid",
+        description="A model with recurrent and attention layers, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=replace(TINY, architecture="jamba"),
+    ),
+    "tiny-window": Recipe(
+        file_name="tiny-window",
+        description="A model with a short sliding window in half of its layers, for tests.",
+        vocabulary=shipped_vocabulary,
+        # The cells of a window are a ring, so that sums are taken in changing orders; quantized
+        # activations would make visible differences of the roundings.
+        decoder=replace(TINY, architecture="gemma3", window=32, weight_type=WeightType.F32),
     ),
     "tiny-embed": Recipe(
         file_name="tiny-embed",

@@ -18,6 +18,8 @@ def check(options: Options) -> None:
         _check_adapter(path)
     if options.slot_save_path:
         _named("--slot-save-path", lambda: files.check_directory(options.slot_save_path))
+    if options.cache_disk:
+        _named("--cache-disk", lambda: files.check_directory(options.cache_disk))
     if options.api_key_file:
         _named("--api-key-file", lambda: files.api_keys(options.api_key_file))
     if options.chat_template_file:

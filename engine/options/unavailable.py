@@ -11,7 +11,6 @@ _TABLE = """
 -cl --cache-list
 --completion-bash
 --verbose-prompt
--dt --defrag-thold LLAMA_ARG_DEFRAG_THOLD
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
 -mu --model-url LLAMA_ARG_MODEL_URL
@@ -26,8 +25,6 @@ _TABLE = """
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
 -bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
---ctx-checkpoints --swa-checkpoints LLAMA_ARG_CTX_CHECKPOINTS
--cram --cache-ram LLAMA_ARG_CACHE_RAM
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
 --mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO

@@ -74,6 +74,10 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("n_decode", "Steps.", stats.n_decode),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
+    shared = "Prompt tokens from the cache that another text keeps, too."
+    yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
+    restored = "Prompt tokens from the cache that host memory or files gave back to it."
+    yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
 
 
 def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
@@ -102,6 +106,7 @@ def _histograms(stats: Stats) -> Iterator[Metric]:
     for name, text, histogram in (
         ("request_queue", "A request's wait for a slot.", stats.queue),
         ("time_to_first_token", "From arrival in the engine.", stats.first_token),
+        ("step", "Steps.", stats.step),
         ("inter_token_latency", "From a token to the next.", stats.inter_token),
     ):
         yield HistogramMetricFamily(

@@ -236,6 +236,18 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Begin new requests while others are generating (continuous batching).",
         ),
     ] = True
+    target_itl_ms: Annotated[
+        int,
+        _context(
+            names="--target-itl-ms",
+            env="LLAMA_ARG_TARGET_ITL_MS",
+            metavar="MS",
+            min=0,
+            max=60_000,
+            help="While a request generates, cut the prompts of others into pieces, so that a "
+            "step takes about this long (target of the inter-token latency; 0: no limit).",
+        ),
+    ] = 150
     kv_unified: Annotated[
         bool | None,
         _context(
@@ -246,6 +258,15 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="on if the number of slots is automatic",
         ),
     ] = None
+    defrag_thold: Annotated[
+        float,
+        _context(
+            names="-dt --defrag-thold",
+            env="LLAMA_ARG_DEFRAG_THOLD",
+            metavar="SHARE",
+            help="Without effect, as in llama-server by now: the KV cache needs no defragmenting.",
+        ),
+    ] = -1.0
     cache_type_k: Annotated[
         CacheType,
         _context(
@@ -272,6 +293,18 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Give sliding-window layers a cache of the full size.",
         ),
     ] = False
+    ctx_checkpoints: Annotated[
+        int,
+        _context(
+            names="--ctx-checkpoints --swa-checkpoints",
+            env="LLAMA_ARG_CTX_CHECKPOINTS",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="Keep so many checkpoints of each text, in host memory, where a model's memory "
+            "can't be cut (recurrent layers, sliding windows); 0: evaluate such texts again.",
+        ),
+    ] = 8
     cache_prompt: Annotated[
         bool,
         _context(
@@ -294,6 +327,41 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="0 (never)",
         ),
     ] = 0
+    cache_ram: Annotated[
+        int,
+        _context(
+            names="-cram --cache-ram",
+            env="LLAMA_ARG_CACHE_RAM",
+            metavar="MIB",
+            min=-1,
+            max=INT32_MAX,
+            help="Keep texts that have to leave the KV cache in host memory of up to this size "
+            "(-1: no limit, 0: don't), and put them back when that is faster than to compute "
+            "them again.",
+        ),
+    ] = 8192
+    cache_disk: Annotated[
+        str,
+        _context(
+            names="--cache-disk",
+            env="LLAMA_ARG_CACHE_DISK",
+            metavar="DIR",
+            help="Keep texts that have to leave host memory, and at the end of the server those "
+            "in use, in files in this directory. Several servers may share it.",
+            default="none",
+        ),
+    ] = ""
+    cache_disk_size: Annotated[
+        int,
+        _context(
+            names="--cache-disk-size",
+            env="LLAMA_ARG_CACHE_DISK_SIZE",
+            metavar="MIB",
+            min=1,
+            max=INT32_MAX,
+            help="Size of all files in --cache-disk; the least recently used ones go first.",
+        ),
+    ] = 8192
     context_shift: Annotated[
         bool,
         _context(

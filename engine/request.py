@@ -1,0 +1,139 @@
+"""One generation on its way: what the engine keeps for a request besides its tokens' places."""
+
+import time
+
+from engine.adapters import key_of
+from engine.backend import Sampler
+from engine.detokenizer import IndentLimit, TextStream
+from engine.lazy import Guide
+from engine.params import GenerationParams
+from engine.probabilities import ProbabilityLog
+from engine.protocol import PromptProgress, StopType, Submit, Timings
+from engine.sequences import Sequence
+from engine.tokens import TokenArray, TokenBuffer
+
+
+class Request:
+    """One generation: its sequence for the scheduler, its sampler, its text so far."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        tokens: TokenArray,
+        params: GenerationParams,
+        sampler: Sampler,
+        prompt: str,
+        probs: ProbabilityLog | None = None,
+    ) -> None:
+        self.id = submit.id
+        self.confirm = submit.confirm
+        self.params = params
+        self.prompt = prompt
+        self.sequence = Sequence(
+            id=submit.id,
+            tokens=TokenBuffer(tokens),
+            n_prompt=len(tokens),
+            id_slot=params.id_slot,
+            cache_prompt=params.cache_prompt,
+            n_reuse=params.n_cache_reuse,
+            key=key_of(params.lora),
+        )
+        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
+        self.sampler = sampler
+        self.constraint: Guide | None = None
+        self.shown: frozenset[int] = frozenset()  # control tokens that are text for it
+        self.stream = TextStream(params.stop)
+        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
+        self.probs = probs  # None: not wanted
+        self.chosen: int | None = None  # the next token, if it is known already
+        self.pending_text: list[str] = []  # decoded, not sent yet
+        self.n_sent = 0  # generated tokens that events have carried
+        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
+        self.n_decoded = 0
+        self.has_new_line = False
+        self.stop_type: StopType = "none"
+        self.truncated = False
+        self.slot = -1  # also after the end
+        self.arrived = 0.0  # s
+        self.started = 0.0  # s; admission to a slot
+        self.first_token = 0.0
+        self.last_token = 0.0
+
+    @property
+    def samples_alone(self) -> bool:
+        """Whether choosing a token takes long, and nothing but the sampler has to do with it."""
+        return self.sampler.slow and self.constraint is None and self.probs is None
+
+    @property
+    def n_remain(self) -> int:
+        """Tokens that may still come; -1 for no limit."""
+        limit = self.params.n_predict
+        return limit if limit < 0 else max(0, limit - self.n_decoded)
+
+    @property
+    def timings(self) -> Timings:
+        sequence = self.sequence
+        end_of_prompt = self.first_token or time.perf_counter()
+        return Timings(
+            cache_n=sequence.n_cached,
+            prompt_n=sequence.n_prompt - sequence.n_cached,
+            prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
+            predicted_n=self.n_decoded,
+            predicted_ms=1e3 * (self.last_token - self.first_token),
+        )
+
+    @property
+    def progress(self) -> PromptProgress:
+        sequence = self.sequence
+        return PromptProgress(
+            total=sequence.n_prompt,
+            cache=sequence.n_cached,
+            processed=min(sequence.n_past, sequence.n_prompt),
+            time_ms=1e3 * (time.perf_counter() - self.started),
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text ends before the last token's end."""
+        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
+
+    def feed(self, piece: bytes) -> str:
+        """Take the bytes of one more token; the text that can be shown now."""
+        return self._show(self.stream.feed(piece))
+
+    def flush(self) -> None:
+        """Show what was held back, for nothing more will come."""
+        if not self.is_cut:
+            self._show(self.stream.finish())
+
+    def _show(self, text: str) -> str:
+        if self.indent is not None:
+            text = self.indent.feed(text)
+        if self.probs is not None:
+            self.probs.shown(len(text), self.stream.n_held)
+        if text:
+            self.pending_text.append(text)
+        return text
+
+    def unsent_tokens(self) -> list[int]:
+        if not self._spilled and self.n_decoded - self.n_sent == 1:  # mostly
+            self.n_sent += 1
+            return [self.sequence.tokens.item(len(self.sequence.tokens) - 1)]
+        self.spill()
+        tokens, self._spilled = self._spilled, []
+        self.n_sent += len(tokens)
+        return tokens
+
+    def spill(self) -> None:
+        """Put unsent tokens where no context shift drops them."""
+        n = self.n_decoded - self.n_sent - len(self._spilled)
+        tokens = self.sequence.tokens
+        self._spilled += tokens.view(len(tokens) - n).tolist()
+
+    def take_text(self) -> str:
+        text = "".join(self.pending_text)
+        self.pending_text.clear()
+        return text
+
+    def close(self) -> None:
+        self.sampler.close()
