@@ -74,6 +74,8 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "include-operation-id": [
                         *GENERATING,
                         "apply_template",
+                        "count_chat_tokens",
+                        "count_chat_tokens_unversioned",
                         "count_message_tokens",
                     ],
                     "checks": _allowing(400, 501),

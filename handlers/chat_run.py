@@ -65,9 +65,13 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
     """Why an answer ended: a call that the limit of tokens has cut off is not to be made."""
-    if finished.stop_type not in ("eos", "word"):
+    if _cut_off(finished):
         return "length"
     return "tool_calls" if message.calls else "stop"
+
+
+def _cut_off(finished: Finished) -> bool:
+    return finished.stop_type not in ("eos", "word")
 
 
 async def prepare(
@@ -189,7 +193,7 @@ class ChatBatch:
     def _read(self, index: int, event: Delta | Finished) -> list[ChatDelta]:
         deltas = self._parsers[index].feed(event.text)
         if isinstance(event, Finished):
-            deltas = deltas + self._parsers[index].finish()
+            deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
         for delta in deltas:
             self._messages[index].add(delta)
         return deltas

@@ -39,17 +39,28 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     )
     wanted = body.get("tool_choice") or {}
     tools, choice, name = tool_choice(tools, _openai_choice(wanted))
-    thinking = body.get("thinking") or {}
-    budget = thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None
     return ChatRequest(
         messages=[*_system(body.get("system")), *_turns(body["messages"])],
         tools=tools,
         tool_choice=choice,
         tool_name=name,
         parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
-        reasoning_budget=0 if thinking.get("type") == "disabled" else int(budget or -1),
+        reasoning_format=options.reasoning_format,
+        reasoning_budget=_thinking_budget(body, options),
+        prefill=options.prefill_assistant,
         template_variables=_variables(body, options),
     )
+
+
+def _thinking_budget(body: Mapping[str, Any], options: Options) -> int:
+    """Tokens; that of the server stands in for none."""
+    thinking = body.get("thinking") or {}
+    match thinking.get("type"):
+        case "disabled":
+            return 0
+        case "enabled" if budget := thinking.get("budget_tokens"):
+            return int(budget)
+    return options.reasoning_budget
 
 
 def refuse_threads(body: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 def _arguments(text: str) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(text or "{}")
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

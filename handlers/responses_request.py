@@ -66,6 +66,8 @@ def chat_request(body: Mapping[str, Any], items: Sequence[Item], options: Option
         tool_choice=chosen,
         tool_name=name,
         parallel_tool_calls=body.get("parallel_tool_calls"),
+        reasoning_format=options.reasoning_format,
+        reasoning_budget=options.reasoning_budget,
         prefill=False,  # with OpenAI, an answer at the end is followed by another one
         template_variables=template_variables(variables, options),
     )

@@ -39,6 +39,7 @@ def parse(
     thinking: bool = False,
     tools: Any = TOOLS,
     prompt: str = "",
+    cut_off: bool = False,
 ) -> ChatMessage:
     parser = answer_parser(
         syntax, reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt
@@ -47,7 +48,7 @@ def parse(
     for piece in pieces:
         for delta in parser.feed(piece):
             message.add(delta)
-    for delta in parser.finish():
+    for delta in parser.finish(cut_off=cut_off):
         message.add(delta)
     return message
 

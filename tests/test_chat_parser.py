@@ -58,6 +58,40 @@ def test_a_prefix_says_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> No
             assert final.arguments.startswith(call.arguments)
 
 
+@every_syntax
+@some
+@given(data=st.data())
+def test_an_answer_that_is_cut_off_says_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> None:
+    """Half a marker and half the head of a call are no text."""
+    text = write_answer(syntax, data.draw(messages(syntax)))
+    cut = data.draw(st.integers(0, len(text)))
+    found, whole = parse(syntax, [text[:cut]], cut_off=True), parse(syntax, [text])
+    # White space at the cut may have been meant to stand before a marker.
+    assert whole.content.startswith(found.content.rstrip())
+    assert whole.reasoning.startswith(found.reasoning.rstrip())
+    assert len(found.calls) <= len(whole.calls)
+    for call, final in zip(found.calls, whole.calls, strict=False):
+        assert call.name == final.name
+        assert final.arguments.startswith(call.arguments)
+
+
+def test_a_call_that_is_cut_off_before_its_arguments_leaves_nothing() -> None:
+    text = 'Yes.\n<tool_call>\n{"name": "f", "arguments": {"any": 1}}\n</tool_call>'
+    for end in range(len("Yes."), text.index('"arguments": {') + len('"arguments": ')):
+        found = hermes(text[:end], cut_off=True)
+        assert (found.content.rstrip(), found.calls) == ("Yes.", []), text[:end]
+    for end in range(len(text), 2 * len(text)):
+        assert len(hermes((text + text)[:end], cut_off=True).calls) in (1, 2)
+    assert hermes("Yes, <tool").content == "Yes, <tool"
+    assert hermes("Yes, a < b", cut_off=True).content == "Yes, a < b"
+
+
+def test_tagged_arguments_that_are_cut_off_are_no_whole_object() -> None:
+    text = "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n"
+    [call] = parse(SYNTAXES["qwen 3 coder"], [text], cut_off=True).calls
+    assert call.arguments == '{"text": "x"'
+
+
 def garbage(syntax: OutputSyntax) -> st.SearchStrategy[str]:
     """Markers and pieces of them, JSON and pieces of it, anything."""
     markers = [*syntax.markers, *sorted(tokens(syntax))]

@@ -243,6 +243,15 @@ def test_thinking(body: Any, budget: int, variables: Any) -> None:
     assert (asked.reasoning_budget, asked.template_variables) == (budget, variables)
 
 
+def test_options_of_the_server_stand_in() -> None:
+    options = Options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
+    asked = message_request({"messages": [USER]}, options)
+    assert (asked.reasoning_budget, asked.reasoning_format, asked.prefill) == (0, "none", False)
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    asked = message_request({"messages": [USER], "thinking": thinking}, options)
+    assert asked.reasoning_budget == 2048
+
+
 # ---- how to generate ---------------------------------------------------------------------------
 
 

@@ -223,7 +223,7 @@ def test_images_are_refused_by_name() -> None:
 
 
 def test_a_whole_answer() -> None:
-    calls = [ToolCall("c1", "f", '{"a":[1]}'), ToolCall("c2", "g", "")]
+    calls = [ToolCall("c1", "f", '{"a":[1]}'), ToolCall("c2", "g", "{}")]
     message = ChatMessage("text", "thoughts", calls)
     answer = OllamaFormat("m").answer(ChatAnswer(message, finished()))
     assert answer.pop("created_at").endswith("Z")

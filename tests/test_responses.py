@@ -143,6 +143,12 @@ def request(body: dict[str, Any], **options: Any) -> ChatRequest:
     return chat_request(body, items, Options(**options))
 
 
+def test_options_of_the_server_hold_for_thoughts() -> None:
+    options = Options(reasoning_budget=0, reasoning_format="none")
+    asked = chat_request({}, input_items("Hello"), options)
+    assert (asked.reasoning_budget, asked.reasoning_format) == (0, "none")
+
+
 def test_instructions_tools_and_variables() -> None:
     made = request(
         {

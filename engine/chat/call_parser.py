@@ -67,15 +67,18 @@ class CallParser:
 
     def calls(self, reader: Reader, opening: str = "") -> Step[bool]:
         """Read the calls that begin with the marker `opening`, which has been taken; false, and
-        nothing else taken, if there is no call."""
+        nothing else taken, if there is no call. If the answer is cut off in the middle of
+        that, everything is taken."""
         shape = self._shape
         tokens = shape.openings[opening] if opening else shape.begin + shape.head
-        if not (yield from self._call(reader, tokens)):
-            return False
-        while (yield from self._next(reader)):
-            pass
-        yield from _closing(reader, shape.end)
-        return True
+        found = yield from self._call(reader, tokens)
+        if found:
+            while (yield from self._next(reader)):
+                pass
+            yield from _closing(reader, shape.end)
+        if reader.cut_off:
+            reader.drop()  # the head of a call, or half of what ends one
+        return found or reader.cut_off
 
     def _next(self, reader: Reader) -> Step[bool]:
         place = reader.mark()
@@ -159,7 +162,10 @@ class CallParser:
         if fill.hole == "name":
             stop = following.first[:1] if isinstance(following, Tokens) else ""
             pattern = re.compile(f"[^{_NOT_IN_NAMES}{re.escape(stop)}]*")
-            call.set_name((yield from reader.run(pattern, _NAME_LIMIT)))
+            name = yield from reader.run(pattern, _NAME_LIMIT)
+            if reader.cut_off:
+                raise NotACallError  # it may be half a name
+            call.set_name(name)
         else:
             text = yield from reader.run(_ID, _NAME_LIMIT)
             if fill.hole == "id":

@@ -30,8 +30,8 @@ class IncrementalParser(ABC):
             next(self._running, None)
         return self._new()
 
-    def finish(self) -> list[ChatDelta]:
-        self.reader.end()
+    def finish(self, *, cut_off: bool = False) -> list[ChatDelta]:
+        self.reader.end(cut_off=cut_off)
         for _ in self._running:
             pass
         return self._new()

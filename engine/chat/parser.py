@@ -21,8 +21,9 @@ class AnswerParser(Protocol):
     def feed(self, text: str) -> list[ChatDelta]:
         """More of the answer."""
 
-    def finish(self) -> list[ChatDelta]:
-        """The answer has ended; to be called once."""
+    def finish(self, *, cut_off: bool = False) -> list[ChatDelta]:
+        """The answer has ended; to be called once. With `cut_off` it ended before its time: what
+        has been held back because it may be the beginning of a marker or of a call is not told."""
 
 
 def answer_parser(

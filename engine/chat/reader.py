@@ -32,6 +32,7 @@ class Reader:
         self._kept_from = 0
         self._marks = 0
         self._ended = False
+        self.cut_off = False
 
     def push(self, text: str) -> None:
         if self._marks:
@@ -40,9 +41,15 @@ class Reader:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def end(self) -> None:
-        """No more text will come."""
+    def end(self, *, cut_off: bool = False) -> None:
+        """No more text will come. With `cut_off` there should have been more: what may be the
+        beginning of a marker is dropped then, rather than taken for text."""
         self._ended = True
+        self.cut_off = cut_off
+
+    def drop(self) -> None:
+        """Forget all text that has arrived."""
+        self._at = len(self._text)
 
     def mark(self) -> int:
         """A place to come back to with `rewind`; either that or `release` must follow."""
@@ -108,7 +115,11 @@ class Reader:
             if self._text.startswith(text, self._at):
                 self._at += len(text)
                 return True
-            if not text.startswith(self._text[self._at :]) or not (yield from self.more()):
+            if not text.startswith(self._text[self._at :]):
+                return False
+            if not (yield from self.more()):
+                if self.cut_off:
+                    self.drop()
                 return False
 
     def accept_spaced(self, text: str) -> Step[bool]:
@@ -140,7 +151,7 @@ class Reader:
         whole_or_part, whole = _searches(markers)
         space: list[str] = []
         while True:
-            pattern = whole if self._ended else whole_or_part
+            pattern = whole if self._ended and not self.cut_off else whole_or_part
             found = pattern.search(self._text, self._at) if pattern else None
             text = self.take((found.start() if found else len(self._text)) - self._at)
             copied = text.rstrip()
@@ -152,6 +163,9 @@ class Reader:
             if found and found["whole"]:
                 return "".join(space), self.take(len(found["whole"]))
             if self._ended:
+                if found:
+                    self.drop()
+                    space.clear()
                 return "".join(space), ""
             yield
 

@@ -18,7 +18,7 @@ def tagged_arguments(
     `types` tells which JSON types a key may have. What can only be a string is copied while it
     comes, everything else when it is complete: only then is it certain whether it is JSON.
 
-    Raises JsonError if an argument doesn't end.
+    Raises JsonError if an argument, or all of them, don't end.
     """
     begin, middle, end = map(tokens_of, (tagged.begin, tagged.middle, tagged.end))
     separator = split(tagged.separator)
@@ -29,6 +29,8 @@ def tagged_arguments(
         if not marker:
             raise JsonError
         yield from reader.accept_all(middle.tokens[1:])
+        if reader.cut_off:
+            raise JsonError
         key = "".join(pieces).strip()
         out(before + json.dumps(key, ensure_ascii=False) + ": ")
         before = ", "
@@ -44,6 +46,8 @@ def tagged_arguments(
         yield from reader.accept_all(end.tokens[1:])
         for token in separator:
             yield from reader.accept_spaced(token)
+    if reader.cut_off:
+        raise JsonError  # there might have been more
     out("{}" if before == "{" else "}")
 
 
@@ -55,7 +59,7 @@ def _string(reader: Reader, end: Tokens, out: Sink) -> Step[None]:
 
     out('"')
     space, marker = yield from reader.until(end.tokens[:1], escaped)
-    escaped(space.removesuffix(end.leading) if marker else space)
+    escaped(space.removesuffix(end.leading))
     if not marker:
         raise JsonError
     out('"')
