@@ -45,7 +45,7 @@ class Sizes:
     short_requests: int = 200
 
 
-SMALL = Sizes(prefix=120, long_prompt=160, schema_tokens=12, short_requests=20)
+SMALL = Sizes(prefix=120, long_prompt=160, schema_tokens=48, short_requests=20)
 
 
 def words(seed: int, n: int) -> str:
