@@ -18,9 +18,6 @@ from tests.chat_fixtures import (
     conversations,
 )
 
-# What probing with contents that are texts, and with calls beside an empty one, can't see.
-UNSEEN = {"deepseek_r1_distill", "typed_only"}
-
 pytestmark = pytest.mark.parametrize("given", FIXTURES, ids=lambda given: given.name)
 
 
@@ -163,9 +160,7 @@ def test_the_end_of_the_prompt_belongs_to_the_answer(given: Fixture) -> None:
     assert render(given, "turns").endswith(given.prompt_tail)
 
 
-def test_capabilities_are_found_out(given: Fixture, request: pytest.FixtureRequest) -> None:
-    if given.name in UNSEEN:
-        request.applymarker(pytest.mark.xfail(strict=False))
+def test_capabilities_are_found_out(given: Fixture) -> None:
     caps = probe(given.template())
     assert caps["supports_string_content"] == given.string_content
     assert caps["supports_typed_content"] == given.typed_content
