@@ -49,7 +49,8 @@ def a_few_hundred() -> list[Schema]:
 
 def text_and_reason(server: Server, name: str, **options: Any) -> tuple[str, str]:
     """The generated text, and whether it ended (stop) or was cut off (length)."""
-    request = body(name, **options)
+    # A model that was never trained begins to think now and then, and doesn't end it.
+    request = body(name, **{"reasoning_budget_tokens": 0, **options})
     if not options.get("stream"):
         answer = server.ask(path(name), request)
         if "choices" in answer:

@@ -22,7 +22,11 @@ COLOUR = {
     "additionalProperties": False,
 }
 FORM = {"format": {"type": "json_schema", "name": "fruit", "schema": COLOUR, "strict": True}}
-ENDS = {"text": FORM, "max_output_tokens": 200}  # the answer ends by itself
+ENDS = {
+    "reasoning": {"effort": "none"},
+    "text": FORM,
+    "max_output_tokens": 200,
+}  # the answer ends by itself
 Items = list[dict[str, Any]]
 
 
