@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract_tests.conftest import Start
-from contract_tests.server import OwnServer, Server
+from contract_tests.server import OwnServer, Server, wait_until
 
 SLOTS = ("-np", "1", "-c", "512", "--metrics")  # room for one of the texts, not for two
 PROMPTS = [f"class Reader{i}:\n" + f"    total_{i} += {i}\n" * 25 for i in range(3)]
@@ -104,6 +104,7 @@ def test_a_killed_engine_leaves_nothing_half_written(own_server: Start, tmp_path
     server = own_server(*options)
     first = [ask(server, prompt) for prompt in PROMPTS]
     server.kill_engine()
-    server.wait_until_ready()
+    short = {"prompt": "a", "n_predict": 1}  # the one that learns of the end fails
+    wait_until(lambda: server.post("/completion", short).status_code == 200, "a new engine")
     again = [ask(server, prompt) for prompt in PROMPTS]
     assert [a["content"] for a in again] == [a["content"] for a in first]

@@ -499,9 +499,9 @@ def test_bytes_as_pieces(spm: Server) -> None:
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    "{% if add_generation_prompt %}<{{ who | default('bot') }}>{% endif %}"
+    "{% if add_generation_prompt %}<{{ who | default('assistant') }}>{% endif %}"
 )
-RENDERED = "<user>Tell me about llamas.<bot>"
+RENDERED = "<user>Tell me about llamas.<assistant>"
 
 
 def test_chat_template(own_server: Start, tmp_path: Path) -> None:
@@ -514,14 +514,14 @@ def test_chat_template(own_server: Start, tmp_path: Path) -> None:
         request = {"messages": MESSAGES}
         assert server.ask("/apply-template", request)["prompt"] == RENDERED
         request["chat_template_kwargs"] = {"who": "llama"}
-        other = RENDERED.replace("bot", "llama")
+        other = RENDERED.replace("assistant", "llama")
         assert server.ask("/apply-template", request)["prompt"] == other
         options = {"temperature": 0, "n_predict": 5, "cache_prompt": False}
         chat = server.ask("/v1/chat/completions", {"messages": MESSAGES, **options})
         assert plain_text(chat) == complete(server, RENDERED, **options)["content"]
     server = own_server(*ways[0], "--chat-template-kwargs", '{"who": "alpaca"}')
     prompt = server.ask("/apply-template", {"messages": MESSAGES})["prompt"]
-    assert prompt == RENDERED.replace("bot", "alpaca")
+    assert prompt == RENDERED.replace("assistant", "alpaca")
 
 
 def test_api_prefix(own_server: Start) -> None:
