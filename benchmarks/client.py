@@ -59,13 +59,16 @@ class Connection:
         self._prefix = parts.path.rstrip("/")
 
     async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def _open(self) -> None:
         try:
             self._reader, self._writer = await asyncio.open_connection(
                 self._host, self._port, ssl=self._tls or None
             )
         except OSError as error:
             raise ClientError(f"no connection to {self._host}:{self._port}: {error}") from error
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
@@ -95,12 +98,17 @@ class Connection:
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-        self._writer.write(head.encode() + b"\r\n" + content)
         try:
-            async with asyncio.timeout(TIMEOUT):
-                answer = await self._reader.readuntil(b"\r\n\r\n")
+            answer = await self._exchange(head.encode() + b"\r\n" + content)
+            if answer is None:
+                # Some servers close a kept-alive connection after so many requests.
+                self._writer.close()
+                await self._open()
+                answer = await self._exchange(head.encode() + b"\r\n" + content)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             raise ClientError(f"{method} {path}: no answer ({error!r})") from error
+        if answer is None:
+            raise ClientError(f"{method} {path}: no answer")
         status_line, *lines = answer[:-4].split(b"\r\n")
         pairs = [line.split(b":", 1) for line in lines]
         headers = {name.lower(): value.strip() for name, value in pairs}
@@ -110,6 +118,19 @@ class Connection:
             excerpt = content[:300].decode(errors="replace")
             raise ClientError(f"{method} {path}: {status} {excerpt}", status)
         return headers
+
+    async def _exchange(self, request: bytes) -> bytes | None:
+        """The head of the answer; None if the connection is closed without a word."""
+        try:
+            self._writer.write(request)
+            async with asyncio.timeout(TIMEOUT):
+                return await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                raise
+        except ConnectionError:
+            pass
+        return None
 
     async def _body(self, headers: Mapping[bytes, bytes]) -> AsyncIterator[bytes]:
         """The pieces of an answer's body as they arrive."""
