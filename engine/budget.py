@@ -15,6 +15,9 @@ MIN_TOKENS = 32
 MIN_SHARE = 0.5
 """Prompts may take so much of the time that the step takes without them, even if the target is
 missed: on a machine that can't meet it they go on nevertheless."""
+BURST = 3
+"""Prompts that come together and take no more than so many targets are evaluated at once: cutting
+them would make several gaps of one, and nobody would wait for less time in all."""
 LONE_SECONDS = 1.0
 """A step of prompts alone may take so long: somebody new waits for its end, and so does a
 cancellation. Beyond one micro-batch, a longer step computes nothing faster."""
@@ -43,6 +46,15 @@ class PrefillBudget:
         decode = self._decode_seconds(n_generating)
         seconds = max(self._target - decode - fixed, MIN_SHARE * decode)
         return min(self._n_batch, max(MIN_TOKENS, int(seconds / each)))
+
+    def burst(self, n_generating: int) -> int:
+        """The same for prompts of which nothing has been evaluated yet, if it is enough for the
+        whole of all of them."""
+        limit = self.limit(n_generating)
+        _, each = self._line.fit()
+        if not (n_generating and self._target and each):
+            return limit
+        return min(self._n_batch, max(limit, int(BURST * self._target / each)))
 
     def _alone(self) -> int:
         _, each = self._line.fit()

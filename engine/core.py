@@ -266,7 +266,9 @@ class Engine:
         if self._tier is not None:
             self._tier.begin_step()
         n_generating = self._scheduler.n_generating
-        chunks = self._scheduler.plan(self._budget.limit(n_generating))
+        chunks = self._scheduler.plan(
+            self._budget.limit(n_generating), self._budget.burst(n_generating)
+        )
         if not chunks:
             if self._tier is not None:
                 self._tier.wait(FETCH_SECONDS)

@@ -217,22 +217,23 @@ class Scheduler:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def plan(self, n_prompt: int | None = None) -> list[Chunk]:
+    def plan(self, n_prompt: int | None = None, n_burst: int = 0) -> list[Chunk]:
         """Admit who can be admitted, and say what to evaluate.
 
-        At most `n_batch` tokens, of prompts at most `n_prompt`, at most the free cells, all with
-        the same key; one token of every generating sequence first. The caller evaluates the
-        chunks and reports with `advance`, or calls `relieve` if the KV cache had no room after
-        all.
+        At most `n_batch` tokens, of prompts at most `n_prompt` (or `n_burst`, if those are all of
+        them, and none of them has been cut before), at most the free cells, all with the same
+        key; one token of every generating sequence first. The caller evaluates the chunks and
+        reports with `advance`, or calls `relieve` if the KV cache had no room after all.
         """
         self._admit()
+        n_most = self._n_batch if n_prompt is None else n_prompt
         for key in self._take_turns():
-            if chunks := self._plan_key(key, self._n_batch if n_prompt is None else n_prompt):
+            if chunks := self._plan_key(key, n_most, n_burst):
                 return chunks
         if self._active:
             # Unfinished prompts hold every cell and none can go on: the youngest gives way.
             self._preempt_youngest()
-            return self.plan(n_prompt)
+            return self.plan(n_prompt, n_burst)
         return []
 
     @property
@@ -254,7 +255,7 @@ class Scheduler:
             self._steps = 1
         return self._turns
 
-    def _plan_key(self, key: Key, n_prompt: int) -> list[Chunk]:
+    def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
         """What to evaluate of the sequences with `key`; nothing if none of them can go on."""
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
@@ -267,14 +268,21 @@ class Scheduler:
             for line in (ready, prompts):
                 if preempted in line:
                     line.remove(preempted)
+        if not self._unified:
+            # llama.cpp evaluates separate caches together only in the order of their ids.
+            ready.sort(key=lambda s: s.seq_id)
         chunks = [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
         if not prompts or (chunks and not self._continuous):
             return chunks
         n_ready = len(chunks)
-        wanted = min(n_prompt, self._n_batch - n_ready, sum(s.n_pending for s in prompts))
+        n_pending = sum(s.n_pending for s in prompts)
+        if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
+            n_prompt = n_burst
+        wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self.cache.make_room(n_ready + wanted) - n_ready
         for sequence, n in shares(prompts, min(wanted, room)):
             n = min(n, sequence.n_to_mark)
+            sequence.is_cut = n < sequence.n_pending
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
 

@@ -35,6 +35,7 @@ class Sequence:
     slot: int = -1
     seq_id: int = -1
     generating: bool = False
+    is_cut: bool = False  # whether its prompt goes on in another step
     marks: list[int] = field(default_factory=list)
 
     @property

@@ -686,6 +686,40 @@ def test_prompts_share_a_limited_step() -> None:
     assert {c.sequence.id: c.stop - c.start for c in s.plan(20)} == {1: 1, 2: 10, 3: 3, 4: 7}
 
 
+def test_a_burst_is_not_cut() -> None:
+    for n_each, sizes in ((9, [9, 9]), (11, [10])):
+        kv = FakeKV(1024, 256)
+        s = scheduler(kv, n_slots=4, n_batch=64)
+        s.submit(sequence(1, [1]))
+        run_step(s, kv)
+        for id in (2, 3):
+            s.submit(sequence(id, [id] * n_each))
+        assert [c.stop - c.start for c in s.plan(10, 20)] == [1, *sizes]
+
+
+def test_what_was_cut_is_no_burst_any_more() -> None:
+    kv = FakeKV(1024, 256)
+    s = scheduler(kv, n_slots=4, n_batch=64)
+    s.submit(sequence(1, [1]))
+    run_step(s, kv)
+    s.submit(sequence(2, [2] * 25))
+    for n in (10, 10, 5):
+        chunks = s.plan(10, 20)
+        assert chunks[1].stop - chunks[1].start == n
+        kv.evaluate(chunks)
+        s.advance(chunks)
+        chunks[0].sequence.tokens.append(7)
+
+
+def test_separate_caches_are_evaluated_in_order() -> None:
+    kv = FakeKV(None, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, slot in ((1, 2), (2, 0), (3, 1)):
+        s.submit(sequence(id, [id], id_slot=slot))
+    run_step(s, kv)
+    assert [c.sequence.seq_id for c in s.plan()] == [0, 1, 2]
+
+
 def test_shares_of_a_step() -> None:
     prompts = [sequence(1, [0] * 100), sequence(2, [0] * 3), sequence(3, [0] * 50)]
     assert [n for _, n in shares(prompts, 20)] == [10, 3, 7]

@@ -247,7 +247,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="While a request generates, cut the prompts of others into pieces, so that a "
             "step takes about this long (target of the inter-token latency; 0: no limit).",
         ),
-    ] = 150
+    ] = 100
     kv_unified: Annotated[
         bool | None,
         _context(
