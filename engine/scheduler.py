@@ -379,6 +379,11 @@ class Scheduler:
         wanted = self._similarity * len(sequence.tokens)
         if entry is not None and entry.slot >= 0 and 0 < wanted < source.n:
             return entry.slot
+        if not self._unified:
+            # llama.cpp evaluates separate caches together only if their ids follow each other.
+            for slot in self._idle:
+                if slot - 1 in self._active or slot + 1 in self._active:
+                    return slot
         return self._idle[0]
 
     def _place(self, sequence: Sequence, source: _Source, found: Found | None) -> None:

@@ -711,6 +711,20 @@ def test_what_was_cut_is_no_burst_any_more() -> None:
         chunks[0].sequence.tokens.append(7)
 
 
+def test_separate_caches_in_use_are_neighbours() -> None:
+    kv = FakeKV(None, 64)
+    s = scheduler(kv, n_slots=6)
+    for id, slot in enumerate((4, 0, 2, 5, 1, 3)):  # the order of their last use
+        one = sequence(id, [id], id_slot=slot)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    for id in range(10, 13):
+        s.submit(sequence(id, [id]))
+    run_step(s, kv)
+    assert sorted(active.slot for active in s.active) in ([2, 3, 4], [3, 4, 5])
+
+
 def test_separate_caches_are_evaluated_in_order() -> None:
     kv = FakeKV(None, 64)
     s = scheduler(kv, n_slots=3)
