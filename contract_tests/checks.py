@@ -69,7 +69,7 @@ def keys_are_wanted(server: Server) -> None:
     contract.check(server.get("/props", headers=right))
 
 
-def stream(server: Server, name: str, **changes: object) -> list[Event]:
+def stream(server: Server, name: str, **changes: Any) -> list[Event]:
     return server.events(path(name), body(name, **changes))
 
 
@@ -115,7 +115,7 @@ def split_character(server: Server) -> list[int]:
     return tokens_of(server, "\U0001f999")
 
 
-def forced_body(tokens: Sequence[int], **changes: object) -> dict[str, object]:
+def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, object]:
     """A request whose text is made of `tokens` only, in an order that the model chooses."""
     bias = [[token, 1000.0] for token in dict.fromkeys(tokens)]
     return body(
@@ -129,7 +129,7 @@ def forced_body(tokens: Sequence[int], **changes: object) -> dict[str, object]:
     )
 
 
-def forced_stream(server: Server, tokens: Sequence[int], **changes: object) -> list[Event]:
+def forced_stream(server: Server, tokens: Sequence[int], **changes: Any) -> list[Event]:
     return server.events("/completion", forced_body(tokens, **changes))
 
 

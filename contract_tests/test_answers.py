@@ -93,7 +93,7 @@ def test_the_greedy_token_is_the_likeliest(name: str, server: Server) -> None:
 
 
 def test_probabilities_of_the_model_are_not_those_of_the_samplers(server: Server) -> None:
-    options = {"n_predict": 4, "ignore_eos": True, "seed": 3, "temperature": 0.9}
+    options: dict[str, Any] = {"n_predict": 4, "ignore_eos": True, "seed": 3, "temperature": 0.9}
     asked = with_probs("create_completion", 1024, **options)
     plain = server.ask("/completion", asked)
     for token in plain["completion_probabilities"]:
@@ -121,7 +121,12 @@ def test_probabilities_of_the_model_are_not_those_of_the_samplers(server: Server
 @pytest.mark.parametrize("name", GENERATING)
 @pytest.mark.parametrize("post", [False, True])
 def test_asking_changes_no_text(name: str, post: bool, server: Server) -> None:
-    options = {"n_predict": 12, "seed": 9, "temperature": 1.2, "cache_prompt": False}
+    options: dict[str, Any] = {
+        "n_predict": 12,
+        "seed": 9,
+        "temperature": 1.2,
+        "cache_prompt": False,
+    }
     blind = server.ask(path(name), body(name, **options))
     del options["cache_prompt"]
     asked = with_probs(name, 3, post_sampling_probs=post, **options)

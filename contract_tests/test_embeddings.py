@@ -354,7 +354,11 @@ def test_unknown_fields_are_ignored(embedder: Server, reranker: Server) -> None:
 
 @pytest.fixture
 def client(embedder: Server) -> Iterator[openai.OpenAI]:
-    options = {"base_url": f"{embedder.url}/v1", "api_key": embedder.api_key, "max_retries": 0}
+    options: dict[str, Any] = {
+        "base_url": f"{embedder.url}/v1",
+        "api_key": embedder.api_key,
+        "max_retries": 0,
+    }
     with openai.OpenAI(**options, timeout=SECONDS) as client:  # type: ignore[arg-type]
         yield client
 
@@ -393,7 +397,7 @@ def test_openai_client_without_waiting(embedder: Server) -> None:
 
 
 def test_openai_client_is_told_of_the_wrong_mode(server: Server) -> None:
-    options = {"base_url": f"{server.url}/v1", "api_key": server.api_key or "none"}
+    options: dict[str, Any] = {"base_url": f"{server.url}/v1", "api_key": server.api_key or "none"}
     with (
         openai.OpenAI(**options, max_retries=0, timeout=SECONDS) as client,  # type: ignore[arg-type]
         pytest.raises(openai.InternalServerError, match="--embeddings") as caught,

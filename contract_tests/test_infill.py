@@ -65,7 +65,12 @@ def test_a_text_cannot_bring_special_tokens_in(where: str, shipped: Server) -> N
 
 
 def test_it_continues_its_prompt_as_a_completion_does(shipped: Server) -> None:
-    options = {"n_predict": 12, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+    options: dict[str, Any] = {
+        "n_predict": 12,
+        "temperature": 0,
+        "cache_prompt": False,
+        "ignore_eos": True,
+    }
     answer = shipped.ask("/infill", body("create_infill", **options))
     completion = shipped.ask("/completion", {"prompt": answer["prompt"], **options})
     assert answer["content"] == completion["content"]

@@ -102,7 +102,7 @@ def program(module_server: Start) -> Server:
 
 @pytest.fixture(scope="module")
 def connexion(module_server: Start) -> Server:
-    options = {"LLAMA_API_KEY": KEY, "LLAMA_ARG_N_PARALLEL": "4"}
+    options: dict[str, Any] = {"LLAMA_API_KEY": KEY, "LLAMA_ARG_N_PARALLEL": "4"}
     return module_server(how=lambda directory: start_connexion(directory, **options))
 
 

@@ -83,7 +83,7 @@ def test_preserved_tokens_show(server: Server, stream: bool) -> None:
     if (found := control_token(server)) is None:
         pytest.skip("the model has no control token that is known here")
     token, text = found
-    options = {"logit_bias": [[token, 100.0]], "n_predict": 3, "stream": stream}
+    options: dict[str, Any] = {"logit_bias": [[token, 100.0]], "n_predict": 3, "stream": stream}
     request = body("create_completion", **options)
     shown = {**request, "preserved_tokens": [f"a{text}"]}
     if stream:

@@ -167,7 +167,7 @@ def test_prefill(server: Server, client: Anthropic) -> None:
 
 
 def test_stop_sequence(client: Anthropic) -> None:
-    options = {**OPTIONS, "max_tokens": 30}
+    options: dict[str, Any] = {**OPTIONS, "max_tokens": 30}
     endless = {"extra_body": {"temperature": 0, "ignore_eos": True}}
     whole = text_of(client.messages.create(**options, **endless))
     word = whole[len(whole) // 2 :][:4]
@@ -188,7 +188,7 @@ def test_structured_output(client: Anthropic) -> None:
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "schema": schema}
-    options = {**OPTIONS, "max_tokens": 128, "thinking": UNTHINKING}
+    options: dict[str, Any] = {**OPTIONS, "max_tokens": 128, "thinking": UNTHINKING}
     message = client.messages.create(**options, output_config={"format": form})
     assert message.stop_reason == "end_turn"
     assert json.loads(text_of(message)).keys() == {"ok", "size"}
@@ -224,7 +224,10 @@ def check_call(block: Any) -> None:
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": TOOL["name"]}])
 def test_a_forced_call(client: Anthropic, choice: Any) -> None:
-    options = {**CALLING, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
+    options: dict[str, Any] = {
+        **CALLING,
+        "tool_choice": {**choice, "disable_parallel_tool_use": True},
+    }
     message = client.messages.create(**options)
     assert message.stop_reason == "tool_use"
     [call] = [block for block in message.content if block.type == "tool_use"]
@@ -243,7 +246,7 @@ def test_a_streamed_call(server: Server, client: Anthropic) -> None:
 
 
 def test_no_call(client: Anthropic) -> None:
-    options = {**CALLING, "tool_choice": {"type": "none"}, "max_tokens": 16}
+    options: dict[str, Any] = {**CALLING, "tool_choice": {"type": "none"}, "max_tokens": 16}
     message = client.messages.create(**options)
     assert {block.type for block in message.content} <= {"text", "thinking"}
     assert message.stop_reason != "tool_use"
@@ -283,7 +286,7 @@ def test_the_client_s_own_tool_runner(client: Anthropic) -> None:
         switched.append(on)
         return "done"
 
-    options = {**CALLING, "tools": [set_light]}
+    options: dict[str, Any] = {**CALLING, "tools": [set_light]}
     runner = client.beta.messages.tool_runner(**options, max_iterations=2)
     messages = list(runner)
     assert [message.stop_reason for message in messages] == ["tool_use", "tool_use"]

@@ -169,7 +169,7 @@ def test_asynchronous_client(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_format(client: Client, stream: bool) -> None:
-    options = {"num_predict": 200, "temperature": 0}
+    options: dict[str, Any] = {"num_predict": 200, "temperature": 0}
     answer: Any = client.chat(
         MODEL, MESSAGES, format=YES_OR_NO, think=False, options=options, stream=stream
     )
@@ -200,7 +200,7 @@ def test_logprobs(client: Client) -> None:
 
 
 def test_stop_and_thinking_are_taken(client: Client) -> None:
-    options = {**SHORT, "num_predict": 40, "temperature": 0}
+    options: dict[str, Any] = {**SHORT, "num_predict": 40, "temperature": 0}
     for think in (True, False, "low", None):
         answer = client.chat(
             MODEL, MESSAGES, think=think, keep_alive="5m", options={**options, "num_ctx": 4096}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -56,7 +57,13 @@ def test_completion_of_several_prompts(client: OpenAI) -> None:
 
 
 def test_streamed_completion(client: OpenAI) -> None:
-    options = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8, "seed": 1, "temperature": 0.5}
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": PROMPT,
+        "max_tokens": 8,
+        "seed": 1,
+        "temperature": 0.5,
+    }
     plain = client.completions.create(**options)  # type: ignore[call-overload]
     stream = client.completions.create(**options, stream=True)  # type: ignore[call-overload]
     chunks = list(stream)
@@ -81,7 +88,7 @@ def test_chat(client: OpenAI) -> None:
 
 def test_parts_of_a_message(client: OpenAI) -> None:
     parts = [{"type": "text", "text": MESSAGES[0]["content"]}]
-    options = {"model": MODEL, "max_tokens": 5, "seed": 1}
+    options: dict[str, Any] = {"model": MODEL, "max_tokens": 5, "seed": 1}
     answers = [
         client.chat.completions.create(messages=[{"role": "user", "content": content}], **options)
         for content in (parts, MESSAGES[0]["content"])
@@ -90,7 +97,7 @@ def test_parts_of_a_message(client: OpenAI) -> None:
 
 
 def test_streamed_chat(client: OpenAI) -> None:
-    options = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8, "seed": 1}
+    options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8, "seed": 1}
     plain = client.chat.completions.create(**options)
     stream = client.chat.completions.create(
         **options, stream=True, stream_options={"include_usage": True}
@@ -116,7 +123,7 @@ def test_the_client_s_own_stream_helper(client: OpenAI) -> None:
 
 
 def test_stop(client: OpenAI) -> None:
-    options = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 30}
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 30}
     whole = client.completions.create(**options, extra_body={"ignore_eos": True}).choices[0].text
     word = whole[len(whole) // 2 :][:3]
     answer = client.completions.create(
@@ -127,7 +134,7 @@ def test_stop(client: OpenAI) -> None:
 
 
 def test_logit_bias(client: OpenAI) -> None:
-    options = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 4}
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 4}
     forced = client.completions.create(**options, logit_bias={"100": 100})
     only = client.completions.create(
         **options, extra_body={"ignore_eos": True}, logit_bias={"100": 1000}

@@ -166,7 +166,7 @@ def test_an_agent(client: OpenAI) -> None:
         return f"{percent} %{', warm' * warm}"
 
     functions: dict[str, Any] = {"switch": switch, "Dim": dim}
-    options = {**CALLING, "tools": [tool(), openai.pydantic_function_tool(Dim)]}
+    options: dict[str, Any] = {**CALLING, "tools": [tool(), openai.pydantic_function_tool(Dim)]}
     messages = [*QUESTION]
     n_tokens = 0
     for choice in ("required", named("switch"), named("Dim"), "none"):

@@ -142,7 +142,12 @@ def test_usage(name: str, server: Server) -> None:
 
 def test_a_response_is_a_chat_completion(server: Server) -> None:
     """The same model, template and samplers: the same words."""
-    options = {"seed": 11, "temperature": 0.7, "n_predict": 16, "cache_prompt": False}
+    options: dict[str, Any] = {
+        "seed": 11,
+        "temperature": 0.7,
+        "n_predict": 16,
+        "cache_prompt": False,
+    }
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
         {"role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]},
@@ -223,7 +228,12 @@ def test_a_response_is_not_kept_if_it_shall_not(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
-    options = {"seed": 3, "n_predict": 12, "cache_prompt": False, "ignore_eos": True}
+    options: dict[str, Any] = {
+        "seed": 3,
+        "n_predict": 12,
+        "cache_prompt": False,
+        "ignore_eos": True,
+    }
     first = ask(server, input="My name is Ann.", instructions="Be kind.", **options)
     changes = {"input": "What is it?", "previous_response_id": first["id"], **options}
     changes["instructions"] = "Be short."
@@ -302,7 +312,11 @@ def test_truncation(own_server: Start) -> None:
     turns = [{"role": "user", "content": f"{i} " + "word " * 20} for i in range(40)]
     response = server.post("/v1/responses", body("create_response", input=turns))
     assert contract.check(response, 400)["error"]["type"] == "exceed_context_size_error"
-    options = {"truncation": "auto", "instructions": "Be short.", "max_output_tokens": 8}
+    options: dict[str, Any] = {
+        "truncation": "auto",
+        "instructions": "Be short.",
+        "max_output_tokens": 8,
+    }
     answer = ask(server, input=turns, **options)
     counted = server.ask("/v1/responses/input_tokens", {"input": turns, **options})
     assert answer["usage"]["input_tokens"] == counted["input_tokens"] <= 512 - 8

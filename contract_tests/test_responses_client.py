@@ -46,7 +46,12 @@ def test_create(client: OpenAI) -> None:
 
 
 def test_events(client: OpenAI) -> None:
-    options = {"model": MODEL, "input": "Hello", "max_output_tokens": 8, "extra_body": SEED}
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "input": "Hello",
+        "max_output_tokens": 8,
+        "extra_body": SEED,
+    }
     plain = client.responses.create(**options)
     stream = client.responses.create(**options, stream=True)
     found = list(stream)

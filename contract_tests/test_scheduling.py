@@ -11,7 +11,7 @@ from contract_tests.server import OwnServer
 EXACT = ("--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32")
 """The arithmetic of a sequence that does not depend on its company, on the CPU."""
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 6
-GREEDY = {"n_predict": 16, "temperature": 0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"n_predict": 16, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module", params=["--kv-unified", "--no-kv-unified"])

@@ -84,7 +84,7 @@ def test_nothing_generated_leaves_the_prompt_in_the_cache(server: Server) -> Non
 
 def test_the_cache_changes_no_answer(server: Server) -> None:
     prompt = unheard_of()
-    options = {"seed": 5, "n_predict": 16}
+    options: dict[str, Any] = {"seed": 5, "n_predict": 16}
     without = complete(server, prompt, cache_prompt=False, **options)["content"]
     for _ in range(2):
         assert complete(server, prompt, **options)["content"] == without
@@ -196,7 +196,7 @@ def test_the_first_of_several_stop_texts(server: Server) -> None:
 
 
 def test_same_seed_same_text(server: Server) -> None:
-    options = {"n_predict": 24, "cache_prompt": False, "temperature": 1.5}
+    options: dict[str, Any] = {"n_predict": 24, "cache_prompt": False, "temperature": 1.5}
     texts = {complete(server, seed=11, **options)["content"] for _ in range(3)}
     assert len(texts) == 1
     others = {complete(server, seed=seed, **options)["content"] for seed in range(4)}
@@ -240,7 +240,13 @@ def test_greedy(server: Server) -> None:
 
 
 def test_settings_are_echoed(server: Server) -> None:
-    options = {"temperature": 0.5, "top_k": 7, "seed": 9, "stop": ["x"], "min_p": 0.25}
+    options: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "seed": 9,
+        "stop": ["x"],
+        "min_p": 0.25,
+    }
     settings = complete(server, **options)["generation_settings"]
     assert {name: settings[name] for name in options} == options
     assert settings["n_predict"] == 6
@@ -268,7 +274,7 @@ FORMS: dict[str, Callable[[int, str, Any], Any]] = {
 def test_logit_bias(form: str, server: Server) -> None:
     text = " is"
     [token] = tokens_of(server, text)
-    options = {"temperature": 0, "return_tokens": True, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0, "return_tokens": True, "ignore_eos": True}
     make = FORMS[form]
     forced = complete(server, logit_bias=make(token, text, 1000), **options)
     assert forced["tokens"] == [token] * 6
@@ -311,7 +317,7 @@ def test_a_wrong_bias_is_refused(bias: Any, server: Server) -> None:
 
 def test_a_bias_beside_the_vocabulary_has_no_effect(server: Server) -> None:
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
-    options = {"seed": 4, "cache_prompt": False}
+    options: dict[str, Any] = {"seed": 4, "cache_prompt": False}
     without = complete(server, **options)["content"]
     for token in (n_vocab, 2**31 - 1):
         for bias in ([[token, 9]], {str(token): 9}, [{"token": token, "bias": False}]):
@@ -447,7 +453,7 @@ def test_a_client_that_goes_away_while_its_prompt_is_evaluated(gone: Server) -> 
 def test_forms_of_a_prompt(server: Server) -> None:
     text = "The first part, and the second."
     tokens = tokens_of(server, text)
-    options = {"temperature": 0, "cache_prompt": False}
+    options: dict[str, Any] = {"temperature": 0, "cache_prompt": False}
     expected = complete(server, text, **options)
     assert expected["prompt"] == text
     head = server.ask("/detokenize", {"tokens": tokens[:4]})["content"]

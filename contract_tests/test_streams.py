@@ -100,7 +100,7 @@ def test_a_chat_stream_begins_with_the_role(name: str, server: Server) -> None:
 @pytest.mark.parametrize("name", CHAT)
 @pytest.mark.parametrize("include_usage", [True, False])
 def test_usage_comes_when_it_is_asked_for(name: str, include_usage: bool, server: Server) -> None:
-    options = {"include_usage": include_usage}
+    options: dict[str, Any] = {"include_usage": include_usage}
     *most, last = documents(server, name, stream_options=options)
     assert ("usage" in last) == include_usage
     assert (last["choices"] == []) == include_usage

@@ -1,24 +1,26 @@
 """Engines in this process, whose output can be compared token by token."""
 
+from typing import Any
+
 from engine.backend import Model
 from engine.core import Engine
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Event, Failed, Finished, Submit
 
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 # On the CPU, llama.cpp's Flash Attention takes another path (with other roundings) from 64
 # tokens in a batch on, and half precision in the cache rounds once more. Without the two, the
 # arithmetic of a sequence does not depend on what else is in the batch.
-EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
+EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
 
 
-def engine(model: Model, **options: object) -> Engine:
+def engine(model: Model, **options: Any) -> Engine:
     return Engine(model, Options(**{**EXACT, **options}))  # type: ignore[arg-type]
 
 
-def play(engine: Engine, prompts: list[str], **params: object) -> dict[str, Finished]:
+def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:
     """Run all prompts together; what became of each."""
     names, results = {}, {}
 

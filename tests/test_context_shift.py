@@ -8,6 +8,7 @@ texts have to be equal, which with more layers is only nearly so.
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from engine.shifting import context_shift
 from tests.playing import EXACT
 
 N_CTX = 256
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     model.close()
 
 
-def engine(model: Model, **options: object) -> Engine:
+def engine(model: Model, **options: Any) -> Engine:
     # One thread: the test machine's others may be busy with other tests.
-    arguments = {
+    arguments: dict[str, Any] = {
         "ctx_size": N_CTX,
         "parallel": 1,
         "context_shift": True,
@@ -54,7 +55,7 @@ def engine(model: Model, **options: object) -> Engine:
 
 
 def run(
-    engine: Engine, prompt: list[int | str] | Infill, **params: object
+    engine: Engine, prompt: list[int | str] | Infill, **params: Any
 ) -> tuple[list[Delta], Finished]:
     request = engine.prepare(
         Submit(1, prompt, GenerationParams(**{**GREEDY, **params}))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,12 @@ TEXTS = [
     "x",
     "what is the name of the first one, and who has asked for it to be returned here?",
 ]
-EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32", "threads": 1}
+EXACT: dict[str, Any] = {
+    "flash_attn": "off",
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+    "threads": 1,
+}
 COSINE = 1e-3
 RAW = -1
 
@@ -46,7 +51,7 @@ def weights(name: str) -> reference.Weights:
     return reference.Weights(ensure(name))
 
 
-def embedder(name: str, **options: object) -> Embedder:
+def embedder(name: str, **options: Any) -> Embedder:
     return Embedder(model(name), Options(**{"embedding": True, **EXACT, **options}))  # type: ignore[arg-type]
 
 

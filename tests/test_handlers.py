@@ -365,7 +365,7 @@ def test_a_chat(server: Server, path: str) -> None:
 
 
 def test_a_chat_stream(server: Server) -> None:
-    options = {"include_usage": True}
+    options: dict[str, Any] = {"include_usage": True}
     first, *chunks, end, counts, done = server.events(
         "/v1/chat/completions", messages=MESSAGES, stream_options=options
     )

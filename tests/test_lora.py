@@ -19,7 +19,12 @@ from engine.protocol import Failed, Finished, SlotAction, SlotDone, Submit
 from engine.slot_actions import SlotActions, SlotTask
 
 PROMPT = "def read(self, path):"
-EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32", "threads": 1}
+EXACT: dict[str, Any] = {
+    "flash_attn": "off",
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+    "threads": 1,
+}
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_options_are_those_of_the_description() -> None:
 
 
 def test_options_become_parameters() -> None:
-    options = {
+    options: dict[str, Any] = {
         "num_predict": 5,
         "num_keep": 6,
         "temperature": 0.5,

@@ -1,6 +1,7 @@
 """The scheduler against a KV cache that checks as strictly as llama.cpp does."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,12 +204,12 @@ class FakeTier:
         return True
 
 
-def sequence(id: int, tokens: list[int], **kwargs: object) -> Sequence:
+def sequence(id: int, tokens: list[int], **kwargs: Any) -> Sequence:
     array = np.array(tokens, np.int32)
     return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)  # type: ignore[arg-type]
 
 
-def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: object) -> Sequence:
+def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: Any) -> Sequence:
     """Serve a text alone, to its first token."""
     one = sequence(id, tokens, **kwargs)
     s.submit(one)
@@ -218,8 +219,8 @@ def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: o
     return one
 
 
-def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: object) -> Scheduler:
-    arguments = {"n_batch": 8, "n_cells": kv.n_cells, **kwargs}
+def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: Any) -> Scheduler:
+    arguments: dict[str, Any] = {"n_batch": 8, "n_cells": kv.n_cells, **kwargs}
     return Scheduler(kv, n_slots=n_slots, n_ctx=kv.n_ctx, **arguments)  # type: ignore[arg-type]
 
 
@@ -421,7 +422,7 @@ def test_idle_texts_give_way_and_then_the_youngest() -> None:
     assert young.slot >= 0, "the preempted one goes on"
 
 
-def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: object) -> Sequence:
+def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: Any) -> Sequence:
     """The second text in the slot that served the first."""
     s = scheduler(kv, n_slots=1, n_batch=64)
     one, two = sequence(1, first), sequence(2, second, **kwargs)
@@ -589,7 +590,7 @@ def test_a_pinned_request_shares_another_slots_prefix() -> None:
         assert one.n_cached == 30
 
 
-def together(kv: FakeKV, n: int, **kwargs: object) -> tuple[Scheduler, list[Sequence]]:
+def together(kv: FakeKV, n: int, **kwargs: Any) -> tuple[Scheduler, list[Sequence]]:
     """`n` texts with 32 tokens in common and 4 of their own, submitted at once."""
     s = scheduler(kv, n_slots=n, n_sequences=2 * n, **kwargs)
     prefix = list(range(32))

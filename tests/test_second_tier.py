@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,13 +49,13 @@ def model(options: Options) -> Iterator[Model]:
 
 @pytest.fixture
 def start(model: Model, options: Options) -> Callable[..., Engine]:
-    def starting(**changes: object) -> Engine:
+    def starting(**changes: Any) -> Engine:
         return Engine(model, msgspec.structs.replace(options, **changes))
 
     return starting
 
 
-def ask(engine: Engine, prompt: str, **params: object) -> Finished:
+def ask(engine: Engine, prompt: str, **params: Any) -> Finished:
     return play(engine, [prompt], n_predict=12, **{**GREEDY, **params})[prompt]
 
 
@@ -144,7 +145,7 @@ def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
     return KeptText(np.arange(first, first + n, dtype=np.int32), key, state)
 
 
-def disk_cache(directory: Path, limit: int = 1 << 20, **changes: object) -> DiskCache:
+def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
     identity = Identity(**{**vars(IDENTITY), **changes})  # type: ignore[arg-type]
     return DiskCache(str(directory), limit, identity, whole=False)
 
@@ -275,7 +276,7 @@ def test_what_a_killed_server_left_is_cleared_up(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_is_no_disaster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*args: object, **kwargs: object) -> None:
+    def full(*args: object, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
     disk = disk_cache(tmp_path)
@@ -310,8 +311,8 @@ class FakeStates:
         self.restored.append(n_tokens)
 
 
-def tier(states: FakeStates, **changes: object) -> SecondTier:
-    arguments = {
+def tier(states: FakeStates, **changes: Any) -> SecondTier:
+    arguments: dict[str, Any] = {
         "is_busy": lambda: False,
         "token_seconds": lambda: 0.001,
         "max_stall": 0.01,

@@ -6,6 +6,7 @@ Whatever happened before and beside it, a request gets the tokens that it gets a
 import random
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def unified(request: pytest.FixtureRequest) -> bool:
 SMALL = {"ctx_size": 2048, "warmup": False}
 
 
-def uncut(model: Model, unified: bool, **options: object) -> Engine:
+def uncut(model: Model, unified: bool, **options: Any) -> Engine:
     return engine(model, **{"parallel": 4, "kv_unified": unified, **SMALL, **options})
 
 
@@ -54,7 +55,7 @@ def alone(model: Model, prompt: str, n_predict: int) -> list[int]:
     return _alone(model, prompt, max(n_predict, 40))[:n_predict]
 
 
-def check(e: Engine, prompts: list[str], n_predict: int = 40, **params: object) -> list[Finished]:
+def check(e: Engine, prompts: list[str], n_predict: int = 40, **params: Any) -> list[Finished]:
     results = play(e, prompts, n_predict=n_predict, **GREEDY, **params)
     for prompt in prompts:
         assert results[prompt].tokens == alone(e.model, prompt, n_predict), prompt[-30:]
