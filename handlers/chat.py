@@ -15,7 +15,7 @@ from handlers.http.sse import DONE, event_stream
 from handlers.native_format import NativeFormat
 from handlers.openai_format import ChatChunks, chat_completion, head, wants_verbose
 from handlers.probabilities import chat_probabilities
-from handlers.runtime import runtime
+from handlers.served import served
 from handlers.templates import chat_prompt
 from handlers.unsupported import CHAT, refuse_unsupported
 
@@ -23,19 +23,19 @@ from handlers.unsupported import CHAT, refuse_unsupported
 async def create_chat_completion(body: dict[str, Any]) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
     refuse_unsupported(body, CHAT)
-    current = runtime()
-    params = generation_params(body, current.options.generation_defaults())
+    model = served(body)
+    params = generation_params(body, model.options.generation_defaults())
     probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
-    engine = await current.supervisor.engine()
-    prepared = await prepare(current, engine, chat_request(body, current.options), params)
+    engine = await model.engine()
+    prepared = await prepare(model, engine, chat_request(body, model.options), params)
     params = prepared.params
-    model = body.get("model") or current.model_id
+    name = body.get("model") or model.name
     native = None
-    if verbose := wants_verbose(body, current.options):
+    if verbose := wants_verbose(body, model.options):
         native = NativeFormat(
-            model,
-            current.model_id,
+            name,
+            model.name,
             engine.info.n_ctx,
             params,
             probabilities=probabilities,
@@ -44,7 +44,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
 
     async def events() -> AsyncIterator[bytes]:
         chunks = ChatChunks(
-            head("chat.completion.chunk", model),
+            head("chat.completion.chunk", name),
             timings_per_token=params.timings_per_token,
             include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
             n=n,
@@ -67,7 +67,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     async with ChatBatch(engine, prepared, n=n, echo_prompt=verbose) as batch:
         answers = await until_disconnect(batch.answers())
     answer = chat_completion(
-        head("chat.completion", model), answers, probabilities=probabilities, native=native
+        head("chat.completion", name), answers, probabilities=probabilities, native=native
     )
     return JSONAnswer(answer)
 
@@ -78,9 +78,9 @@ create_chat_completion_unversioned = create_chat_completion
 async def count_chat_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a chat completion would have."""
     refuse_unsupported(body, CHAT)
-    current = runtime()
-    engine = await current.supervisor.engine()
-    n = await count_tokens(current, engine, chat_request(body, current.options))
+    model = served(body)
+    engine = await model.engine()
+    n = await count_tokens(model, engine, chat_request(body, model.options))
     return JSONAnswer({"input_tokens": n})
 
 
@@ -89,7 +89,7 @@ count_chat_tokens_unversioned = count_chat_tokens
 
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read."""
-    current = runtime()
-    engine = await current.supervisor.engine()
-    prompt = await chat_prompt(current, engine, chat_request(body, current.options))
+    model = served(body)
+    engine = await model.engine()
+    prompt = await chat_prompt(model, engine, chat_request(body, model.options))
     return JSONAnswer({"prompt": prompt.text})

@@ -21,7 +21,7 @@ from engine.client import EngineClient
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
 from handlers.batch import Batch
-from handlers.runtime import Runtime
+from handlers.served import Served
 from handlers.templates import chat_prompt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -75,7 +75,7 @@ def _cut_off(finished: Finished) -> bool:
 
 
 async def prepare(
-    current: Runtime, engine: EngineClient, request: ChatRequest, params: GenerationParams
+    model: Served, engine: EngineClient, request: ChatRequest, params: GenerationParams
 ) -> PreparedChat:
     """Render the conversation, and bind the answer to what `request` lets it be.
 
@@ -83,7 +83,7 @@ async def prepare(
     tools or schemas that can't be followed, not_supported_error, server_error if the template
     itself is at fault.
     """
-    prompt = await chat_prompt(current, engine, request)
+    prompt = await chat_prompt(model, engine, request)
     parser = partial(
         answer_parser,
         prompt.syntax,
@@ -143,9 +143,9 @@ def _must_not_think(request: ChatRequest) -> bool:
     return request.reasoning_budget == 0 or switched_off
 
 
-async def count_tokens(current: Runtime, engine: EngineClient, request: ChatRequest) -> int:
+async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:
     """How many tokens the prompt for `request` has. Raises EngineError as `prepare` does."""
-    prepared = await prepare(current, engine, request, GenerationParams())
+    prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(
         prepared.prompt, add_special=True, parse_special=True, with_pieces=False
     )

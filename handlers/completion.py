@@ -15,7 +15,7 @@ from handlers.http.sse import DONE, event_stream
 from handlers.native_format import NativeFormat
 from handlers.openai_format import TextChunks, head, text_completion, usage, wants_verbose
 from handlers.probabilities import native_probabilities, text_probabilities
-from handlers.runtime import runtime
+from handlers.served import served
 from handlers.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
 
 
@@ -25,15 +25,15 @@ async def create_completion(body: dict[str, Any]) -> Response:
     In place of the prompts there may be the gap that `handlers.infill` found in its request.
     """
     refuse_unsupported(body, COMPLETION)
-    current = runtime()
-    params = generation_params(body, current.options.generation_defaults())
+    model = served(body)
+    params = generation_params(body, model.options.generation_defaults())
     given = body["prompt"]
     prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
     n = texts_per_prompt(body, prompts)
-    engine = await current.supervisor.engine()
+    engine = await model.engine()
     native = NativeFormat(
-        body.get("model") or current.model_id,
-        current.model_id,
+        body.get("model") or model.name,
+        model.name,
         engine.info.n_ctx,
         params,
         probabilities=native_probabilities(params),
@@ -62,20 +62,20 @@ create_completion_plural = create_completion
 async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
     refuse_unsupported(body, TEXT_COMPLETION)
-    current = runtime()
-    params = generation_params(body, current.options.generation_defaults())
+    model = served(body)
+    params = generation_params(body, model.options.generation_defaults())
     prompts = parse_prompts(body["prompt"])
     n = texts_per_prompt(body, prompts)
     probabilities = text_probabilities(body, params)
     n_candidates = candidates(body, n, len(prompts), params)
-    engine = await current.supervisor.engine()
-    model = body.get("model") or current.model_id
-    top = head("text_completion", model)
+    engine = await model.engine()
+    name = body.get("model") or model.name
+    top = head("text_completion", name)
     native = None
-    if verbose := wants_verbose(body, current.options):
+    if verbose := wants_verbose(body, model.options):
         native = NativeFormat(
-            model,
-            current.model_id,
+            name,
+            model.name,
             engine.info.n_ctx,
             params,
             probabilities=probabilities,

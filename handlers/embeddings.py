@@ -17,7 +17,7 @@ from engine.protocol import Vectors
 from handlers.answers import JSONAnswer
 from handlers.generation import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
-from handlers.runtime import runtime
+from handlers.served import Served, served
 
 Rows = npt.NDArray[np.float32]
 
@@ -26,9 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 async def create_embedding(body: dict[str, Any]) -> Response:
     """An object for each input, with a list of vectors."""
-    engine = await runtime().supervisor.engine()
+    model = served(body)
+    engine = await model.engine()
     engine.check_embeds()
-    return await until_disconnect(_native(engine, body))
+    return await until_disconnect(_native(model, engine, body))
 
 
 create_embedding_plural = create_embedding
@@ -37,19 +38,20 @@ create_embedding_plural = create_embedding
 async def create_openai_embeddings(body: dict[str, Any]) -> Response:
     """A list object with a vector for each input; in the native format for `content`, which
     OpenAI doesn't know."""
-    engine = await runtime().supervisor.engine()
+    model = served(body)
+    engine = await model.engine()
     engine.check_embeds()
     if engine.info.pooling == "none":
         raise invalid_request(
             "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
         )
     work = _native if body.get("input") is None else _openai
-    return await until_disconnect(work(engine, body))
+    return await until_disconnect(work(model, engine, body))
 
 
-async def _native(engine: EngineClient, body: Mapping[str, Any]) -> Response:
+async def _native(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
     answers: list[msgspec.Raw] = []
-    async for vectors in _vectors(engine, body):
+    async for vectors in _vectors(model, engine, body):
         for rows in split(vectors):
             answer = {"index": len(answers), "embedding": rows.tolist()}
             answers.append(msgspec.Raw(_encode(answer)))
@@ -57,11 +59,11 @@ async def _native(engine: EngineClient, body: Mapping[str, Any]) -> Response:
     return JSONAnswer(answers)
 
 
-async def _openai(engine: EngineClient, body: Mapping[str, Any]) -> Response:
+async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
     as_base64 = body.get("encoding_format") == "base64"
     data: list[msgspec.Raw] = []
     n_tokens = 0
-    async for vectors in _vectors(engine, body):
+    async for vectors in _vectors(model, engine, body):
         n_tokens += vectors.n_tokens
         for rows in split(vectors):
             entry: dict[str, Any] = {"object": "embedding", "index": len(data)}
@@ -75,20 +77,22 @@ async def _openai(engine: EngineClient, body: Mapping[str, Any]) -> Response:
     return JSONAnswer(
         {
             "object": "list",
-            "model": body.get("model") or runtime().model_id,
+            "model": body.get("model") or model.name,
             "data": data,
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
     )
 
 
-async def _vectors(engine: EngineClient, body: Mapping[str, Any]) -> AsyncIterator[Vectors]:
+async def _vectors(
+    model: Served, engine: EngineClient, body: Mapping[str, Any]
+) -> AsyncIterator[Vectors]:
     inputs = parse_inputs(body)
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
     norm = body.get("embd_normalize")
-    normalize = runtime().options.embd_normalize if norm is None else int(norm)
+    normalize = model.options.embd_normalize if norm is None else int(norm)
     work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(work):
         async for vectors in work:

@@ -1,4 +1,4 @@
-"""Is the server ready? Never waits for the engine."""
+"""Is the server ready? Never waits for the engine, and wakes nothing."""
 
 from engine.errors import unavailable
 from handlers.answers import JSONAnswer
@@ -6,11 +6,17 @@ from handlers.runtime import runtime
 
 
 async def get_health() -> JSONAnswer:
-    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while there is no engine."""
-    supervisor = runtime().supervisor
+    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while the one model of a server
+    is not there; a router is always ready, since requests wait for their model."""
+    current = runtime()
+    supervisor = current.pool.supervisor(current.catalog.default)
+    if current.catalog.router or supervisor is None:
+        return JSONAnswer({"status": "ok"})
     match supervisor.state:
-        case "ready":
+        case "ready" | "sleeping":
             return JSONAnswer({"status": "ok"})
+        case "downloading":
+            raise unavailable(f"Downloading model ({supervisor.progress:.0%})")
         case "loading":
             raise unavailable("Loading model")
         case "restarting":

@@ -7,19 +7,19 @@ from starlette.responses import Response
 
 from handlers.answers import JSONAnswer
 from handlers.generation import parse_lora
-from handlers.runtime import runtime
+from handlers.served import served
 
 
 async def list_lora_adapters() -> Response:
     """All adapters, with the scales of requests that choose none."""
-    engine = await runtime().supervisor.engine()
+    engine = await served().engine()
     return JSONAnswer([msgspec.structs.asdict(adapter) for adapter in await engine.adapters()])
 
 
 async def set_lora_adapters(body: list[dict[str, Any]]) -> Response:
     """Sets those scales. Raises EngineError (invalid_request_error) for an unknown id."""
-    supervisor = runtime().supervisor
     scales = parse_lora(body)
+    supervisor = (await served().lease()).supervisor
     engine = await supervisor.engine()
     await engine.set_adapters(scales)
     supervisor.adapter_scales = scales  # for an engine that has to take this one's place

@@ -13,7 +13,7 @@ from handlers.http.errors import Failure
 from handlers.http.sse import event_stream, frame
 from handlers.messages_format import PING, MessageEvents, MessageFormat
 from handlers.messages_request import message_params, message_request, refuse_threads
-from handlers.runtime import runtime
+from handlers.served import served
 from handlers.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
 
 
@@ -21,16 +21,16 @@ async def create_message(body: dict[str, Any]) -> Response:
     """A message, or the events that it consists of with `stream`."""
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES)
-    current = runtime()
-    request = message_request(body, current.options)
-    params = message_params(body, current.options.generation_defaults())
+    model = served(body)
+    request = message_request(body, model.options)
+    params = message_params(body, model.options.generation_defaults())
     form = MessageFormat(
-        body.get("model") or current.model_id,
+        body.get("model") or model.name,
         stop_sequences=list(params.stop),
         show_thinking=(body.get("thinking") or {}).get("display") != "omitted",
     )
-    engine = await current.supervisor.engine()
-    prepared = await prepare(current, engine, request, params)
+    engine = await model.engine()
+    prepared = await prepare(model, engine, request, params)
     request_id = new_request_id()
     headers = {"request-id": request_id}
 
@@ -59,8 +59,8 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES_INPUT)
-    current = runtime()
-    request = message_request(body, current.options)
-    engine = await current.supervisor.engine()
-    n = await count_tokens(current, engine, request)
+    model = served(body)
+    request = message_request(body, model.options)
+    engine = await model.engine()
+    n = await count_tokens(model, engine, request)
     return JSONAnswer({"input_tokens": n}, headers={"request-id": new_request_id()})

@@ -23,7 +23,8 @@ from handlers.models import model_list
 from handlers.ollama_format import OllamaFormat
 from handlers.ollama_request import is_in_ollama_form, openai_body, openai_messages
 from handlers.probabilities import chat_probabilities
-from handlers.runtime import Runtime, runtime
+from handlers.runtime import runtime
+from handlers.served import Served, served
 from handlers.templates import description, template_source
 from handlers.unsupported import CHAT, refuse_unsupported
 
@@ -36,9 +37,9 @@ async def list_ollama_models() -> Response:
 async def show_ollama_model(body: dict[str, Any]) -> Response:
     """What is known of the model. Raises EngineError (unavailable_error) until it has been
     loaded once."""
-    current = runtime()
-    info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(await _model_json(current, info))
+    model = served(body)
+    info = model.info or (await model.engine()).info
+    return JSONAnswer(await _model_json(model, info))
 
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
@@ -52,12 +53,12 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
 
 async def _ollama_answer(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, CHAT)
-    current = runtime()
-    params = generation_params(body, current.options.generation_defaults())
+    model = served(body)
+    params = generation_params(body, model.options.generation_defaults())
     params.return_progress = False
-    form = OllamaFormat(body.get("model") or current.model_id, chat_probabilities(body, params))
-    engine = await current.supervisor.engine()
-    prepared = await prepare(current, engine, chat_request(body, current.options), params)
+    form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))
+    engine = await model.engine()
+    prepared = await prepare(model, engine, chat_request(body, model.options), params)
 
     async def lines() -> AsyncIterator[bytes]:
         async with ChatBatch(engine, prepared) as batch:
@@ -77,9 +78,9 @@ async def _ollama_answer(body: dict[str, Any]) -> Response:
 _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
 
 
-async def _model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
+async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
     """The answer of `POST /api/show`."""
-    options = current.options
+    options = model.options
     parameters = _parameters(options, info)
     described = {
         "modelfile": "\n".join(
@@ -89,22 +90,22 @@ async def _model_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
         "template": template_source(options, info),
         "details": details(info),
         "model_info": model_info_json(info),
-        "capabilities": await _capabilities(current, info),
-        "modified_at": modified_at(options, current.started),
+        "capabilities": await _capabilities(model, info),
+        "modified_at": modified_at(options, model.current.started),
     }
     if license := info.metadata.get("general.license"):
         described["license"] = license
     return described
 
 
-async def _capabilities(current: Runtime, info: ModelInfo) -> list[str]:
+async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
     """In Ollama's words: what the model, with its chat template, can do in this server."""
     if info.pooling is not None:
         return [] if info.pooling == "rank" else ["embedding"]
     found = ["completion"]
     if all(key in info.metadata for key in _INSERT):
         found.append("insert")
-    described = await description(current, info, template_source(current.options, info))
+    described = await description(model, info, template_source(model.options, info))
     if described is not None:
         if described.caps["supports_tools"]:
             found.append("tools")

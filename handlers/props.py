@@ -2,23 +2,31 @@
 
 from typing import Any
 
+from connexion import context
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from engine.errors import not_supported
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer, build_info
 from handlers.model_details import model_file
-from handlers.runtime import Runtime, runtime
+from handlers.runtime import runtime
+from handlers.served import Served, served
 from handlers.slots import slot_json, unused_slot
 from handlers.templates import description, template_source
 
 
 async def get_props() -> Response:
-    """The properties. Raises EngineError (unavailable_error) until the model has been loaded
-    once; after that, a restarting engine is not waited for."""
-    current = runtime()
-    info = current.supervisor.info or (await current.supervisor.engine()).info
-    return JSONAnswer(await _props_json(current, info))
+    """The properties of a model. One that the request names is loaded for it, if need be; a
+    sleeping or restarting one is neither woken nor waited for.
+
+    Raises EngineError (unavailable_error) until the only model of a server has been loaded once.
+    """
+    model = served()
+    info = model.info
+    if info is None and (_names_model() or not model.current.catalog.router):
+        info = (await model.engine()).info
+    return JSONAnswer(await _props_json(model, info))
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
@@ -28,25 +36,40 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
     return JSONAnswer({"success": True})
 
 
-async def _props_json(current: Runtime, info: ModelInfo) -> dict[str, Any]:
-    options = current.options
-    source = template_source(options, info)
-    described = await description(current, info, source)
-    return {
+def _names_model() -> bool:
+    return bool(QueryParams(context.scope["query_string"]).get("model"))
+
+
+async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
+    """`info` is None for a model that hasn't been loaded; what only it tells is empty then."""
+    options, server = model.options, model.current.options
+    source = described = None
+    if info is not None:
+        source = template_source(options, info)
+        described = await description(model, info, source)
+    props = {
         "default_generation_settings": slot_json(
-            unused_slot(info.n_ctx), options.generation_defaults(), current.model_id
+            unused_slot(info.n_ctx if info else 0), options.generation_defaults(), model.name
         ),
-        "total_slots": info.n_slots,
-        "model_alias": current.model_id,
+        "total_slots": info.n_slots if info else options.n_slots(),
+        "model_alias": model.name,
         "model_path": model_file(options),
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": options.slots,
-        "endpoint_props": options.props,
-        "endpoint_metrics": options.metrics,
-        "chat_template": source,
+        "endpoint_props": server.props,
+        "endpoint_metrics": server.metrics,
+        "chat_template": source or options.chat_template,
         "chat_template_caps": described.caps if described else {},
-        "bos_token": info.bos_token,
-        "eos_token": info.eos_token,
+        "bos_token": info.bos_token if info else "",
+        "eos_token": info.eos_token if info else "",
         "build_info": build_info(),
-        "is_sleeping": False,
+        "is_sleeping": model.current.pool.status(model.name).value == "sleeping",
+        "role": "model",
     }
+    if model.current.catalog.router:
+        props |= {
+            "role": "router",
+            "max_instances": server.models_max,
+            "models_autoload": server.models_autoload,
+        }
+    return props

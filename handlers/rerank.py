@@ -12,12 +12,13 @@ from engine.errors import invalid_request
 from handlers.answers import JSONAnswer
 from handlers.embeddings import split
 from handlers.http.disconnect import until_disconnect
-from handlers.runtime import runtime
+from handlers.served import served
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:
     """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
-    engine = await runtime().supervisor.engine()
+    model = served(body)
+    engine = await model.engine()
     engine.check_reranks()
     documents = body.get("documents") or body.get("texts")
     if not documents:
@@ -31,7 +32,7 @@ async def create_rerank(body: dict[str, Any]) -> Response:
     return JSONAnswer(
         {
             "object": "list",
-            "model": body.get("model") or runtime().model_id,
+            "model": body.get("model") or model.name,
             "results": jina_results(body, documents, best),
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }

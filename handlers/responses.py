@@ -21,25 +21,27 @@ from handlers.responses_request import chat_request, request_items, response_par
 from handlers.responses_store import Order
 from handlers.responses_stream import ResponseStream
 from handlers.responses_truncation import room_for_answer, truncated
-from handlers.runtime import Runtime, runtime
+from handlers.runtime import runtime
+from handlers.served import Served, served
 from handlers.unsupported import RESPONSES, refuse_unsupported
 
 
 async def create_response(body: dict[str, Any]) -> Response:
     """A response object, or its events with `stream`."""
     refuse_unsupported(body, RESPONSES)
-    current = runtime()
-    params, probabilities = response_params(body, current.options.generation_defaults())
-    history, items = await request_items(body, current.responses)
-    request = chat_request(body, [*history, *items], current.options)
-    engine = await current.supervisor.engine()
-    request = await _fitting(current, engine, request, body)
+    model = served(body)
+    store = runtime().responses
+    params, probabilities = response_params(body, model.options.generation_defaults())
+    history, items = await request_items(body, store)
+    request = chat_request(body, [*history, *items], model.options)
+    engine = await model.engine()
+    request = await _fitting(model, engine, request, body)
     streamed = params.stream
     if probabilities is not None:
         # Only events tell which tokens belong to the message and which to thoughts and calls.
         params = msgspec.structs.replace(params, stream=True)
-    prepared = await prepare(current, engine, request, params)
-    response = new_response(body, body.get("model") or current.model_id, params)
+    prepared = await prepare(model, engine, request, params)
+    response = new_response(body, body.get("model") or model.name, params)
     output = Output(probabilities)
 
     async def finished(status: Status, source: Finished) -> dict[str, Any]:
@@ -47,7 +49,7 @@ async def create_response(body: dict[str, Any]) -> Response:
         n_reasoning = await _count(engine, output.reasoning())
         whole = finished_response(response, output.items, status, source, n_reasoning)
         if whole["store"]:
-            await current.responses.save(whole, items)
+            await store.save(whole, items)
         return whole
 
     async def events() -> AsyncIterator[bytes]:
@@ -91,14 +93,14 @@ create_response_unversioned = create_response
 
 
 async def _fitting(
-    current: Runtime, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
+    model: Served, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
 ) -> ChatRequest:
     """`request`, with `truncation: auto` made short enough for the context."""
     if body.get("truncation") != "auto":
         return request
 
     async def count(shorter: ChatRequest) -> int:
-        return await count_tokens(current, engine, shorter)
+        return await count_tokens(model, engine, shorter)
 
     n_ctx = engine.info.n_ctx
     n_max = n_ctx - room_for_answer(n_ctx, body.get("max_output_tokens"))
@@ -117,12 +119,12 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
     a response would have."""
     refuse_unsupported(body, RESPONSES)
-    current = runtime()
-    history, items = await request_items(body, current.responses)
-    request = chat_request(body, [*history, *items], current.options)
-    engine = await current.supervisor.engine()
-    request = await _fitting(current, engine, request, body)
-    n = await count_tokens(current, engine, request)
+    model = served(body)
+    history, items = await request_items(body, runtime().responses)
+    request = chat_request(body, [*history, *items], model.options)
+    engine = await model.engine()
+    request = await _fitting(model, engine, request, body)
+    n = await count_tokens(model, engine, request)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 

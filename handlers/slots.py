@@ -11,21 +11,21 @@ from engine.slot_file import check_name
 from handlers.answers import JSONAnswer
 from handlers.generation import settings_json
 from handlers.http.disconnect import until_disconnect
-from handlers.runtime import runtime
+from handlers.served import served
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
     """All slots. Raises EngineError: not_supported_error with `--no-slots`, and
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
-    current = runtime()
-    if not current.options.slots:
+    model = served()
+    if not model.options.slots:
         raise not_supported("GET /slots is switched off; start the server with --slots")
-    engine = await current.supervisor.engine()
+    engine = await model.engine()
     slots = await engine.slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
-    defaults = current.options.generation_defaults()
-    return JSONAnswer([slot_json(slot, defaults, current.model_id) for slot in slots])
+    defaults = model.options.generation_defaults()
+    return JSONAnswer([slot_json(slot, defaults, model.name) for slot in slots])
 
 
 async def act_on_slot(
@@ -33,8 +33,8 @@ async def act_on_slot(
 ) -> Response:
     """What was saved, restored or erased. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
-    current = runtime()
-    if not current.options.slot_save_path:
+    model = served(body)
+    if not model.options.slot_save_path:
         raise not_supported(
             "POST /slots/{id_slot} is switched off; start the server with --slot-save-path"
         )
@@ -43,7 +43,7 @@ async def act_on_slot(
         if not name:
             raise invalid_request(f"filename: {action} needs the name of a file")
         check_name(name)
-    engine = await current.supervisor.engine()
+    engine = await model.engine()
     done = await until_disconnect(engine.slot_action(id_slot, action, name))
     if action == "erase":
         return JSONAnswer({"id_slot": id_slot, "n_erased": done.n_tokens})

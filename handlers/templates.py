@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.options import Options
 from engine.options.files import read_text
 from engine.protocol import ModelInfo
-from handlers.runtime import Runtime
+from handlers.served import Served
 
 _read_once = cache(read_text)
 
@@ -34,17 +34,17 @@ def renders_with_jinja(options: Options, source: str) -> bool:
     return options.jinja and source not in BUILTIN_NAMES
 
 
-async def description(current: Runtime, info: ModelInfo, source: str) -> Description | None:
+async def description(model: Served, info: ModelInfo, source: str) -> Description | None:
     """What the template can express; None if it can't be tried."""
-    if not renders_with_jinja(current.options, source):
+    if not renders_with_jinja(model.options, source):
         return None
     try:
-        return await current.renderer.describe(_with_tokens(source, info))
+        return await model.renderer.describe(_with_tokens(source, info))
     except EngineError:
         return None  # not valid, or it never ends: whoever chats is told so
 
 
-async def chat_prompt(current: Runtime, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
+async def chat_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
     """The prompt for the messages of a chat request, and what is known of the answer.
 
     Raises EngineError: invalid_request_error for messages that the template doesn't take,
@@ -52,9 +52,9 @@ async def chat_prompt(current: Runtime, engine: EngineClient, request: ChatReque
     itself is at fault.
     """
     info = engine.info
-    source = template_source(current.options, info)
-    if renders_with_jinja(current.options, source):
-        prompt = await current.renderer.prompt(_with_tokens(source, info), request)
+    source = template_source(model.options, info)
+    if renders_with_jinja(model.options, source):
+        prompt = await model.renderer.prompt(_with_tokens(source, info), request)
         return msgspec.structs.replace(prompt, text=without_special(prompt.text, info))
     messages, talk, syntax = plain_messages(request)
     text = await engine.format_chat(source, messages, talk.add_generation_prompt)

@@ -5,12 +5,12 @@ from typing import Any
 from starlette.responses import Response
 
 from handlers.answers import JSONAnswer
-from handlers.runtime import runtime
+from handlers.served import served
 
 
 async def tokenize(body: dict[str, Any]) -> Response:
     """The token ids of a text, or, `with_pieces`, ids and texts."""
-    engine = await runtime().supervisor.engine()
+    engine = await served(body).engine()
     tokens = await engine.tokenize(
         body["content"],
         add_special=bool(body.get("add_special")),
@@ -23,7 +23,7 @@ async def tokenize(body: dict[str, Any]) -> Response:
 async def detokenize(body: dict[str, Any]) -> Response:
     """The text of tokens. Raises EngineError (invalid_request_error) for a token that the
     vocabulary doesn't have."""
-    engine = await runtime().supervisor.engine()
+    engine = await served(body).engine()
     # JSON has one kind of number: 12.0 is a valid token id.
     tokens = list(map(int, body["tokens"]))
     return JSONAnswer({"content": await engine.detokenize(tokens)})

@@ -26,7 +26,8 @@ class Metrics:
     def __init__(self) -> None:
         self._durations: dict[tuple[str, str], Histogram] = {}
         self._stats = Stats()
-        self._last = Stats()  # at the last scrape
+        self._last = Stats()  # of the same model at its last scrape
+        self._scraped: dict[str, Stats] = {}  # by model
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -37,12 +38,14 @@ class Metrics:
             histogram = self._durations[key] = Histogram.of(DURATION_BOUNDS)
         histogram.observe(seconds)
 
-    def render(self, stats: Stats) -> tuple[bytes, str]:
-        """The text and its content type. Averages "since the last scrape" begin anew here."""
-        fresh = stats.n_decode < self._last.n_decode  # another engine process counts
-        self._stats, self._last = stats, Stats() if fresh else self._last
+    def render(self, model: str, stats: Stats) -> tuple[bytes, str]:
+        """The text for one model and its content type. Averages "since the last scrape" of that
+        model begin anew here."""
+        last = self._scraped.get(model, Stats())
+        fresh = stats.n_decode < last.n_decode  # another engine process counts
+        self._stats, self._last = stats, Stats() if fresh else last
         text = generate_latest(self._registry)
-        self._last = stats
+        self._scraped[model] = stats
         return text, CONTENT_TYPE_PLAIN_0_0_4
 
     def describe(self) -> list[Metric]:
