@@ -1,4 +1,4 @@
-"""The ASGI application: the description, bound to the handlers, with an engine below."""
+"""The ASGI application: the description, bound to the handlers, with engines below."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -6,22 +6,25 @@ from typing import Any
 
 from connexion import AsyncApp
 
+from engine.catalog import Catalog
 from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
 from handlers.runtime import lifespan
 
 
-def create_app(options: Options, on_fatal: Callable[[str], None] | None = None) -> AsyncApp:
-    """An application that starts its engine with the ASGI lifespan, so the ASGI server must
+def create_app(
+    options: Options, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
+) -> AsyncApp:
+    """An application that starts its engines with the ASGI lifespan, so the ASGI server must
     run that (uvicorn: `lifespan="on"`).
 
-    `on_fatal` is called with the reason, once, if the model can't be loaded.
+    `on_fatal` is called with the reason, once, if the only model of a server can't be loaded.
     """
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with lifespan(options, on_fatal) as runtime:
+        async with lifespan(options, catalog, on_fatal) as runtime:
             yield {"runtime": runtime}
 
     return serve_description(description_path(), options.api_prefix, states)

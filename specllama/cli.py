@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engine.options import (
     OptionError,
@@ -19,21 +20,27 @@ from engine.options import (
 )
 from specllama import __version__
 
+if TYPE_CHECKING:
+    from engine.catalog import Catalog
+
 log = logging.getLogger("specllama")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
+    given = sys.argv[1:] if argv is None else argv
     try:
-        options = parse(sys.argv[1:] if argv is None else argv, os.environ)
+        options = parse(given, os.environ)
         if options.help:
             _print_help()
         elif options.version:
             print(_versions())
         elif options.list_devices:
             _print_devices()
+        elif options.cache_list:
+            _print_cache()
         else:
-            return _run(options)
+            return _run(options, given)
     except OptionError as error:
         return _fail(f"{error}; see specllama --help")
     except KeyboardInterrupt:
@@ -41,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(options: Options) -> int:
+def _run(options: Options, argv: Sequence[str]) -> int:
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
     # Imported late, so that --help and a wrong option answer without loading all of it.
+    from engine.catalog import open_catalog
     from specllama import logs
     from specllama.listen import ListenError, Listeners
     from specllama.serve import ServeError, serve
@@ -54,11 +62,12 @@ def _run(options: Options) -> int:
     logs.configure(options)
     for warning in unknown_variables(os.environ):
         log.warning("%s", warning)
+    catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
             scheme = "https" if options.ssl_cert_file else "http"
             urls = listeners.urls(scheme, options.api_prefix)
-            serve(options, listeners, lambda: _print_banner(options, urls))
+            serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
     except (ListenError, ServeError) as error:
         return _fail(str(error))
     return 0
@@ -90,12 +99,22 @@ def _print_devices() -> None:
         print(f"  {line}")
 
 
-def _print_banner(options: Options, urls: Sequence[str]) -> None:
+def _print_cache() -> None:
+    from engine.catalog import cache_list
+
+    for line in cache_list():
+        print(line)
+
+
+def _print_banner(catalog: "Catalog", urls: Sequence[str]) -> None:
     lines = [f"specllama {__version__}"]
-    if options.model:
-        lines.append(f"  model  {options.model}")
+    n_others = len(catalog.entries) - 1
+    if not catalog.router:
+        lines.append(f"  model  {catalog.default}")
+    elif n_others:
+        lines.append(f"  model  {catalog.default}, and {n_others} more: see GET /models")
     else:
-        lines.append("  model  the tiny one that ships with specllama, for trying things out")
+        lines.append(f"  model  {catalog.default}: tiny, shipped with specllama, to try things out")
         lines.append("         to load your own: specllama -m model.gguf")
     lines += [f"  API    {url}" for url in urls]
     web = [url for url in urls if not url.startswith("unix:")]

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.catalog import Catalog
 from engine.options import Options
 from specllama.app import create_app
 from specllama.listen import Listeners
@@ -31,7 +32,10 @@ class ServeError(Exception):
 
 
 def serve(
-    options: Options, listeners: Listeners, on_started: Callable[[], None] | None = None
+    options: Options,
+    catalog: Catalog,
+    listeners: Listeners,
+    on_started: Callable[[], None] | None = None,
 ) -> None:
     """Serves on `listeners` until SIGINT or SIGTERM; `on_started` is called when it does.
 
@@ -45,7 +49,7 @@ def serve(
         failures.append(message)
         server.should_exit = True
 
-    app = _with_short_failures(create_app(options, on_fatal), failures)
+    app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
     config = uvicorn.Config(
         app,
         lifespan="on",

@@ -15,7 +15,7 @@ from connexion.operations import AbstractOperation
 from connexion.options import SwaggerUIOptions
 
 from handlers.http.errors import HANDLED, answer
-from handlers.http.middleware import Bodies, Cors, Measure
+from handlers.http.middleware import Bodies, Cors, Leases, Measure
 from handlers.http.security import SECURITY_MAP
 from handlers.http.validation import validator_map
 
@@ -61,6 +61,7 @@ def application(lifespan: Lifespan) -> AsyncApp:
         security_map=SECURITY_MAP,
     )
     app._middleware_app.api_cls = _Api
+    app.add_middleware(Leases, MiddlewarePosition.BEFORE_EXCEPTION)
     app.add_middleware(Measure, MiddlewarePosition.BEFORE_EXCEPTION)
     app.add_middleware(Cors, MiddlewarePosition.BEFORE_EXCEPTION)
     app.add_middleware(Bodies, MiddlewarePosition.BEFORE_SWAGGER)

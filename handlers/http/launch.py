@@ -20,6 +20,7 @@ from connexion.middleware.server_error import ServerErrorMiddleware
 from connexion.security import SECURITY_HANDLERS
 from starlette.types import Receive, Scope, Send
 
+from engine.catalog import open_catalog
 from engine.options import from_environ
 from handlers.http.application import application, serve_again
 from handlers.http.security import SECURITY_MAP
@@ -58,6 +59,7 @@ def _serves_our_handlers(app: ConnexionMiddleware) -> bool:
 
 def _replacement(launched: ConnexionMiddleware) -> Any:
     options = from_environ(os.environ)
+    catalog = open_catalog(options, [], os.environ)
     base_paths = {api.specification.base_path for api in launched.apis}
     prefix = options.api_prefix.rstrip("/")
 
@@ -68,7 +70,7 @@ def _replacement(launched: ConnexionMiddleware) -> Any:
                 f"the API prefix {prefix} comes from the environment, but Connexion's command "
                 f"line needs it as an option: --base-path {prefix}"
             )
-        async with lifespan(options) as runtime:
+        async with lifespan(options, catalog) as runtime:
             yield {"runtime": runtime}
 
     app = application(states)

@@ -5,6 +5,7 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 
 import asyncio
 import time
+from contextlib import ExitStack
 
 from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -81,6 +82,19 @@ class Measure:
             name = extensions.get(ROUTING_CONTEXT, {}).get("operation_id") or "none"
             operation = name.rpartition(".")[2]  # without the handler's module
             metrics.observe_request(operation, status, time.perf_counter() - begin)
+
+
+class Leases:
+    """Gives back what a request holds of the models, when its answer is complete."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        with ExitStack() as scope["state"]["leases"]:
+            await self.app(scope, receive, send)
 
 
 class Bodies:
