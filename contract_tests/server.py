@@ -28,6 +28,8 @@ SECONDS = 90.0  # until something that doesn't happen is given up; never a measu
 API_KEY = "contract-tests-key"
 FRUGAL = ("--threads", "1", "--threads-batch", "1", "--port", "0")
 """Options of every server we start: tiny models are fastest with one thread."""
+MODEL = "specllama-tiny"
+"""The model of servers that are started without another one; without any, they are routers."""
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
@@ -213,6 +215,7 @@ def start(
     api_key: str | None = None,
     launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
+    router: bool = False,
     **client: Any,
 ) -> OwnServer:
     """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
@@ -220,10 +223,11 @@ def start(
     `client` are options for the HTTP client, such as `verify`.
     """
     keys = ("--api-key", api_key) if api_key else ()
+    model = () if router else ("--model", MODEL)
     log = directory / f"server-{next(_count)}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, *launcher, *FRUGAL, *keys, *argv],
+            [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
             env=environment(),
             cwd=ROOT,
             stdout=sink,
@@ -256,7 +260,7 @@ def start_connexion(directory: Path, **variables: str) -> OwnServer:
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
-            env=environment(LLAMA_ARG_THREADS="1", **variables),
+            env=environment(**{"LLAMA_ARG_THREADS": "1", "LLAMA_ARG_MODEL": MODEL, **variables}),
             cwd=ROOT,
             stdout=sink,
             stderr=sink,

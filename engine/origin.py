@@ -4,7 +4,7 @@ only where they fit."""
 from dataclasses import dataclass
 
 from engine import slot_file
-from engine.embedded import model_path
+from engine.embedded import model_file
 from engine.options import Options
 from engine.prefix_cache import ALL, Key
 from engine.slot_file import Origin
@@ -22,7 +22,7 @@ class Identity:
     def of(cls, options: Options) -> "Identity":
         """Reads samples of the files. Raises OSError."""
         return cls(
-            slot_file.fingerprint(options.model or str(model_path())),
+            slot_file.fingerprint(model_file(options.model)),
             _settings(options),
             [slot_file.fingerprint(path) for path, _ in options.lora],
         )

@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 
 from engine.backend import BackendError, Model, initialize
 from engine.core import Engine
-from engine.embedded import model_path
+from engine.embedded import model_file
 from engine.embedding import Embedder, Job
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.gbnf import GrammarError
@@ -290,7 +290,7 @@ def _beat(link: Link) -> None:
 
 
 def _load(link: Link, options: Options) -> Engine | Embedder | None:
-    path = options.model or str(model_path())
+    path = model_file(options.model)
     sent = 0.0
 
     def progress(fraction: float) -> None:

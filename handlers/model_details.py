@@ -4,7 +4,7 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.embedded import model_path
+from engine import embedded
 from engine.options import Options
 from engine.protocol import ModelInfo
 
@@ -51,7 +51,7 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 def model_file(options: Options) -> str:
     """Path of the model's file, the first one of several."""
-    return options.model or str(model_path())
+    return embedded.model_file(options.model)
 
 
 def modified_at(options: Options, otherwise: float) -> str:

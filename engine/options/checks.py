@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from engine.embedded import model_file
 from engine.options import files
 from engine.options.table import Options
 from engine.options.values import OptionError
@@ -13,7 +14,7 @@ _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 def check(options: Options) -> None:
     """Raises `OptionError` for options that would fail later, when a model is loaded."""
     if options.model:
-        _named("--model", lambda: files.check_gguf(options.model))
+        _named("--model", lambda: files.check_gguf(model_file(options.model)))
     for path, _ in options.lora:
         _check_adapter(path)
     if options.slot_save_path:
