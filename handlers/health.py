@@ -9,8 +9,10 @@ async def get_health() -> JSONAnswer:
     """`{"status": "ok"}`. Raises EngineError (unavailable_error) while there is no engine."""
     supervisor = runtime().supervisor
     match supervisor.state:
-        case "ready":
+        case "ready" | "sleeping" | "waking":
             return JSONAnswer({"status": "ok"})
+        case "downloading" | "downloaded":
+            raise unavailable("Downloading model")
         case "loading":
             raise unavailable("Loading model")
         case "restarting":
