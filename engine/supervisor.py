@@ -1,22 +1,19 @@
-"""Starts an engine process, watches it, and replaces it when it dies."""
+"""Keeps the engine process of one model: starts it, replaces it, lets it sleep, ends it."""
 
 import asyncio
 import logging
-import os
-import signal
-import sys
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Protocol
 
-import msgspec
-
+from engine.catalog.fetch import FetchError, Transfer, fetch, wants_fetch
+from engine.changes import Changes
 from engine.client import EngineClient
+from engine.engine_process import EngineProcess, describe_exit
 from engine.errors import ErrorInfo, unavailable
 from engine.options import Options
 from engine.protocol import (
-    FrameError,
-    Frames,
     Heartbeat,
     Load,
     LoadFailed,
@@ -24,47 +21,75 @@ from engine.protocol import (
     Progress,
     Ready,
     SetAdapters,
-    Step,
     ToServer,
-    frame,
 )
 
 log = logging.getLogger("engine.supervisor")
 
-State = Literal["loading", "ready", "restarting", "failed", "stopped"]
+State = Literal[
+    "downloading",
+    "downloaded",
+    "loading",
+    "ready",
+    "sleeping",
+    "waking",
+    "restarting",
+    "failed",
+    "stopped",
+]
 
-HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
-GRACE = 1.0  # s from the end of its output to the end of the process
-STOP_TIMEOUT = 6.0  # s for the last step, then the process is killed
 RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
 BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # s before the n-th restart in a row
-READ_SIZE = 1 << 18  # bytes
 STABLE_SECONDS = 60.0  # after this time in service, the count of restarts begins anew
-WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
-"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
-milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
+SHUTTING_DOWN = "the server is shutting down"
+
+
+class Fetch(Protocol):
+    """`engine.catalog.fetch.fetch`."""
+
+    def __call__(
+        self, options: Options, on_progress: Callable[[Transfer], None], /
+    ) -> Awaitable[Options]: ...
 
 
 class Supervisor:
     """Owns the engine process of one model.
 
-    States: `loading` (the first time), `ready`, `restarting` (after a crash), `failed` (it
-    can't be loaded; tried again, with back-off, if it had been ready once), `stopped`.
+    States: `downloading` its files; `downloaded`, and nobody has asked for more; `loading` (the
+    first time); `ready`; `sleeping` (no process, and no memory, until somebody calls); `waking`
+    (loading after that); `restarting` (after a crash); `failed` (it can't be loaded; tried
+    again, with back-off, if it had been ready once); `stopped`.
+
+    Who works with the engine holds a lease from before `engine` until the end (`acquire`,
+    `release`): it keeps the engine awake, and `stop` waits for it. Those that must not wake a
+    model use `awake_engine`, and hold none.
     """
 
-    def __init__(self, options: Options) -> None:
-        self.state: State = "loading"
-        self.progress = 0.0
-        self.failure = ""
-        self.info: ModelInfo | None = None
+    def __init__(self, options: Options, *, fetch: Fetch = fetch) -> None:
+        self.state: State = "downloading" if wants_fetch(options) else "loading"
+        self.progress = 0.0  # of downloading or loading, 0..1
+        self.transfer: Transfer | None = None  # of the last download
+        self.failure = ""  # why it is "failed"
+        self.exit_code: int | None = None  # of the last process; negative: minus a signal
+        self.info: ModelInfo | None = None  # None until first ready; kept from then on
         self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
+        self.on_change: Callable[[], None] = lambda: None
+        """Called at every change of `state`, `progress` and `transfer`."""
         self._options = options
-        self._client: EngineClient | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._fetch = fetch
+        self._fetching: asyncio.Future[Options] | None = None
+        self._client: EngineClient | None = None  # None as well while it falls asleep
+        self._process: EngineProcess | None = None
         self._task: asyncio.Task[None] | None = None
+        self._idle_watch: asyncio.Task[None] | None = None
         self._ready_at: float | None = None  # of the present process
-        self._changed = asyncio.Condition()
+        self._refusal = ""  # of the present process to load the model
+        self._n_leases = 0
+        self._used_at = 0.0  # when the engine was last asked for or given back
+        self._wanted = True  # not while it may sleep, or need not be loaded
+        self._dozing = False  # the process is being ended because nobody needs it
+        self._leaving = ""  # why it is being stopped
+        self._changes = Changes()
 
     @property
     def pid(self) -> int | None:
@@ -73,168 +98,269 @@ class Supervisor:
 
     @property
     def n_running(self) -> int:
-        """Generations that are waiting or running."""
+        """Requests that are waiting or running in the engine."""
         return self._client.n_running if self._client else 0
 
-    async def start(self) -> None:
-        """Start the engine process; returns before it is ready."""
-        self._task = asyncio.create_task(self._run(), name="engine supervisor")
+    @property
+    def n_leases(self) -> int:
+        """How many are at work with the engine, or about to be."""
+        return self._n_leases
+
+    async def start(self, *, load: bool = True) -> None:
+        """Start to work; returns before it is ready. Without `load`, a model that is not here
+        is downloaded, and loaded when `wake` is called."""
+        if not self._stopped():
+            self._wanted = load
+            self._task = asyncio.create_task(self._run(), name="engine supervisor")
+
+    async def fetched(self) -> None:
+        """Wait for the end of the download, good or bad."""
+        await self._changes.until(lambda: self.state != "downloading")
 
     async def loaded(self) -> None:
         """Wait for the end of the first loading, good or bad."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.state != "loading")
+        first = ("downloading", "downloaded", "loading")
+        await self._changes.until(lambda: self.state not in first)
 
     async def engine(self) -> EngineClient:
-        """The ready engine. Waits while it restarts; raises `EngineError` (unavailable) while
-        it loads for the first time, or when it can't be loaded."""
-        if self.state == "restarting":
-            try:
-                async with asyncio.timeout(RESTART_WAIT), self._changed:
-                    await self._changed.wait_for(lambda: self.state != "restarting")
-            except TimeoutError:
-                raise unavailable("the engine is restarting") from None
-        if self.state == "ready" and self._client is not None:
-            return self._client
-        if self.state == "loading":
-            raise unavailable("Loading model")
-        if self.state == "stopped":
-            raise unavailable("the server is shutting down")
-        raise unavailable(f"the model could not be loaded: {self.failure}")
+        """The ready engine. Wakes it if it sleeps, and waits while it wakes or restarts; raises
+        `EngineError` (unavailable) while it loads for the first time, when it can't be loaded,
+        and to those without a lease when it is being stopped."""
+        if self._leaving and not self._n_leases:
+            raise unavailable(self._leaving)
+        self._used_at = time.monotonic()
+        if self._client is None:
+            await self._until_ready()
+        while (client := self._client) is None:
+            match self.state:
+                case "downloading" | "downloaded":
+                    raise unavailable("Downloading model")
+                case "loading":
+                    raise unavailable("Loading model")
+                case "stopped":
+                    raise unavailable(self._leaving)
+                case "failed":
+                    raise unavailable(f"the model could not be loaded: {self.failure}")
+                case _:
+                    await self._until_ready()
+        return client
 
-    async def stop(self) -> None:
-        """End the engine process; open requests end with an error."""
-        await self._set_state("stopped")
-        process = self._process
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
-            except TimeoutError:
-                log.warning("the engine process did not end by itself and is killed")
-                process.kill()
+    def awake_engine(self) -> EngineClient | None:
+        """The engine if it is ready: for those who neither wake it nor keep it awake."""
+        return self._client
+
+    def wake(self) -> None:
+        """The engine will be needed: end its sleep, or load what has been downloaded."""
+        self._wanted = True
+        self._changes.announce()
+
+    def acquire(self) -> None:
+        """Begin to work with the engine. Raises `EngineError` (unavailable) if it is being
+        stopped."""
+        if self._leaving:
+            raise unavailable(self._leaving)
+        self._n_leases += 1
+
+    def release(self) -> None:
+        """The end of what began with `acquire`."""
+        self._n_leases -= 1
+        self._used_at = time.monotonic()
+        self._changes.announce()
+
+    async def stop(self, timeout: float = 0.0, reason: str = SHUTTING_DOWN) -> None:
+        """End the engine process, or what comes before there is one.
+
+        There are no new leases from now on; those that exist get `timeout` seconds, then their
+        requests end with the error `reason`. A second call can shorten the time.
+        """
+        self._leaving = self._leaving or reason
+        if timeout > 0 and self._client is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._changes.until(lambda: not self._n_leases or self._stopped())
+        self._set_state("stopped")
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if self._process is not None:
+            if self._ready_at is None:
+                self._process.kill()  # in the middle of loading it would not listen
+            await self._process.end()
         if self._task is not None:
             # Not cancelled: a process that is just being started must be seen and ended.
-            await self._task
+            await asyncio.wait({self._task})
 
-    # ---- the life of the process -----------------------------------------------------------
+    # ---- states ----------------------------------------------------------------------------
 
     def _stopped(self) -> bool:
         return self.state == "stopped"
 
-    async def _set_state(self, state: State) -> None:
-        async with self._changed:
-            if self.state != "stopped":
-                self.state = state
-            self._changed.notify_all()
+    def _set_state(self, state: State) -> None:
+        if self.state != "stopped":
+            self.state = state
+            self._changes.announce()
+            self.on_change()
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._set_state("failed")
+
+    async def _until_ready(self) -> None:
+        """Wait until there is an engine, or until it is certain that there will be none soon."""
+        hopeless = ("downloading", "downloaded", "loading", "failed", "stopped")
+        self.wake()
+        limit = RESTART_WAIT if self.state == "restarting" else None
+        try:
+            async with asyncio.timeout(limit):
+                await self._changes.until(
+                    lambda: self._client is not None or self.state in hopeless
+                )
+        except TimeoutError:
+            raise unavailable("the engine is restarting") from None
+
+    # ---- the life of the process -----------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            if wants_fetch(self._options):
+                await self._download()
+            if self.state == "downloaded":
+                await self._changes.until(lambda: self._wanted or self._stopped())
+                self._set_state("loading")
+            if self.state == "loading":
+                await self._keep_serving()
+        except Exception as error:
+            log.exception("the supervisor of an engine failed")
+            self._fail(f"{type(error).__name__}: {error}")
+
+    async def _download(self) -> None:
+        self._fetching = asyncio.ensure_future(self._fetch(self._options, self._on_transfer))
+        try:
+            self._options = await self._fetching
+        except FetchError as error:
+            self._fail(str(error))
+        except asyncio.CancelledError:
+            if not self._stopped():
+                raise
+        else:
+            self.progress = 0.0
+            self._set_state("downloaded")
+        finally:
+            self._fetching = None
+
+    def _on_transfer(self, transfer: Transfer) -> None:
+        self.transfer = transfer
+        self.progress = transfer.n_done / transfer.n_total if transfer.n_total else 0.0
+        self.on_change()
+
+    async def _keep_serving(self) -> None:
         restarts = 0
-        while not self._stopped():
+        while not self._leaving:
             ready_at = await self._serve_once()
             if self.info is None:
                 return  # a model that never loaded is not tried again
+            if self._dozing:
+                await self._sleep()
+                restarts = 0
+                continue
             if ready_at is not None and time.monotonic() - ready_at > STABLE_SECONDS:
                 restarts = 0
             await self._pause(BACKOFF[min(restarts, len(BACKOFF) - 1)])
             restarts += 1
+        self._set_state("stopped")  # it died while it was given time to finish
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not over the end of the server."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(self._stopped)
+            async with asyncio.timeout(seconds):
+                await self._changes.until(self._stopped)
+
+    async def _sleep(self) -> None:
+        """There is no process. Wait until there has to be one."""
+        self._dozing = False
+        if not (self._wanted or self._n_leases):
+            self._set_state("sleeping")
+            await self._changes.until(lambda: self._wanted or self._stopped())
+        self._wanted, self.progress = True, 0.0
+        self._set_state("waking")
 
     async def _serve_once(self) -> float | None:
         """Run one engine process to its end; when it became ready."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engine.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**WAIT_POLICY, **os.environ},
-        )
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if self.state == "stopped":  # while it was being started
-            process.stdin.close()
-        else:
-            process.stdin.write(frame(Load(self._options)))
-        self._ready_at = None
+        self._ready_at, self._refusal = None, ""
         try:
-            await self._listen(process.stdout, process.stdin)
+            process = self._process = await EngineProcess.start()
+        except OSError as error:
+            self._fail(f"the engine process could not be started: {error}")
+            return None
+        if self._stopped():  # while it was being started
+            process.kill()
+        else:
+            process.send(Load(self._options))
+        try:
+            await process.listen(self._take)
         finally:
-            await self._bury(process, self._ready_at is not None)
+            await self._bury(process)
         return self._ready_at
 
-    async def _listen(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        """Take the messages of the process, until it is dead or stuck."""
-        frames, loop = Frames(), asyncio.get_running_loop()
-        renewed = loop.time()
-        try:
-            async with asyncio.timeout(HEARTBEAT_TIMEOUT) as watchdog:
-                while data := await source.read(READ_SIZE):
-                    # Not for every message: a new timer takes longer than a message.
-                    if (now := loop.time()) - renewed > HEARTBEAT_TIMEOUT / 16:
-                        renewed = now
-                        watchdog.reschedule(now + HEARTBEAT_TIMEOUT)
-                    for message in frames.feed(data):
-                        if isinstance(message, Step) and self._client is not None:
-                            self._client.dispatch(message)  # nearly always
-                        else:
-                            await self._take(message, sink)
-        except TimeoutError:
-            log.error("the engine process gives no sign of life and is replaced")
-        except (msgspec.MsgspecError, FrameError) as error:
-            log.error("the engine process sends nonsense and is replaced: %s", error)
-        except ConnectionError:
-            pass
-
-    async def _take(self, message: ToServer, sink: asyncio.StreamWriter) -> None:
+    def _take(self, message: ToServer) -> None:
+        process = self._process
+        assert process is not None
         match message:
             case Heartbeat():
                 pass
             case Progress(fraction=fraction):
                 self.progress = fraction
+                self.on_change()
             case Ready(info=info):
-                self._ready_at = time.monotonic()
+                self._ready_at = self._used_at = time.monotonic()
                 self.info, self.progress, self.failure = info, 1.0, ""
-                self._client = EngineClient(sink, info)
-                if self.adapter_scales is not None:  # nobody waits for the answer
-                    sink.write(frame(SetAdapters(0, self.adapter_scales)))
-                await self._set_state("ready")
+                self._client = process.open(info)
+                if self.adapter_scales is not None:
+                    process.send(SetAdapters(0, self.adapter_scales))
+                if self._options.sleep_idle_seconds > 0:
+                    self._idle_watch = asyncio.create_task(self._watch_idle(process))
+                self._set_state("ready")
             case LoadFailed(message=text):
-                self.failure = text
-            case _ if self._client is not None:
-                self._client.dispatch(message)
+                self._refusal = text
+            case _ if process.client is not None:
+                process.client.dispatch(message)
 
-    async def _bury(self, process: asyncio.subprocess.Process, was_ready: bool) -> None:
-        if not self._stopped():
-            try:
-                # Its pipe closes a moment before it is gone. Killing it in that moment would
-                # take its exit status away from asyncio.
-                await asyncio.wait_for(process.wait(), GRACE)
-            except TimeoutError:
-                process.kill()  # stuck, or it closed its pipe in an odd way
-        how = _ending(await process.wait())
-        self._process = None
-        message = f"the engine process {how}"
-        if self.state == "stopped":
-            message = "the server is shutting down"
+    async def _watch_idle(self, process: EngineProcess) -> None:
+        """End the process once nobody has needed it for --sleep-idle-seconds."""
+        wait = float(self._options.sleep_idle_seconds)
+        while wait > 0:
+            await asyncio.sleep(wait)
+            await self._changes.until(lambda: not self._n_leases)
+            if self.n_running:  # without a lease: nobody knows when it ends
+                self._used_at = time.monotonic()
+            wait = self._used_at + self._options.sleep_idle_seconds - time.monotonic()
+        if self._process is process and not self._leaving:
+            # Whoever asks for the engine from here on waits for the next one.
+            self._client, self._wanted, self._dozing = None, False, True
+            await process.end()
+
+    async def _bury(self, process: EngineProcess) -> None:
+        code = await process.code()
+        if self._idle_watch is not None and not self._dozing:
+            self._idle_watch.cancel()
+        self._process, self._client, self._idle_watch = None, None, None
+        self.exit_code = code
+        was_ready, how = self._ready_at is not None, f"the engine process {describe_exit(code)}"
+        if process.client is not None:
+            process.client.close(self._farewell(how))
+        if self._dozing:
+            log.info("the model sleeps: it was idle for %d s", self._options.sleep_idle_seconds)
         elif was_ready:
-            log.error("%s; a new one is started", message)
-        if self._client is not None:
-            self._client.close(ErrorInfo("server_error", message))
-            self._client = None
-        if not was_ready and not self.failure:
-            self.failure = f"{message} while it loaded the model"
-        await self._set_state("restarting" if was_ready else "failed")
+            if not self._stopped():
+                log.error("%s; a new one is started", how)
+            self._set_state("restarting")
+        elif self.state == "waking" and not self._refusal:
+            log.error("%s while it loaded the model; a new one is started", how)
+            self._set_state("restarting")
+        elif not self._stopped():
+            self._fail(self._refusal or f"{how} while it loaded the model")
 
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
+    def _farewell(self, how: str) -> ErrorInfo:
+        """The error that open requests end with."""
+        if self._stopped():
+            return ErrorInfo("unavailable_error", self._leaving)
+        return ErrorInfo("server_error", how)

@@ -146,7 +146,7 @@ async def test_stop_while_the_engine_restarts() -> None:
 
 @in_loop
 async def test_a_stuck_engine_is_replaced() -> None:
-    from engine import supervisor as module
+    from engine import engine_process as module
 
     before, module.HEARTBEAT_TIMEOUT = module.HEARTBEAT_TIMEOUT, 2.5
     try:

@@ -1,0 +1,27 @@
+"""One model that can be served."""
+
+from typing import Literal
+
+import msgspec
+
+from engine.options import Options
+
+Source = Literal["shipped", "cache", "models_dir", "preset", "command_line"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of the catalog and all that its engine is started with.
+
+    `options.model` is the path of its file, the first of several; "" with a `hf_repo` or a
+    `model_url` is a model that has to be downloaded first, and "" alone is the shipped one.
+    `in_cache` tells whether its file belongs to the hub's cache.
+    """
+
+    name: str
+    source: Source
+    options: Options
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    load_on_startup: bool = False
+    stop_timeout: int = 10  # s that running requests get when the model is unloaded
+    in_cache: bool = False

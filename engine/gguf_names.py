@@ -1,0 +1,99 @@
+"""What the name of a GGUF file tells: its place among the parts of a model, its quantization, and
+whether it is a model or accompanies one.
+
+The conventions are those of llama.cpp's tools and of the model repositories on Hugging Face:
+`NAME-QUANT.gguf`, `NAME-QUANT-00001-of-00003.gguf`, `mmproj-NAME-QUANT.gguf`.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+SUFFIX = ".gguf"
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
+_BITS = re.compile(r"\d+")
+
+_PROJECTOR = "mmproj"
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")
+_MEASUREMENTS = "imatrix"
+
+
+class Part(NamedTuple):
+    """One file of a model in `count` files, counted from 1; `prefix` is what their names share."""
+
+    prefix: str
+    index: int
+    count: int
+
+    def file_name(self, index: int) -> str:
+        """The name of part number `index`."""
+        return f"{self.prefix}-{index:05}-of-{self.count:05}{SUFFIX}"
+
+    def file_names(self) -> list[str]:
+        """The names of all parts."""
+        return [self.file_name(index) for index in range(1, self.count + 1)]
+
+
+def is_gguf(name: str) -> bool:
+    return name.lower().endswith(SUFFIX)
+
+
+def part(path: str) -> Part | None:
+    """What a file's name or path says of its place among the parts of a model; None if the file
+    is not one of several. A path's directory is part of the prefix."""
+    match = _PART.fullmatch(path)
+    if match is None:
+        return None
+    index, count = int(match[2]), int(match[3])
+    return Part(match[1], index, count) if 1 <= index <= count else None
+
+
+def stem(path: str) -> str:
+    """`path` without the number of the part and the suffix."""
+    split = part(path)
+    if split is not None:
+        return split.prefix
+    return path[: -len(SUFFIX)] if is_gguf(path) else path
+
+
+def quantization(path: str) -> str:
+    """The tag at the end of a name, in capitals: "Q4_K_M" for `x-Q4_K_M.gguf`; "" without one.
+
+    By position, as llama.cpp reads it: of a name that doesn't end in a quantization it is the
+    last word.
+    """
+    match = _TAG.search(stem(path).rpartition("/")[2])
+    return match[1].upper() if match else ""
+
+
+def is_projector(path: str) -> bool:
+    """Whether the file turns media into embeddings for a model (llama.cpp's mmproj)."""
+    return _PROJECTOR in path.rpartition("/")[2].lower()
+
+
+def is_model(path: str) -> bool:
+    """Whether the file is a model of its own: no projector, no draft head for speculative
+    decoding, no importance matrix."""
+    name = path.rpartition("/")[2].lower()
+    return (
+        is_gguf(name)
+        and not is_projector(name)
+        and _MEASUREMENTS not in name
+        and not name.startswith(_DRAFTS)
+    )
+
+
+def best_projector(model: str, paths: Iterable[str]) -> str | None:
+    """Of the projectors among `paths` that with the most similar precision to that of `model`;
+    None if there is none. Only the names count."""
+    wanted = _bits(model)
+    projectors = sorted(path for path in paths if is_gguf(path) and is_projector(path))
+    return min(projectors, key=lambda path: abs(_bits(path) - wanted), default=None)
+
+
+def _bits(path: str) -> int:
+    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't tell."""
+    match = _BITS.search(quantization(path))
+    return min(int(match[0]), 64) if match else 0
