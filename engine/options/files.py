@@ -13,7 +13,7 @@ _GGUF_MAGIC = b"GGUF"
 _TEXT_MAX = 16 << 20  # bytes; whoever names a larger text file means another file
 
 
-def _open(path: str) -> int:
+def open_regular(path: str) -> int:
     """A descriptor of a regular file. Other kinds could block or never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -33,7 +33,7 @@ def _reason(error: Exception) -> str:
 
 def check_gguf(path: str) -> None:
     """That `path` is a file which begins like a GGUF file."""
-    with open(_open(path), "rb") as file:
+    with open(open_regular(path), "rb") as file:
         try:
             magic = file.read(len(_GGUF_MAGIC))
         except OSError as error:
@@ -57,7 +57,7 @@ def check_directory(path: str) -> None:
 
 def read_text(path: str) -> str:
     """The contents of a UTF-8 text file."""
-    with open(_open(path), "rb") as file:
+    with open(open_regular(path), "rb") as file:
         try:
             data = file.read(_TEXT_MAX + 1)
         except OSError as error:
@@ -83,7 +83,7 @@ def api_keys(path: str) -> list[str]:
 def check_tls(certificate: str, key: str) -> None:
     """That the two PEM files can be read and belong together."""
     for path in (certificate, key):
-        os.close(_open(path))
+        os.close(open_regular(path))
 
     def no_passphrase() -> str:
         raise OptionError(f"{quote(key)} is protected by a passphrase")
