@@ -7,6 +7,7 @@ import os
 import ssl
 import stat
 
+from engine.gguf_names import part
 from engine.options.values import OptionError, quote
 
 _GGUF_MAGIC = b"GGUF"
@@ -42,6 +43,25 @@ def check_gguf(path: str) -> None:
         raise OptionError(f"{quote(path)} is empty")
     if magic != _GGUF_MAGIC:
         raise OptionError(f"{quote(path)} is not a GGUF file")
+
+
+def check_model(path: str) -> None:
+    """That `path` is a model's GGUF file, or the first of those of a split model, which must all
+    be there."""
+    split = part(path)
+    if split is not None and split.index != 1:
+        raise OptionError(
+            f"{quote(path)} is part {split.index} of a model in {split.count} files: "
+            f"name the first part, {quote(split.file_name(1))}"
+        )
+    check_gguf(path)
+    if split is None:
+        return
+    for name in split.file_names()[1:]:
+        try:
+            check_gguf(name)
+        except OptionError as error:
+            raise OptionError(f"of a model in {split.count} files, {error}") from None
 
 
 def check_directory(path: str) -> None:
