@@ -84,15 +84,15 @@ def _check_directory(path: str, access: int, named: str) -> None:
         raise OptionError(f"cannot use {quote(path)}: {_reason(error)}") from None
 
 
-def read_text(path: str) -> str:
-    """The contents of a UTF-8 text file."""
+def read_text(path: str, most: int = _TEXT_MAX) -> str:
+    """The contents of a UTF-8 text file of `most` bytes at the most."""
     with open(open_regular(path), "rb") as file:
         try:
-            data = file.read(_TEXT_MAX + 1)
+            data = file.read(most + 1)
         except OSError as error:
             raise OptionError(f"cannot read {quote(path)}: {_reason(error)}") from None
-    if len(data) > _TEXT_MAX:
-        raise OptionError(f"{quote(path)} is larger than {_TEXT_MAX >> 20} MiB")
+    if len(data) > most:
+        raise OptionError(f"{quote(path)} is larger than {most >> 20} MiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
