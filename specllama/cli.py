@@ -16,7 +16,7 @@ from engine.options import (
     Options,
     help_text,
     parse,
-    unknown_variables,
+    remarks,
 )
 from specllama import __version__
 
@@ -60,8 +60,8 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     from specllama.serve import ServeError, serve
 
     logs.configure(options)
-    for warning in unknown_variables(os.environ):
-        log.warning("%s", warning)
+    for remark in remarks(options, argv, os.environ):
+        log.warning("%s", remark)
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
