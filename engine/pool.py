@@ -108,6 +108,24 @@ class ModelPool:
         """All that happens from now on."""
         return self._news.subscribe()
 
+    def lease_now(self, entry: Entry) -> Lease | None:
+        """A lease of a model that is ready and has room for one more; None if `lease` would have
+        to wait, or would raise."""
+        supervisor = self.supervisor(entry.name)
+        if supervisor is None or supervisor.awake_engine() is None or self._stopping:
+            return None
+        if not self._catalog.router:
+            supervisor.acquire()
+            return Lease(entry, supervisor, supervisor.release)
+        ticket = self._residency.request(entry.name)
+        future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        self._settle()
+        if future.done():
+            return future.result()
+        self._residency.withdraw(ticket)
+        del self._waiting[ticket]
+        return None
+
     async def lease(self, entry: Entry, *, autoload: bool = True) -> Lease:
         """Use the model until the lease is released.
 
@@ -142,9 +160,15 @@ class ModelPool:
         self._start_loading(name)
 
     async def unload(self, name: str) -> None:
-        """End a model; returns when it is gone. What runs gets its entry's `stop_timeout`, what
-        waits for it to be loaded ends at once. Raises `EngineError` (invalid_request) if it is
-        not in use, or the only one."""
+        """`begin_unload`, and wait until the model is gone."""
+        self.begin_unload(name)
+        if unloading := self._unloading.get(name):
+            await asyncio.wait({unloading})
+
+    def begin_unload(self, name: str) -> None:
+        """Begin to end a model. What runs gets its entry's `stop_timeout`, what waits for it to
+        be loaded ends at once. Raises `EngineError` (invalid_request) if it is not in use, or
+        the only one."""
         if not self._catalog.router:
             raise invalid_request("the only model of this server can't be unloaded")
         reason = f"the model {name!r} was unloaded"
@@ -155,9 +179,8 @@ class ModelPool:
         if loading := self._loading.get(name):
             loading.cancel()
         if name in self._supervisors:
-            unloading = self._end(name, self._catalog.entries[name].stop_timeout, reason)
+            self._end(name, self._catalog.entries[name].stop_timeout, reason)
             self._settle()
-            await asyncio.wait({unloading})
 
     # ---- requests --------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Supervisor:
         self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
         self.on_change: Callable[[], None] = lambda: None
         """Called at every change of `state`, `progress` and `transfer`."""
-        self._options = options
+        self.options = options  # with the paths of files once these have been downloaded
         self._fetch = fetch
         self._fetching: asyncio.Future[Options] | None = None
         self._client: EngineClient | None = None  # None as well while it falls asleep
@@ -221,7 +221,7 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            if wants_fetch(self._options):
+            if wants_fetch(self.options):
                 await self._download()
             if self.state == "downloaded":
                 await self._changes.until(lambda: self._wanted or self._stopped())
@@ -233,9 +233,9 @@ class Supervisor:
             self._fail(f"{type(error).__name__}: {error}")
 
     async def _download(self) -> None:
-        self._fetching = asyncio.ensure_future(self._fetch(self._options, self._on_transfer))
+        self._fetching = asyncio.ensure_future(self._fetch(self.options, self._on_transfer))
         try:
-            self._options = await self._fetching
+            self.options = await self._fetching
         except FetchError as error:
             self._fail(str(error))
         except asyncio.CancelledError:
@@ -294,7 +294,7 @@ class Supervisor:
         if self._stopped():  # while it was being started
             process.kill()
         else:
-            process.send(Load(self._options))
+            process.send(Load(self.options))
         try:
             await process.listen(self._take)
         finally:
@@ -316,7 +316,7 @@ class Supervisor:
                 self._client = process.open(info)
                 if self.adapter_scales is not None:
                     process.send(SetAdapters(0, self.adapter_scales))
-                if self._options.sleep_idle_seconds > 0:
+                if self.options.sleep_idle_seconds > 0:
                     self._idle_watch = asyncio.create_task(self._watch_idle(process))
                 self._set_state("ready")
             case LoadFailed(message=text):
@@ -326,13 +326,13 @@ class Supervisor:
 
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
-        wait = float(self._options.sleep_idle_seconds)
+        wait = float(self.options.sleep_idle_seconds)
         while wait > 0:
             await asyncio.sleep(wait)
             await self._changes.until(lambda: not self._n_leases)
             if self.n_running:  # without a lease: nobody knows when it ends
                 self._used_at = time.monotonic()
-            wait = self._used_at + self._options.sleep_idle_seconds - time.monotonic()
+            wait = self._used_at + self.options.sleep_idle_seconds - time.monotonic()
         if self._process is process and not self._leaving:
             # Whoever asks for the engine from here on waits for the next one.
             self._client, self._wanted, self._dozing = None, False, True
@@ -348,7 +348,7 @@ class Supervisor:
         if process.client is not None:
             process.client.close(self._farewell(how))
         if self._dozing:
-            log.info("the model sleeps: it was idle for %d s", self._options.sleep_idle_seconds)
+            log.info("the model sleeps: it was idle for %d s", self.options.sleep_idle_seconds)
         elif was_ready:
             if not self._stopped():
                 log.error("%s; a new one is started", how)

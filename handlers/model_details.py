@@ -4,9 +4,14 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from engine import embedded
-from engine.options import Options
+import msgspec
+
+from engine.catalog.entry import Entry
+from engine.catalog.fetch import wants_fetch
+from engine.catalog.metadata import FileMetadata
+from engine.embedded import model_file
 from engine.protocol import ModelInfo
+from handlers.runtime import Runtime
 
 # llama.cpp's numbers in `general.file_type` (its enum llama_ftype) as Ollama's clients spell them.
 _QUANTIZATIONS = {
@@ -49,16 +54,88 @@ _QUANTIZATIONS = {
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
-def model_file(options: Options) -> str:
-    """Path of the model's file, the first one of several."""
-    return embedded.model_file(options.model)
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model: from its loading, or else from its file."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx: int | None  # of one slot, if it was loaded
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int  # bytes of all weights
+    family: str
+    quantization: str  # of most weights; "" if the file doesn't tell
+
+    @classmethod
+    def of_info(cls, info: ModelInfo) -> "Facts":
+        number = info.metadata.get("general.file_type", "")
+        return cls(
+            vocab_type=info.vocab_type,
+            n_vocab=info.n_vocab,
+            n_ctx=info.n_ctx,
+            n_ctx_train=info.n_ctx_train,
+            n_embd=info.n_embd,
+            n_params=info.n_params,
+            size=info.size,
+            family=info.metadata.get("general.architecture", ""),
+            quantization=_QUANTIZATIONS.get(int(number), "") if number.isdecimal() else "",
+        )
+
+    @classmethod
+    def of_file(cls, told: FileMetadata) -> "Facts":
+        return cls(
+            vocab_type=told.vocab_type,
+            n_vocab=told.n_vocab,
+            n_ctx=None,
+            n_ctx_train=told.n_ctx_train,
+            n_embd=told.n_embd,
+            n_params=told.n_params,
+            size=told.size,
+            family=told.architecture,
+            quantization=_QUANTIZATIONS.get(told.file_type, "") if told.file_type else "",
+        )
+
+    def meta(self) -> dict[str, int]:
+        """`meta` in the list of models."""
+        numbers = {
+            "vocab_type": self.vocab_type,
+            "n_vocab": self.n_vocab,
+            "n_ctx_train": self.n_ctx_train,
+            "n_embd": self.n_embd,
+            "n_params": self.n_params,
+            "size": self.size,
+        }
+        return numbers if self.n_ctx is None else numbers | {"n_ctx": self.n_ctx}
 
 
-def modified_at(options: Options, otherwise: float) -> str:
-    """When the model's file was changed last, as RFC 3339 has it; if there is no such file,
-    the time `otherwise` (seconds since 1970)."""
+def facts(current: Runtime, entry: Entry) -> Facts | None:
+    """None until the model has been loaded, or its file has been read."""
+    if (info := current.pool.status(entry.name).info) is not None:
+        return Facts.of_info(info)
+    told = file_facts(current, entry)
+    return None if told is None else Facts.of_file(told)
+
+
+def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
+    """What the model's file tells, if it has been read."""
+    path = model_path(current, entry)
+    told = current.files.known(path) if path else None
+    return told if isinstance(told, FileMetadata) else None
+
+
+def model_path(current: Runtime, entry: Entry) -> str:
+    """Path of the model's file, the first one of several; "" before it has been downloaded."""
+    supervisor = current.pool.supervisor(entry.name)
+    options = entry.options if supervisor is None else supervisor.options
+    return "" if wants_fetch(options) else model_file(options.model)
+
+
+def modified_at(path: str, otherwise: float) -> str:
+    """When the file was changed last, as RFC 3339 has it; if there is no such file, the time
+    `otherwise` (seconds since 1970)."""
     try:
-        seconds = os.stat(model_file(options)).st_mtime
+        seconds = os.stat(path).st_mtime
     except OSError:
         seconds = otherwise
     return timestamp(datetime.fromtimestamp(seconds, UTC))
@@ -69,24 +146,17 @@ def timestamp(time: datetime) -> str:
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
-def details(info: ModelInfo | None) -> dict[str, Any]:
+def details(known: Facts | None) -> dict[str, Any]:
     """Ollama's `details`; texts are empty where nothing is known (yet)."""
-    metadata = info.metadata if info else {}
-    family = metadata.get("general.architecture", "")
+    family = known.family if known else ""
     return {
         "parent_model": "",
         "format": "gguf",
         "family": family,
         "families": [family],
-        "parameter_size": short_number(info.n_params) if info else "",
-        "quantization_level": quantization(metadata),
+        "parameter_size": short_number(known.n_params) if known else "",
+        "quantization_level": known.quantization if known else "",
     }
-
-
-def quantization(metadata: dict[str, str]) -> str:
-    """The name of the kind of most weights; "" if the file doesn't tell."""
-    number = metadata.get("general.file_type", "")
-    return _QUANTIZATIONS.get(int(number), "") if number.isdecimal() else ""
 
 
 def short_number(value: int) -> str:

@@ -1,63 +1,137 @@
-"""GET /models: the model that is served."""
+"""GET /models: the models that can be named. POST /models/load, /models/unload: which of them are
+loaded. GET /models/sse: what they are doing."""
 
+from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
-from engine.protocol import ModelInfo
+from engine.catalog.entry import Entry
+from engine.errors import not_supported
+from engine.model_status import ModelStatus
+from engine.options.arguments import arguments
 from handlers.answers import JSONAnswer
-from handlers.model_details import details, modified_at
+from handlers.http.sse import event_stream, frame
+from handlers.model_details import details, facts, file_facts, model_path, modified_at
 from handlers.runtime import Runtime, runtime
+from handlers.served import find
+
+PING = b": still here\n\n"
 
 
 async def list_models() -> Response:
-    """The model in OpenAI's format (`data`) and in Ollama's (`models`). Never waits for the
-    engine: `meta` is null, and `details` say little, until the model has been loaded."""
+    """The models in OpenAI's format (`data`) and in Ollama's (`models`). Waits for nothing: `meta`
+    is null, and `details` say little, of a model whose file has not been read yet."""
     return JSONAnswer(model_list(runtime()))
 
 
 list_models_v1 = list_models
 
 
+async def load_model(body: dict[str, Any]) -> Response:
+    """Begins to load. Raises EngineError: not_found_error for an unknown name,
+    invalid_request_error if it is loaded already, not_supported_error if there is only one."""
+    current = _router()
+    await current.pool.load(find(current, body["model"]).name)
+    return JSONAnswer({"success": True})
+
+
+async def unload_model(body: dict[str, Any]) -> Response:
+    """Begins to unload. Raises EngineError: not_found_error for an unknown name,
+    invalid_request_error if it is not loaded, not_supported_error if there is only one."""
+    current = _router()
+    current.pool.begin_unload(find(current, body["model"]).name)
+    return JSONAnswer({"success": True})
+
+
+async def stream_model_events() -> Response:
+    """The status of every model, then every change, until the client goes."""
+    current = runtime()
+
+    async def events() -> AsyncIterator[bytes]:
+        with closing(current.pool.subscribe()) as news:
+            for name in current.catalog.entries:
+                data = {"status": current.pool.status(name).value}
+                yield frame({"model": name, "event": "model_status", "data": data})
+            async for event in news:
+                yield frame(msgspec.structs.asdict(event))
+
+    return event_stream(events(), ping=PING)
+
+
+def _router() -> Runtime:
+    current = runtime()
+    if not current.catalog.router:
+        raise not_supported(
+            "this server has one model; start it without --model to load and unload models"
+        )
+    return current
+
+
 def model_list(current: Runtime) -> dict[str, Any]:
-    name = current.model_id
-    info = current.supervisor.info
-    model = {
-        "id": name,
-        "aliases": current.aliases,
-        "tags": [],
+    entries = current.catalog.entries.values()
+    return {
+        "object": "list",
+        "data": [_model(current, entry) for entry in entries],
+        "models": [_summary(current, entry) for entry in entries],
+    }
+
+
+def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
+    status = current.pool.status(entry.name)
+    known = facts(current, entry)
+    return {
+        "id": entry.name,
+        "aliases": entry.aliases,
+        "tags": entry.tags,
         "object": "model",
         "created": current.started,
         "owned_by": "llamacpp",
-        "meta": _meta(info) if info else None,
-    }
-    return {"object": "list", "data": [model], "models": [_summary(current, info)]}
-
-
-def _meta(info: ModelInfo) -> dict[str, Any]:
-    return {
-        "vocab_type": info.vocab_type,
-        "n_vocab": info.n_vocab,
-        "n_ctx": info.n_ctx,
-        "n_ctx_train": info.n_ctx_train,
-        "n_embd": info.n_embd,
-        "n_params": info.n_params,
-        "size": info.size,
+        "path": model_path(current, entry),
+        "in_cache": entry.in_cache,
+        "source": entry.source,
+        "status": _status_json(entry, status),
+        "meta": known.meta() if known else None,
     }
 
 
-def _summary(current: Runtime, info: ModelInfo | None) -> dict[str, Any]:
+def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "value": status.value,
+        "args": arguments(entry.options),
+        "progress": 1.0 if status.value == "loaded" else status.progress,
+        "failed": status.failed,
+    }
+    if status.failed:
+        shown["error"] = status.failure
+        if status.exit_code is not None:
+            shown["exit_code"] = status.exit_code
+    if status.transfer is not None and status.value == "downloading":
+        shown["download"] = msgspec.structs.asdict(status.transfer)
+    return shown
+
+
+def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:
+    known = facts(current, entry)
     # Ollama's clients want all of these fields to be there.
     return {
-        "name": current.model_id,
-        "model": current.model_id,
-        "modified_at": modified_at(current.options, current.started),
-        "size": info.size if info else 0,
+        "name": entry.name,
+        "model": entry.name,
+        "modified_at": modified_at(model_path(current, entry), current.started),
+        "size": known.size if known else 0,
         "digest": "",
         "type": "model",
         "description": "",
-        "tags": [""],
-        "capabilities": ["completion"],
+        "tags": list(entry.tags) or [""],
+        "capabilities": _capabilities(current, entry),
         "parameters": "",
-        "details": details(info),
+        "details": details(known),
     }
+
+
+def _capabilities(current: Runtime, entry: Entry) -> list[str]:
+    """What the file tells, or, until it has been read, what nearly every model can do."""
+    told = file_facts(current, entry)
+    return list(told.capabilities) if told is not None else ["completion"]

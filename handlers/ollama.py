@@ -18,7 +18,7 @@ from handlers.generation import generation_params
 from handlers.http.disconnect import until_disconnect
 from handlers.http.ollama import answer_as_ollama, is_ollama_client
 from handlers.http.sse import line_stream
-from handlers.model_details import details, model_file, model_info_json, modified_at
+from handlers.model_details import Facts, details, model_info_json, model_path, modified_at
 from handlers.models import model_list
 from handlers.ollama_format import OllamaFormat
 from handlers.ollama_request import is_in_ollama_form, openai_body, openai_messages
@@ -37,7 +37,7 @@ async def list_ollama_models() -> Response:
 async def show_ollama_model(body: dict[str, Any]) -> Response:
     """What is known of the model. Raises EngineError (unavailable_error) until it has been
     loaded once."""
-    model = served(body)
+    model = served({"model": body.get("model") or body.get("name")})
     info = model.info or (await model.engine()).info
     return JSONAnswer(await _model_json(model, info))
 
@@ -81,17 +81,18 @@ _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid
 async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
     """The answer of `POST /api/show`."""
     options = model.options
+    path = model_path(model.current, model.entry)
     parameters = _parameters(options, info)
     described = {
         "modelfile": "\n".join(
-            [f"FROM {model_file(options)}", *(f"PARAMETER {line}" for line in parameters)]
+            [f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]
         ),
         "parameters": "\n".join(parameters),
         "template": template_source(options, info),
-        "details": details(info),
+        "details": details(Facts.of_info(info)),
         "model_info": model_info_json(info),
         "capabilities": await _capabilities(model, info),
-        "modified_at": modified_at(options, model.current.started),
+        "modified_at": modified_at(path, model.current.started),
     }
     if license := info.metadata.get("general.license"):
         described["license"] = license

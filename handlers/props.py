@@ -9,7 +9,7 @@ from starlette.responses import Response
 from engine.errors import not_supported
 from engine.protocol import ModelInfo
 from handlers.answers import JSONAnswer, build_info
-from handlers.model_details import model_file
+from handlers.model_details import model_path
 from handlers.runtime import runtime
 from handlers.served import Served, served
 from handlers.slots import slot_json, unused_slot
@@ -53,7 +53,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         ),
         "total_slots": info.n_slots if info else options.n_slots(),
         "model_alias": model.name,
-        "model_path": model_file(options),
+        "model_path": model_path(model.current, model.entry),
         "modalities": {"vision": False, "audio": False, "video": False},
         "endpoint_slots": options.slots,
         "endpoint_props": server.props,

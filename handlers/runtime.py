@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 
 from connexion import context
 
-from engine.catalog import Catalog
+from engine.catalog.catalog import Catalog
+from engine.catalog.fetch import wants_fetch
+from engine.catalog.metadata import MetadataReader
 from engine.chat.renderer import Renderer
+from engine.embedded import model_file
 from engine.options import OptionError, Options
 from engine.pool import ModelPool
 from handlers.http.exposition import Metrics
@@ -30,6 +33,7 @@ class Runtime:
     options: Options
     catalog: Catalog
     pool: ModelPool
+    files: MetadataReader  # what the models' files tell
     started: int  # seconds since 1970
     responses: ResponseStore
     api_keys: tuple[bytes, ...] = ()
@@ -51,7 +55,8 @@ class Runtime:
         return cls(
             options=options,
             catalog=catalog,
-            pool=ModelPool(catalog),
+            pool=ModelPool(catalog, models_max=options.models_max),
+            files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
             api_keys=api_keys,
@@ -79,11 +84,15 @@ async def lifespan(
     current = Runtime.of(options, catalog)
     try:
         await current.pool.start()
-        watcher = asyncio.create_task(_watch_loading(current, on_fatal))
+        background = [
+            asyncio.create_task(_watch_loading(current, on_fatal)),
+            asyncio.create_task(_read_files(current)),
+        ]
         try:
             yield current
         finally:
-            watcher.cancel()
+            for task in background:
+                task.cancel()
             await asyncio.gather(current.pool.stop(), current.renderer.stop())
     finally:
         current.responses.close()
@@ -96,3 +105,9 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
     await supervisor.loaded()
     if supervisor.state == "failed" and on_fatal is not None:
         on_fatal(supervisor.failure)
+
+
+async def _read_files(current: Runtime) -> None:
+    """Lets `GET /models` tell of models that are not loaded."""
+    entries = [each.options for each in current.catalog.entries.values()]
+    await current.files.read_all(model_file(o.model) for o in entries if not wants_fetch(o))

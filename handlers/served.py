@@ -50,12 +50,12 @@ class Served:
         Raises EngineError (unavailable_error) if it can't be loaded, or, in a server of one
         model, while it is loading; invalid_request_error if it isn't loaded and must not be.
         """
-        return await (await self.lease()).supervisor.engine()
+        return await (await self.lease()).engine()
 
     async def lease(self) -> Lease:
         """The right to the engine to the end of this request; raises as `engine` does."""
         pool = self.current.pool
-        lease = pool.lease_loaded(self.entry)
+        lease = pool.lease_now(self.entry)
         if lease is None:
             lease = await until_disconnect(pool.lease(self.entry, autoload=self.autoload))
         context.scope["state"]["leases"].callback(lease.release)

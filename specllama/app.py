@@ -6,7 +6,7 @@ from typing import Any
 
 from connexion import AsyncApp
 
-from engine.catalog import Catalog
+from engine.catalog.catalog import Catalog
 from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description

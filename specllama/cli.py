@@ -21,7 +21,7 @@ from engine.options import (
 from specllama import __version__
 
 if TYPE_CHECKING:
-    from engine.catalog import Catalog
+    from engine.catalog.catalog import Catalog
 
 log = logging.getLogger("specllama")
 
@@ -54,7 +54,7 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
     # Imported late, so that --help and a wrong option answer without loading all of it.
-    from engine.catalog import open_catalog
+    from engine.catalog.catalog import open_catalog
     from specllama import logs
     from specllama.listen import ListenError, Listeners
     from specllama.serve import ServeError, serve
@@ -100,7 +100,7 @@ def _print_devices() -> None:
 
 
 def _print_cache() -> None:
-    from engine.catalog import cache_list
+    from engine.catalog.cache import cache_list
 
     for line in cache_list():
         print(line)

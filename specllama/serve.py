@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.catalog import Catalog
+from engine.catalog.catalog import Catalog
 from engine.options import Options
 from specllama.app import create_app
 from specllama.listen import Listeners

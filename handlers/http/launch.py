@@ -20,7 +20,7 @@ from connexion.middleware.server_error import ServerErrorMiddleware
 from connexion.security import SECURITY_HANDLERS
 from starlette.types import Receive, Scope, Send
 
-from engine.catalog import open_catalog
+from engine.catalog.catalog import open_catalog
 from engine.options import from_environ
 from handlers.http.application import application, serve_again
 from handlers.http.security import SECURITY_MAP
