@@ -118,7 +118,8 @@ class ModelPool:
             supervisor.acquire()
             return Lease(entry, supervisor, supervisor.release)
         ticket = self._residency.request(entry.name)
-        future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
         self._settle()
         if future.done():
             return future.result()

@@ -17,8 +17,10 @@ async def get_health() -> JSONAnswer:
             return JSONAnswer({"status": "ok"})
         case "downloading":
             raise unavailable(f"Downloading model ({supervisor.progress:.0%})")
-        case "loading":
+        case "loading" | "downloaded":
             raise unavailable("Loading model")
+        case "waking":
+            raise unavailable("The model wakes up")
         case "restarting":
             raise unavailable("The engine is restarting")
         case "stopped":

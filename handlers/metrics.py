@@ -16,10 +16,10 @@ async def get_metrics() -> Response:
         raise not_supported("GET /metrics is switched off; start the server with --metrics")
     model = served()
     supervisor = current.pool.supervisor(model.name)
-    if supervisor is None or supervisor.state != "ready":
-        state = "not loaded" if supervisor is None else supervisor.state
-        raise unavailable(f"there are no metrics of {model.name} now: it is {state}")
-    engine = await supervisor.engine()
+    engine = supervisor.awake_engine() if supervisor else None
+    if engine is None:
+        state = current.pool.status(model.name).value
+        raise unavailable(f"there are no metrics of {model.name!r} now: it is {state}")
     content, media_type = current.metrics.render(model.name, await engine.stats())
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)

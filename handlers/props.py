@@ -43,10 +43,11 @@ def _names_model() -> bool:
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     """`info` is None for a model that hasn't been loaded; what only it tells is empty then."""
     options, server = model.options, model.current.options
-    source = described = None
+    source, caps = options.chat_template, {}
     if info is not None:
         source = template_source(options, info)
         described = await description(model, info, source)
+        caps = dict(described.caps) if described else {}
     props = {
         "default_generation_settings": slot_json(
             unused_slot(info.n_ctx if info else 0), options.generation_defaults(), model.name
@@ -58,8 +59,8 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "endpoint_slots": options.slots,
         "endpoint_props": server.props,
         "endpoint_metrics": server.metrics,
-        "chat_template": source or options.chat_template,
-        "chat_template_caps": described.caps if described else {},
+        "chat_template": source,
+        "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",
         "build_info": build_info(),

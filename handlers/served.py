@@ -11,8 +11,8 @@ from engine.catalog.entry import Entry
 from engine.chat.renderer import Renderer
 from engine.client import EngineClient
 from engine.errors import EngineError, ErrorInfo
+from engine.lease import Lease
 from engine.options import Options
-from engine.pool import Lease
 from engine.protocol import ModelInfo
 from handlers.http.disconnect import until_disconnect
 from handlers.runtime import Runtime, runtime
