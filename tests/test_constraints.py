@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
-from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
@@ -20,14 +19,6 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
-from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.gbnf import GrammarError
 from engine.lazy import Guide
@@ -25,14 +24,6 @@ FIM = "<|fim_prefix|>"  # a control token of the shipped model that doesn't end 
 HIDDEN = "<|fim_suffix|>"  # another one
 CALL = 'root ::= "<go>" [0-9]+ "."'
 VALID = re.compile(r"<go>[0-9]+\.")
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")

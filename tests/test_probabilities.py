@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
 from engine.detokenizer import TextStream
-from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
@@ -145,14 +144,6 @@ def test_an_event_has_the_tokens_whose_text_it_begins(
 
 
 # ---- a real model ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
