@@ -1,0 +1,202 @@
+"""Any options, written as a command line or as variables, are read as what they are."""
+
+import math
+import string
+from typing import Any
+
+import msgspec
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from engine.options import (
+    OptionError,
+    Options,
+    from_environ,
+    parse,
+    unavailable,
+    values,
+)
+from engine.options.checks import check
+from engine.options.declaration import INT32_MAX, Field
+from engine.params import DEFAULT_SAMPLERS
+from tests.options_support import FIELDS
+
+INFORMATION = {"help", "version", "list_devices"}
+FILES = {
+    "control_vector",
+    "control_vector_scaled",
+    "model",
+    "api_key_file",
+    "ssl_key_file",
+    "ssl_cert_file",
+    "chat_template_file",
+    "log_file",
+    "grammar_file",
+    "json_schema_file",
+    "lora",
+    "lora_scaled",
+    "slot_save_path",
+    "cache_disk",
+}
+SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+WORD = st.text(string.ascii_letters + string.digits + "._-+/'\"", min_size=1).filter(
+    lambda word: not word.startswith('"')
+)
+WORDS = st.lists(WORD | st.just("a,b"), min_size=1, max_size=4).map(tuple)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | SINGLE | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+    max_leaves=5,
+)
+CPUS = st.sets(st.integers(0, values.MAX_CPUS - 1), min_size=1)
+SPECIAL: dict[str, st.SearchStrategy[Any]] = {
+    "parallel": st.just(-1) | st.integers(1, 256),
+    "repeat_penalty": SINGLE.filter(lambda x: x > 0),
+    "override_kv": st.lists(
+        st.builds("{}=int:{}".format, WORD.filter(lambda w: len(w) < 99), st.integers(-9, 9))
+        | st.builds("k=float:{}".format, SINGLE)
+        | st.sampled_from(["k=bool:true", "k=bool:false", "k=str:x,y", "k=str:"]),
+        min_size=1,
+    ).map(tuple),
+    "device": WORDS.filter(lambda names: "none" not in names),
+    "api_key": WORDS,
+    "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
+    "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
+        lambda parts: "".join(f"/{part}" for part in parts)
+    ),
+    "n_gpu_layers": st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
+    "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
+    "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
+    "sampler_seq": st.text("".join(values.SAMPLER_LETTERS), min_size=1),
+    "logit_bias": st.lists(
+        st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
+        min_size=1,
+    ).map(tuple),
+    "dry_sequence_breaker": st.lists(TEXT.filter(lambda text: text != "none")).map(tuple),
+    "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
+    "chat_template_kwargs": st.dictionaries(TEXT, JSON),
+    "json_schema": st.dictionaries(TEXT, JSON),
+    "override_tensor": st.lists(
+        st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
+    ).map(tuple),
+    "control_vector_layer_range": st.lists(st.integers(1, INT32_MAX), min_size=2, max_size=2).map(
+        lambda layers: tuple(sorted(layers))
+    ),
+    **dict.fromkeys(("cpu_mask", "cpu_mask_batch"), CPUS.map(lambda cpus: tuple(sorted(cpus)))),
+    **dict.fromkeys(
+        ("cpu_range", "cpu_range_batch"),
+        CPUS.map(lambda cpus: tuple(range(min(cpus), max(cpus) + 1))),
+    ),
+}
+
+
+def strategy(field: Field) -> st.SearchStrategy[Any]:
+    if field.name in SPECIAL:
+        return SPECIAL[field.name]
+    if field.is_flag:
+        return st.just(True) | st.just(False) if field.opt.negative else st.just(True)
+    if field.choices:
+        return st.sampled_from(field.choices)
+    low, high = field.opt.min, field.opt.max
+    if field.type is int:
+        assert low is not None
+        assert high is not None
+        return st.integers(int(low), int(high))
+    if field.type is float:
+        return SINGLE.filter(lambda x: (low is None or x >= low) and (high is None or x <= high))
+    return TEXT
+
+
+GIVEN = {name: f for name, f in FIELDS.items() if name not in INFORMATION | FILES}
+
+
+@st.composite
+def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, Any]:
+    names = draw(st.lists(st.sampled_from(sorted(candidates)), unique=True))
+    names = [n for i, n in enumerate(names) if not set(candidates[n].opt.replaces) & set(names[:i])]
+    return {name: draw(strategy(candidates[name])) for name in names}
+
+
+def impossible(given_values: dict[str, Any]) -> bool:
+    """Whether the options exclude each other. What excludes what has tests of its own."""
+    try:
+        check(Options(**given_values))
+    except OptionError:
+        return True
+    return False
+
+
+def texts(field: Field, value: Any) -> list[str]:
+    """One text for every occurrence of the option."""
+    if field.name == "dry_sequence_breaker":
+        return list(value) or ["none"]
+    if field.name == "reverse_prompt":
+        return list(value)
+    if field.name == "logit_bias":
+        return [field.show([bias]) for bias in value]
+    return [field.show(value)]
+
+
+@given(chosen(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_round_trip_through_the_command_line(wanted: dict[str, Any], data: st.DataObject) -> None:
+    assume(not impossible(wanted))
+    argv = []
+    for name, value in wanted.items():
+        field = FIELDS[name]
+        if field.is_flag:
+            forms = field.names if value else field.negative_names
+            argv.append(data.draw(st.sampled_from(forms)))
+            continue
+        for text in texts(field, value):
+            form = data.draw(st.sampled_from(field.names))
+            is_name = text.split("=")[0].replace("_", "-") in {*unavailable.NAMES} | {
+                n for f in FIELDS.values() for n in (*f.names, *f.negative_names)
+            }
+            apart = data.draw(st.booleans()) and not is_name
+            if apart:
+                parts = text.split(" ") if field.opt.n_values > 1 else [text]
+                argv += [form, *parts]
+            else:
+                argv.append(f"{form}={text}")
+    assert parse(argv, {}) == Options(**wanted)
+
+
+WITH_VARIABLE = {n: f for n, f in GIVEN.items() if f.opt.env}
+
+
+@given(chosen(WITH_VARIABLE))
+@settings(max_examples=200, deadline=None)
+def test_round_trip_through_variables(wanted: dict[str, Any]) -> None:
+    assume(not impossible(wanted))
+    environ = {FIELDS[n].opt.env: FIELDS[n].show(value) for n, value in wanted.items()}
+    assume(all(environ.values()))  # an empty variable counts as not set
+    assert from_environ(environ) == Options(**wanted)
+
+
+@given(
+    st.lists(
+        st.sampled_from(sorted({n for f in FIELDS.values() for n in (*f.names, *f.negative_names)}))
+        | st.text()
+        | st.sampled_from(["0", "-1", "1e400", "nan", "none", "=", "--=", "-", "--", "\ud800"])
+    ),
+    st.dictionaries(st.sampled_from([f.opt.env for f in WITH_VARIABLE.values()]), st.text()),
+)
+@example(["-l", "99999999999+1"], {})
+@example(["--chat-template-kwargs", "[" * 100_000], {})
+@settings(max_examples=500, deadline=None)
+def test_any_input_gives_options_or_an_option_error(
+    argv: list[str], environ: dict[str, str]
+) -> None:
+    # No file is created: with one of the information options nothing is checked on disk.
+    try:
+        options = parse([*argv, "--version"], environ)
+    except OptionError as refusal:
+        message = str(refusal)
+    else:
+        msgspec.msgpack.encode(options)
+        options.generation_defaults()
+        assert options.hosts()
+        message = "fine"
+    assert message.isprintable()
