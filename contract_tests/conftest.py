@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 
 # A failing assertion in these has to show its values, as one in a test does.
-for _module in ("bodies", "chat", "checks", "contract", "events", "server"):
+_ASSERTING = (
+    "bodies",
+    "chat",
+    "checks",
+    "contract",
+    "events",
+    "provocations",
+    "server",
+    "situations",
+)
+for _module in _ASSERTING:
     pytest.register_assert_rewrite(f"contract_tests.{_module}")
 
 from contract_tests import fuzzing  # noqa: E402  # behind the registration, or it is too late
-from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402
+from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402  # as above
 
 Start = Callable[..., OwnServer]
 
