@@ -2,11 +2,7 @@
 
 import pytest
 
-from engine.options import (
-    OptionError,
-    Options,
-    parse,
-)
+from engine.options import OptionError, Options, parse
 from engine.options.declaration import fields
 
 FIELDS = fields(Options)

@@ -8,11 +8,7 @@ import pytest
 
 from engine.backend import Model
 from engine.chat.grammar import answer_grammar, answer_params
-from engine.chat.syntax import (
-    CallSyntax,
-    OutputSyntax,
-    Wrapper,
-)
+from engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
 from engine.constraints import Compiler
 from engine.errors import EngineError
 from engine.gbnf import GrammarError

@@ -11,21 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.backend import Model
-from engine.chat.syntax import (
-    Fill,
-    OutputSyntax,
-)
+from engine.chat.syntax import Fill, OutputSyntax
 from engine.constraints import Compiler
-from tests.answer_grammars import (
-    CITY,
-    GET,
-    SYNTAXES,
-    TOOLS,
-    accepts,
-    params,
-    tagged,
-    tool,
-)
+from tests.answer_grammars import CITY, GET, SYNTAXES, TOOLS, accepts, params, tagged, tool
 
 CLOSED = {"properties": {"city": CITY}, "required": ["city"]}
 

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.options import (
-    OptionError,
-    Options,
-    parse,
-)
+from engine.options import OptionError, Options, parse
 from tests.options_support import error
 
 

@@ -8,14 +8,7 @@ import msgspec
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from engine.options import (
-    OptionError,
-    Options,
-    from_environ,
-    parse,
-    unavailable,
-    values,
-)
+from engine.options import OptionError, Options, from_environ, parse, unavailable, values
 from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field
 from engine.params import DEFAULT_SAMPLERS

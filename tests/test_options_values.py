@@ -2,10 +2,7 @@
 
 import pytest
 
-from engine.options import (
-    Options,
-    parse,
-)
+from engine.options import Options, parse
 from engine.options.declaration import INT32_MAX, Field
 from engine.params import RANDOM_SEED
 from tests.options_support import FIELDS, error
