@@ -4,7 +4,7 @@ pytest contract_tests                                        # one that the test
 pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report: Any = yield
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.failed:
         for log in item.config.stash[_logs][-3:]:
             if log.exists() and (text := log.read_text("utf-8", "replace")):

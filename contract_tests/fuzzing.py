@@ -138,7 +138,7 @@ def schema(mode: str) -> OpenApiSchema:
     )
 
 
-def bound_length(case: Case) -> None:
+def bound_length(case: Case[Any]) -> None:
     """Gives a request an `n_predict` of at most `N_PREDICT` and at most `N_TEXTS` texts, unless
     an invalid number is tried.
 
@@ -163,7 +163,7 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "n_predict": N_PREDICT}
 
 
-def skip_spellings(case: Case) -> None:
+def skip_spellings(case: Case[Any]) -> None:
     """Skips a request whose body is invalid only in that a whole number has a fraction.
 
     In the draft of JSON Schema that OpenAPI 3.0 builds upon, 1.0 is no integer. In every later
@@ -186,7 +186,7 @@ def with_whole_numbers(value: Any) -> Any:
     return value
 
 
-def _is_invalid(case: Case, body: Any) -> bool:
+def _is_invalid(case: Case[Any], body: Any) -> bool:
     definition = contract.operations()[case.operation.definition.raw["operationId"]].definition
     if "requestBody" not in definition or case.media_type != contract.JSON:
         return False

@@ -45,7 +45,8 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     malformed = (b"{", b"", b"\xff\xfe", b'"\\ud800"', b"NaN", b'{"a": 1}}')
     responses = [server.post(where, content=raw, headers=headers) for raw in malformed]
     responses += [server.post(where, content=b"null", headers=headers)]
-    responses += [server.post(where, wrong) for wrong in ({}, [], "text", 7)]
+    of_wrong_type: tuple[Any, ...] = ({}, [], "text", 7)
+    responses += [server.post(where, wrong) for wrong in of_wrong_type]
     responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     if name in STREAMING:
@@ -62,7 +63,8 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
             )
         ]
     if "prompt" in BODIES[name]:
-        responses += [send(server, name, prompt=prompt) for prompt in ([], [n_vocab], [-1], [[]])]
+        prompts: tuple[list[Any], ...] = ([], [n_vocab], [-1], [[]])
+        responses += [send(server, name, prompt=prompt) for prompt in prompts]
     if name == "detokenize":
         responses += [send(server, name, tokens=tokens) for tokens in ([n_vocab], [-1], ["a"])]
     return responses
@@ -98,7 +100,19 @@ def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
         ]
     else:
         n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
-        wrong = (many, [], [[]], [""], "", [-1], [n_vocab], [["a"], [n_vocab]], [True], [None], {})
+        wrong: tuple[Any, ...] = (
+            many,
+            [],
+            [[]],
+            [""],
+            "",
+            [-1],
+            [n_vocab],
+            [["a"], [n_vocab]],
+            [True],
+            [None],
+            {},
+        )
         changes = [{"input": value} for value in wrong]
         changes += [{"dimensions": value} for value in (0, -1, 1_000_000, "many")]
         changes += [{"embd_normalize": value} for value in (-2, 0.5, "L2")]
@@ -241,12 +255,23 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     user = {"role": "user", "content": "Hello"}
     call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "1", "output": "x"}
-    inputs = ([], None, {}, 7, [user, result], [user, call], [{"role": "user"}], [{}], ["Hello"])
+    inputs: tuple[Any, ...] = (
+        [],
+        None,
+        {},
+        7,
+        [user, result],
+        [user, call],
+        [{"role": "user"}],
+        [{}],
+        ["Hello"],
+    )
     inputs += ([{**user, "role": "tool"}], [{"type": "item_reference", "id": "msg_0"}])
     inputs += ([{**user, "content": [{"type": "input_text"}]}], [{**call, "arguments": {}}])
     tool = {"type": "function", "name": "f"}
     changes: list[dict[str, Any]] = [{"input": each} for each in inputs]
-    changes += [{"tools": each} for each in ([tool, tool], [{"type": "function"}], [{}], {}, "f")]
+    tools: tuple[Any, ...] = ([tool, tool], [{"type": "function"}], [{}], {}, "f")
+    changes += [{"tools": each} for each in tools]
     changes += [{"tool_choice": each} for each in ("required", {"type": "function", "name": "f"})]
     changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
     changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -29,8 +29,10 @@ API_KEY = "contract-tests-key"
 FRUGAL = ("--threads", "1", "--threads-batch", "1", "--port", "0")
 """Options of every server we start: tiny models are fastest with one thread."""
 
+T = TypeVar("T")
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+
+def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
     """The first true value of `condition`. Fails with `what` if there is none in time."""
     deadline = time.monotonic() + seconds
     while True:

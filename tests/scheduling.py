@@ -14,12 +14,12 @@ A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 def sequence(id: int, tokens: list[int], **kwargs: Any) -> Sequence:
     array = np.array(tokens, np.int32)
-    return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)  # type: ignore[arg-type]
+    return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)
 
 
 def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: Any) -> Scheduler:
     arguments: dict[str, Any] = {"n_batch": 8, "n_cells": kv.n_cells, **kwargs}
-    return Scheduler(kv, n_slots=n_slots, n_ctx=kv.n_ctx, **arguments)  # type: ignore[arg-type]
+    return Scheduler(kv, n_slots=n_slots, n_ctx=kv.n_ctx, **arguments)
 
 
 def run_step(s: Scheduler, kv: FakeKV, next_token: int = 7) -> list[Chunk]:

@@ -149,6 +149,7 @@ def test_json_answers(compiler: Compiler, model: Model) -> None:
     made = params(wrapped, tools=[], schema=WEATHER)
     assert accepts(compiler, model, made, f"<response>{GET}</response>")
     assert accepts(compiler, model, made, GET)
+    schema: Any
     for schema in ({}, True):
         assert accepts(compiler, model, params(wrapped, tools=[], schema=schema), '{"any": 1}')
 

@@ -212,10 +212,10 @@ class Histories(RuleBasedStateMachine):
                 assert keys == {entry.key}
             else:
                 assert not held, "cells that nobody knows of"
-        held = self.s.cache.checkpoints
-        assert held.keys() <= claimed.keys() | self.s.cache.entries.keys()
-        assert all(len(each) <= self.n_checkpoints for each in held.values())
-        for id, each in held.items():
+        checkpoints = self.s.cache.checkpoints
+        assert checkpoints.keys() <= claimed.keys() | self.s.cache.entries.keys()
+        assert all(len(each) <= self.n_checkpoints for each in checkpoints.values())
+        for id, each in checkpoints.items():
             for checkpoint in each:
                 tokens, _ = self.kv.saved[int(checkpoint.state.view(np.uint32)[0])]
                 assert tokens == self.kv.text(id)[: checkpoint.n]

@@ -53,7 +53,7 @@ def play(
         n_short += done
         return done
 
-    sampler._apply_short = counted  # type: ignore[method-assign]
+    setattr(sampler, apply.__name__, counted)
     chosen: list[Any] = []
     try:
         for index in range(len(rows)):
@@ -192,6 +192,7 @@ def test_which_chains_look_at_all_tokens() -> None:
     assert short_of(repeat_penalty=1.1, dry_multiplier=1.0) == Shortlist(40, n_edits=2)
     assert short_of(top_k=0, top_p=1.0) == Shortlist(0, min_p=0.05, by_order=True)
     assert short_of(top_k=0, top_p=1.0, min_keep=3) is None
+    params: dict[str, Any]
     for params in (
         {"top_k": 0},
         {"mirostat": 1},
