@@ -9,6 +9,7 @@ import asyncio
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.client import Connection
@@ -67,7 +68,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     plan = parser.parse_args()
-    known = {"shipped": model_path, "bench-100m": lambda: ensure("bench-100m")}
+    known: dict[str, Callable[[], Path]] = {
+        "shipped": model_path,
+        "bench-100m": lambda: ensure("bench-100m"),
+    }
     model = known[plan.model]() if plan.model in known else Path(plan.model)
     results: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with started("specllama", specllama_command, model, plan.threads) as server:

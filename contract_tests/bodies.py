@@ -5,7 +5,7 @@ from typing import Any
 from contract_tests import contract
 
 PROMPT = "Once upon a time"
-MESSAGES = [{"role": "user", "content": "Tell me about llamas."}]
+MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
 _EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}

@@ -13,7 +13,7 @@ from contract_tests.server import Server
 NAME = "create_chat_completion"
 PATH = path(NAME)
 
-SWITCH = {
+SWITCH: dict[str, Any] = {
     "type": "object",
     "properties": {"on": {"type": "boolean"}, "room": {"enum": ["hall", "attic"]}},
     "required": ["on", "room"],
@@ -44,7 +44,9 @@ def asking(**changes: Any) -> dict[str, Any]:
     """A request that has to be answered with a call, at once: thoughts and further calls have no
     end if the model was never trained."""
     forced = {"tool_choice": "required", "parallel_tool_calls": False, "reasoning_budget_tokens": 0}
-    return body(NAME, **{"tools": [tool()], "max_tokens": N_TOKENS, **forced, **changes})
+    asked = {"tools": [tool()], "max_tokens": N_TOKENS, **forced, **changes}
+    request: dict[str, Any] = body(NAME, **asked)
+    return request
 
 
 def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:

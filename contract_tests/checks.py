@@ -115,10 +115,10 @@ def split_character(server: Server) -> list[int]:
     return tokens_of(server, "\U0001f999")
 
 
-def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, object]:
+def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, Any]:
     """A request whose text is made of `tokens` only, in an order that the model chooses."""
     bias = [[token, 1000.0] for token in dict.fromkeys(tokens)]
-    return body(
+    request: dict[str, Any] = body(
         "create_completion",
         logit_bias=bias,
         n_predict=32,
@@ -127,6 +127,7 @@ def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, object]:
         cache_prompt=False,
         **changes,
     )
+    return request
 
 
 def forced_stream(server: Server, tokens: Sequence[int], **changes: Any) -> list[Event]:

@@ -4,18 +4,28 @@ pytest contract_tests                                        # one that the test
 pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 # A failing assertion in these has to show its values, as one in a test does.
-for _module in ("bodies", "chat", "checks", "contract", "events", "server"):
+_ASSERTING = (
+    "bodies",
+    "chat",
+    "checks",
+    "contract",
+    "events",
+    "provocations",
+    "server",
+    "situations",
+)
+for _module in _ASSERTING:
     pytest.register_assert_rewrite(f"contract_tests.{_module}")
 
 from contract_tests import fuzzing  # noqa: E402  # behind the registration, or it is too late
-from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402
+from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402  # as above
 
 Start = Callable[..., OwnServer]
 
@@ -122,8 +132,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report: Any = yield
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.failed:
         for log in item.config.stash[_logs][-3:]:
             if log.exists() and (text := log.read_text("utf-8", "replace")):

@@ -38,7 +38,7 @@ def find(method: str, path: str) -> lint.Operation:
 
 
 def is_public(operation: lint.Operation) -> bool:
-    return operation.definition.get("security", document()["security"]) == []
+    return bool(operation.definition.get("security", document()["security"]) == [])
 
 
 def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:

@@ -23,9 +23,18 @@ import handlers.tokenize
 from engine.embedded import model_path
 from handlers.answers import JSONAnswer
 from handlers.http import errors
+from handlers.native_format import NativeFormat
 from specllama.cli import main
 
 Mutant = Callable[[], None]
+
+
+def _replace(owner: Any, name: str, value: Any) -> Any:
+    """Gives a module or a class another attribute; what it had before. Fails if it had none:
+    nothing would be broken."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    return original
 
 
 def healthy() -> None:
@@ -33,15 +42,13 @@ def healthy() -> None:
 
 
 def malformed_json_is_an_empty_object() -> None:
-    original = handlers.http.validation.decode
-
     def decode(raw: bytes) -> Any:
         try:
             return original(raw)
         except Exception:
             return {"prompt": "a", "content": "a"}
 
-    handlers.http.validation.decode = decode
+    original = _replace(handlers.http.validation, "decode", decode)
 
 
 def malformed_json_is_a_server_error() -> None:
@@ -50,7 +57,7 @@ def malformed_json_is_a_server_error() -> None:
 
         return json.loads(raw)
 
-    handlers.http.validation.decode = decode
+    _replace(handlers.http.validation, "decode", decode)
 
 
 def bodies_are_not_validated() -> None:
@@ -58,16 +65,14 @@ def bodies_are_not_validated() -> None:
         def is_valid(self, body: Any) -> bool:
             return True
 
-    handlers.http.validation.compile_schema = lambda schema: Anything()  # type: ignore[assignment]
+    _replace(handlers.http.validation, "compile_schema", lambda schema: Anything())
 
 
 def _change_result(change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    original = handlers.completion.NativeFormat.result
-
     def result(self: Any, index: int, finished: Any) -> Any:
         return change(original(self, index, finished))
 
-    handlers.completion.NativeFormat.result = result  # type: ignore[method-assign]
+    original = _replace(NativeFormat, "result", result)
 
 
 def a_field_is_missing() -> None:
@@ -89,44 +94,41 @@ def cached_tokens_are_not_counted() -> None:
 
 
 def usage_is_off_by_one() -> None:
-    original = handlers.openai_format.usage
-
     def usage(results: Any) -> Any:
         right = original(results)
         return {**right, "completion_tokens": right["completion_tokens"] + 1}
 
-    handlers.openai_format.usage = usage
+    original = _replace(handlers.openai_format, "usage", usage)
 
 
 def streams_have_no_end() -> None:
-    handlers.completion.DONE = handlers.chat.DONE = b""
+    for module in (handlers.completion, handlers.chat):
+        _replace(module, "DONE", b"")
 
 
 def streams_have_a_broken_event() -> None:
-    original = handlers.native_format.frame
-    handlers.native_format.frame = lambda data: b'data: {"content": "a"}\n\n' + original(data)
+    def frame(data: Any) -> bytes:
+        return b'data: {"content": "a"}\n\n' + bytes(original(data))
+
+    original = _replace(handlers.native_format, "frame", frame)
 
 
 def streams_are_announced_as_text() -> None:
-    handlers.http.sse._EventStream.media_type = "text/plain"
+    _replace(handlers.http.sse._EventStream, "media_type", "text/plain")
 
 
 def streams_repeat_a_piece() -> None:
-    original = handlers.openai_format.TextChunks.delta
-
     def delta(self: Any, index: int, event: Any) -> bytes:
-        return original(self, index, event) * 2
+        return bytes(original(self, index, event)) * 2
 
-    handlers.openai_format.TextChunks.delta = delta  # type: ignore[method-assign]
+    original = _replace(handlers.openai_format.TextChunks, "delta", delta)
 
 
 def _change_delta(change: Callable[[bytes], bytes]) -> None:
-    original = handlers.completion.NativeFormat.delta
-
     def delta(self: Any, index: int, event: Any) -> bytes:
         return change(original(self, index, event))
 
-    handlers.completion.NativeFormat.delta = delta  # type: ignore[method-assign]
+    original = _replace(NativeFormat, "delta", delta)
 
 
 def characters_are_broken() -> None:
@@ -154,7 +156,7 @@ def errors_are_plain_text() -> None:
             status_code=failure.status, mimetype="text/plain", body=failure.info.message.encode()
         )
 
-    handlers.http.application.answer = answer
+    _replace(handlers.http.application, "answer", answer)
 
 
 def errors_have_the_wrong_type() -> None:
@@ -166,18 +168,21 @@ def bad_tokens_are_server_errors() -> None:
 
 
 def every_key_is_right() -> None:
-    handlers.http.security._is_api_key = lambda candidate, keys: True
+    _replace(handlers.http.security, "_is_api_key", lambda candidate, keys: True)
 
 
 def a_part_of_a_key_is_enough() -> None:
-    handlers.http.security._is_api_key = lambda candidate, keys: any(
-        key.startswith(candidate.encode()) and candidate for key in keys
-    )
+    def is_api_key(candidate: str, keys: Any) -> bool:
+        return any(key.startswith(candidate.encode()) and candidate for key in keys)
+
+    _replace(handlers.http.security, "_is_api_key", is_api_key)
 
 
 def refusals_do_not_say_how_to_authenticate() -> None:
-    original = errors._failure
-    errors._failure = lambda status, message, headers=None: original(status, message)
+    def failure(status: int, message: str, headers: Any = None) -> Any:
+        return original(status, message)
+
+    original = _replace(errors, "_failure", failure)
 
 
 def spaces_get_lost() -> None:
@@ -187,8 +192,7 @@ def spaces_get_lost() -> None:
         text = bytes(answer.body)
         return JSONAnswer({"content": text.decode().split('"', 3)[3].rsplit('"', 1)[0].strip()})
 
-    original = handlers.tokenize.detokenize
-    handlers.tokenize.detokenize = detokenize
+    original = _replace(handlers.tokenize, "detokenize", detokenize)
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -31,8 +31,10 @@ FRUGAL = ("--threads", "1", "--threads-batch", "1", "--port", "0")
 MODEL = "specllama-tiny"
 """The model of servers that are started without another one; without any, they are routers."""
 
+T = TypeVar("T")
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+
+def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
     """The first true value of `condition`. Fails with `what` if there is none in time."""
     deadline = time.monotonic() + seconds
     while True:

@@ -241,7 +241,7 @@ def test_adapters_on_the_command_line_are_applied(own_server: Start, adapters: l
 
 
 def test_simultaneous_requests_get_their_own_adapters(admin: OwnServer) -> None:
-    sets = [[], [{"id": 0, "scale": 1}], [{"id": 1, "scale": 1}]]
+    sets: list[list[dict[str, float]]] = [[], [{"id": 0, "scale": 1}], [{"id": 1, "scale": 1}]]
     alone = [say(admin, lora, n_predict=40) for lora in sets]
     assert len(set(alone)) == 3
     said: dict[int, str] = {}

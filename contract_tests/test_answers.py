@@ -29,7 +29,8 @@ def with_probs(name: str, n: int, **changes: Any) -> dict[str, Any]:
         asked = {"n_probs": n}
     elif name in CHAT:
         asked = {"logprobs": True, "top_logprobs": n}
-    return body(name, cache_prompt=False, **asked, **changes)
+    request: dict[str, Any] = body(name, cache_prompt=False, **asked, **changes)
+    return request
 
 
 def probs_of(document: Any, index: int = 0) -> Tokens:
@@ -276,7 +277,7 @@ def test_the_best_of_several(server: Server) -> None:
 
     def mean(choice: Any) -> float:
         values = [token["logprob"] for token in choice["logprobs"]["content"]]
-        return sum(values) / len(values)
+        return float(sum(values) / len(values))
 
     ranked = sorted(every["choices"], key=mean, reverse=True)
     texts = [choice["text"] for choice in best["choices"]]

@@ -52,7 +52,7 @@ def test_a_text_cannot_bring_special_tokens_in(where: str, shipped: Server) -> N
     mark = "<|fim_middle|>"
     if where in ("text", "filename"):
         changes: dict[str, Any] = {"input_extra": [{"text": "a", "filename": "b", where: mark}]}
-        plain = {"input_extra": [{"text": "a", "filename": "b", where: ""}]}
+        plain: dict[str, Any] = {"input_extra": [{"text": "a", "filename": "b", where: ""}]}
     else:
         changes, plain = {where: mark}, {where: ""}
     spelled = len(shipped.ask("/tokenize", {"content": mark, "parse_special": False})["tokens"])

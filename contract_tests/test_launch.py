@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import trustme
 
 from contract_tests import contract
 from contract_tests.bodies import BODIES, GENERATING, MESSAGES, PROMPT, body, path
@@ -296,24 +296,16 @@ def test_unix_socket(own_server: Start, tmp_path: Path) -> None:
     assert not address.exists()
 
 
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed one for 127.0.0.1, and its key."""
-    if not (openssl := shutil.which("openssl")):
-        pytest.skip("needs the program openssl for a certificate")
-    directory = tmp_path_factory.mktemp("tls")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    arguments = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    arguments += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    arguments += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([openssl, *arguments], check=True, capture_output=True, timeout=SECONDS)
-    return certificate, key
-
-
-def test_tls(own_server: Start, certificate: tuple[Path, Path]) -> None:
-    path_, key = certificate
-    trusting = ssl.create_default_context(cafile=str(path_))
-    files = ["--ssl-cert-file", str(path_), "--ssl-key-file", str(key)]
+def test_tls(own_server: Start, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(certificate, append=True)
+    issued.private_key_pem.write_to_path(key)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    files = ["--ssl-cert-file", str(certificate), "--ssl-key-file", str(key)]
     server = own_server(*files, api_key=KEY, verify=trusting)
     assert server.url.startswith("https://")
     contract.check(server.post("/completion", BODIES["create_completion"]))

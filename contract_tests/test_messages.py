@@ -18,10 +18,10 @@ from contract_tests.server import SECONDS, Server
 MODEL = "any"
 PATH = "/v1/messages"
 OPTIONS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
-SEED = {"seed": 1}
+SEED: Any = {"seed": 1}
 UNTHINKING: Any = {"type": "disabled"}
 """What a model without training would think has no end; a form or a call that is forced has one."""
-TOOL = {
+TOOL: Any = {
     "name": "set_light",
     "description": "Switches a light.",
     "input_schema": {
@@ -125,7 +125,7 @@ def test_tokens_are_counted_as_they_are_used(client: Anthropic) -> None:
 
 
 def test_system_and_blocks_reach_the_prompt(server: Server, client: Anthropic) -> None:
-    document = {
+    document: Any = {
         "type": "document",
         "source": {"type": "text", "media_type": "text/plain", "data": "a herd"},
         "title": "Llamas",
@@ -168,7 +168,7 @@ def test_prefill(server: Server, client: Anthropic) -> None:
 
 def test_stop_sequence(client: Anthropic) -> None:
     options: dict[str, Any] = {**OPTIONS, "max_tokens": 30}
-    endless = {"extra_body": {"temperature": 0, "ignore_eos": True}}
+    endless: dict[str, Any] = {"extra_body": {"temperature": 0, "ignore_eos": True}}
     whole = text_of(client.messages.create(**options, **endless))
     word = whole[len(whole) // 2 :][:4]
     message = client.messages.create(**options, **endless, stop_sequences=["\x00", word])
@@ -187,7 +187,7 @@ def test_structured_output(client: Anthropic) -> None:
         "required": ["ok", "size"],
         "additionalProperties": False,
     }
-    form = {"type": "json_schema", "schema": schema}
+    form: Any = {"type": "json_schema", "schema": schema}
     options: dict[str, Any] = {**OPTIONS, "max_tokens": 128, "thinking": UNTHINKING}
     message = client.messages.create(**options, output_config={"format": form})
     assert message.stop_reason == "end_turn"
@@ -304,7 +304,8 @@ def test_a_wrong_key(server: Server) -> None:
             with pytest.raises(anthropic.AuthenticationError) as caught:
                 client.messages.create(**OPTIONS, stream=stream)
             assert caught.value.type == "authentication_error"
-            assert caught.value.request_id == caught.value.body["request_id"]
+            body: Any = caught.value.body
+            assert caught.value.request_id == body["request_id"]
 
 
 @pytest.mark.parametrize("key_in", ["api_key", "auth_token"])
@@ -351,12 +352,13 @@ def test_kept_conversations_are_refused_so_that_the_client_sends_all(client: Ant
 
 def test_too_long_a_prompt(own_server: Start) -> None:
     server = own_server("-c", "256")
-    long = [{"role": "user", "content": "word " * 256}]
+    long: list[Any] = [{"role": "user", "content": "word " * 256}]
     with client_of(server) as client:
         for stream in (False, True):
             with pytest.raises(anthropic.BadRequestError, match="prompt is too long") as caught:
                 client.messages.create(model=MODEL, messages=long, max_tokens=2, stream=stream)
-            assert caught.value.body["error"]["n_ctx"] == 256
+            body: Any = caught.value.body
+            assert body["error"]["n_ctx"] == 256
 
 
 def test_an_engine_that_dies(own_server: Start) -> None:
@@ -434,6 +436,7 @@ def test_a_long_prompt_is_announced_before_it_is_read(server: Server) -> None:
 USE = {"type": "tool_use", "id": "toolu_1", "name": "set_light", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
 USER = MESSAGES[0]
+NO_BUDGET: tuple[Any, ...] = (0, -1, "many", 0.5, 1e30, True, [])
 
 
 @pytest.mark.parametrize(
@@ -465,7 +468,7 @@ USER = MESSAGES[0]
         ({"thinking": {"type": "sometimes"}}, "sometimes"),
         *(
             ({"thinking": {"type": "enabled", "budget_tokens": nonsense}}, "budget_tokens")
-            for nonsense in (0, -1, "many", 0.5, 1e30, True, [])
+            for nonsense in NO_BUDGET
         ),
         ({"tools": [{"name": "a"}]}, "input_schema"),
         ({"tools": [{"name": "", "input_schema": {}}]}, "name"),

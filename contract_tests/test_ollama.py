@@ -170,9 +170,8 @@ def test_asynchronous_client(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_format(client: Client, stream: bool) -> None:
     options: dict[str, Any] = {"num_predict": 200, "temperature": 0}
-    answer: Any = client.chat(
-        MODEL, MESSAGES, format=YES_OR_NO, think=False, options=options, stream=stream
-    )
+    chat: Any = client.chat  # which has a type for each value of `stream`
+    answer = chat(MODEL, MESSAGES, format=YES_OR_NO, think=False, options=options, stream=stream)
     pieces = list(answer) if stream else [answer]
     value = json.loads("".join(piece.message.content for piece in pieces))
     assert value.keys() == {"answer"}
@@ -294,8 +293,8 @@ def test_agent(server: Server, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_are_texts(client: Client, stream: bool) -> None:
     def chat(messages: Any = MESSAGES, **changes: Any) -> None:
-        answer: Any = client.chat(MODEL, messages, stream=stream, **changes)
-        list(answer)
+        ask: Any = client.chat  # which has a type for each value of `stream`
+        list(ask(MODEL, messages, stream=stream, **changes))
 
     assert "options.top_k" in fails(400, lambda: chat(options={"top_k": "many"}))
     assert "options.num_predict" in fails(400, lambda: chat(options={"num_predict": 1.5}))
@@ -320,7 +319,8 @@ def test_errors_of_a_server_with_a_key(server: Server) -> None:
 
 
 def test_other_clients_get_the_envelope(server: Server) -> None:
-    for path, wrong in (("/api/show", {}), (CHAT, {"messages": []})):
+    bodies: dict[str, dict[str, Any]] = {"/api/show": {}, CHAT: {"messages": []}}
+    for path, wrong in bodies.items():
         contract.check_envelope(server.post(path, wrong), 400, "invalid_request_error")
         for headers in (NATIVE, {"Accept": "application/x-ndjson"}):
             response = server.post(path, wrong, headers=headers)

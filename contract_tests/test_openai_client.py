@@ -64,8 +64,8 @@ def test_streamed_completion(client: OpenAI) -> None:
         "seed": 1,
         "temperature": 0.5,
     }
-    plain = client.completions.create(**options)  # type: ignore[call-overload]
-    stream = client.completions.create(**options, stream=True)  # type: ignore[call-overload]
+    plain = client.completions.create(**options)
+    stream = client.completions.create(**options, stream=True)
     chunks = list(stream)
     assert "".join(chunk.choices[0].text for chunk in chunks) == plain.choices[0].text
     assert chunks[-1].choices[0].finish_reason == plain.choices[0].finish_reason
@@ -87,7 +87,7 @@ def test_chat(client: OpenAI) -> None:
 
 
 def test_parts_of_a_message(client: OpenAI) -> None:
-    parts = [{"type": "text", "text": MESSAGES[0]["content"]}]
+    parts: Any = [{"type": "text", "text": MESSAGES[0]["content"]}]
     options: dict[str, Any] = {"model": MODEL, "max_tokens": 5, "seed": 1}
     answers = [
         client.chat.completions.create(messages=[{"role": "user", "content": content}], **options)
@@ -151,7 +151,8 @@ def test_asynchronous_client(server: Server) -> None:
         async with AsyncOpenAI(
             base_url=f"{server.url}/v1", api_key=key, timeout=SECONDS, max_retries=0
         ) as client:
-            options = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8, "seed": 1}
+            options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
+            options["seed"] = 1
             plain, models = await asyncio.gather(
                 client.chat.completions.create(**options), client.models.list()
             )
@@ -179,10 +180,11 @@ def test_a_wrong_key(server: Server) -> None:
 
 
 def test_a_bad_request(client: OpenAI) -> None:
+    hot: Any = "hot"
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(
-                model=MODEL, messages=MESSAGES, temperature="hot", stream=stream
+                model=MODEL, messages=MESSAGES, temperature=hot, stream=stream
             )
         assert caught.value.type == "invalid_request_error"
         assert "temperature" in str(caught.value)
@@ -208,7 +210,8 @@ def test_too_long_a_prompt(own_server: Start) -> None:
     with client_of(server) as client, pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model=MODEL, prompt="word " * 256, max_tokens=2)
     assert caught.value.type == "exceed_context_size_error"
-    assert caught.value.body["n_ctx"] == 256
+    body: Any = caught.value.body
+    assert body["n_ctx"] == 256
 
 
 def test_an_engine_that_dies(own_server: Start) -> None:

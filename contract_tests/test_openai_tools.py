@@ -64,13 +64,13 @@ def test_a_call(client: OpenAI) -> None:
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
     [call] = choice.message.tool_calls or []
-    assert call.function.name == "switch"  # type: ignore[union-attr]
+    assert call.function.name == "switch"
     assert arguments_of(call)["room"] in ("hall", "attic")
 
 
 def test_a_streamed_call(client: OpenAI) -> None:
     plain = client.chat.completions.create(**CALLING).choices[0].message.tool_calls
-    pieces = []
+    pieces: list[Any] = []
     reasons = []
     for chunk in client.chat.completions.create(**CALLING, stream=True):
         [choice] = chunk.choices

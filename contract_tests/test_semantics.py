@@ -422,7 +422,8 @@ def close_connections(client: httpx.Client) -> None:
     """Closes the sockets under a request that another thread waits for."""
     import socket
 
-    for connection in client._transport._pool.connections:  # type: ignore[attr-defined]
+    transport: Any = client._transport
+    for connection in transport._pool.connections:
         stream = connection._connection._network_stream
         stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
@@ -517,7 +518,7 @@ def test_chat_template(own_server: Start, tmp_path: Path) -> None:
     for arguments in ways:
         server = own_server(*arguments)
         assert server.get("/props").json()["chat_template"] == TEMPLATE
-        request = {"messages": MESSAGES}
+        request: dict[str, Any] = {"messages": MESSAGES}
         assert server.ask("/apply-template", request)["prompt"] == RENDERED
         request["chat_template_kwargs"] = {"who": "llama"}
         other = RENDERED.replace("assistant", "llama")

@@ -40,27 +40,24 @@ class PrefillBudget:
             return self._alone()
         if not self._target:
             return self._n_batch
-        fixed, each = self._line.fit()
-        if not each:
+        if not self.token_seconds:
             return min(self._n_batch, self._n_ubatch)
         decode = self._decode_seconds(n_generating)
-        seconds = max(self._target - decode - fixed, MIN_SHARE * decode)
-        return min(self._n_batch, max(MIN_TOKENS, int(seconds / each)))
+        seconds = max(self._target - decode - self._line.at_zero, MIN_SHARE * decode)
+        return min(self._n_batch, max(MIN_TOKENS, int(seconds / self.token_seconds)))
 
     def burst(self, n_generating: int) -> int:
         """The same for prompts of which nothing has been evaluated yet, if it is enough for the
         whole of all of them."""
         limit = self.limit(n_generating)
-        _, each = self._line.fit()
-        if not (n_generating and self._target and each):
+        if not (n_generating and self._target and self.token_seconds):
             return limit
-        return min(self._n_batch, max(limit, int(BURST * self._target / each)))
+        return min(self._n_batch, max(limit, int(BURST * self._target / self.token_seconds)))
 
     def _alone(self) -> int:
-        _, each = self._line.fit()
-        if not each:
+        if not self.token_seconds:
             return min(self._n_batch, self._n_ubatch)
-        n_ubatches = int(LONE_SECONDS / (each * self._n_ubatch))
+        n_ubatches = int(LONE_SECONDS / (self.token_seconds * self._n_ubatch))
         return min(self._n_batch, self._n_ubatch * max(1, n_ubatches))
 
     def _decode_seconds(self, n_generating: int) -> float:
@@ -73,7 +70,7 @@ class PrefillBudget:
     @property
     def token_seconds(self) -> float:
         """What a prompt token takes; 0 until this is known."""
-        return self._line.fit()[1]
+        return self._line.slope
 
     def observe(self, n_generating: int, n_prompt: int, seconds: float) -> None:
         """A step took so long."""
@@ -86,9 +83,11 @@ class PrefillBudget:
 
 
 class _Line:
-    """A line through points whose weights fade."""
+    """A line through points whose weights fade: its value at 0 and its slope, neither below 0;
+    slope 0 without points."""
 
     def __init__(self) -> None:
+        self.at_zero = self.slope = 0.0
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, x: float, y: float) -> None:
@@ -97,11 +96,9 @@ class _Line:
         self._y = FADING * self._y + y
         self._xx = FADING * self._xx + x * x
         self._xy = FADING * self._xy + x * y
+        self.at_zero, self.slope = self._fit()
 
-    def fit(self) -> tuple[float, float]:
-        """Its value at 0 and its slope, neither below 0; slope 0 without points."""
-        if not self._x:
-            return 0.0, 0.0
+    def _fit(self) -> tuple[float, float]:
         through_origin = self._xy / self._xx
         spread = self._n * self._xx - self._x * self._x
         if spread < 1e-3 * self._n * self._xx:  # the points lie at one place

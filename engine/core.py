@@ -534,24 +534,7 @@ class Engine:
         active = self._requests.get(sequence.id) if sequence else None
         request = active or self._last_in_slot.get(slot)
         if request is None:
-            return SlotState(
-                id=slot,
-                id_task=-1,
-                n_ctx=self._scheduler.n_ctx,
-                is_processing=False,
-                params=None,
-                prompt="",
-                has_next_token=False,
-                has_new_line=False,
-                n_remain=-1,
-                n_decoded=0,
-                stopping_word="",
-                n_prompt_tokens=0,
-                n_prompt_tokens_processed=0,
-                n_prompt_tokens_cache=0,
-                n_prompt_tokens_shared=0,
-                n_prompt_tokens_restored=0,
-            )
+            return SlotState(id=slot, n_ctx=self._scheduler.n_ctx)
         seq = request.sequence
         return SlotState(
             id=slot,

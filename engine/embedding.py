@@ -383,18 +383,9 @@ class Embedder:
             id_task=piece.input.job.id if piece else -1,
             n_ctx=self.n_ctx,
             is_processing=piece is not None and self.has_work,
-            params=None,
-            prompt="",
-            has_next_token=False,
-            has_new_line=False,
             n_remain=0,
-            n_decoded=0,
-            stopping_word="",
             n_prompt_tokens=n_tokens,
             n_prompt_tokens_processed=piece.input.n_past if piece else 0,
-            n_prompt_tokens_cache=0,
-            n_prompt_tokens_shared=0,
-            n_prompt_tokens_restored=0,
         )
 
     def stats(self) -> Stats:

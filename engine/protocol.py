@@ -330,24 +330,24 @@ class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):
 
 
 class SlotState(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of one slot. `params` is None for a slot that was never used."""
+    """A snapshot of one slot. The defaults are those of one that was never used."""
 
     id: int
-    id_task: int  # -1: never used
-    n_ctx: int
-    is_processing: bool
-    params: GenerationParams | None
-    prompt: str
-    has_next_token: bool
-    has_new_line: bool
-    n_remain: int
-    n_decoded: int
-    stopping_word: str
-    n_prompt_tokens: int
-    n_prompt_tokens_processed: int
-    n_prompt_tokens_cache: int
-    n_prompt_tokens_shared: int
-    n_prompt_tokens_restored: int
+    n_ctx: int  # tokens
+    id_task: int = -1
+    is_processing: bool = False
+    params: GenerationParams | None = None
+    prompt: str = ""
+    has_next_token: bool = False
+    has_new_line: bool = False
+    n_remain: int = -1
+    n_decoded: int = 0
+    stopping_word: str = ""
+    n_prompt_tokens: int = 0
+    n_prompt_tokens_processed: int = 0
+    n_prompt_tokens_cache: int = 0
+    n_prompt_tokens_shared: int = 0
+    n_prompt_tokens_restored: int = 0
     generated: str = ""
 
 

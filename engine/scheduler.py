@@ -15,37 +15,16 @@ Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. 
 the end of prompts and where texts were seen to part, so chunks end there.
 """
 
-from bisect import bisect, insort
-from dataclasses import dataclass
+from bisect import insort
 
-from engine import checkpoints
-from engine.prefix_cache import ALL, Entry, Found, Key, KVCache, PrefixCache, Tier
+from engine.placement import MIN_FOLLOW, Placement, Source
+from engine.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.sequences import Chunk, Sequence, shares
-from engine.shifting import reusable_chunks
-from engine.tokens import TokenArray, common_prefix
+from engine.tokens import TokenArray
 
 KEY_STEPS = 4
 """How many steps in a row a key may have while another one waits. Changing the LoRA adapters of
 a context costs up to a few milliseconds, so every single step would be too often."""
-MIN_COPY = 16
-"""Tokens that a copy between separate caches has to save: it moves a whole cache."""
-MIN_KEEP = 0.5
-"""Part of a finished text that somebody who goes on with it has to keep: if it is less, the text
-is offered to the tier below before it is cut."""
-MIN_FOLLOW = 8
-"""Tokens that somebody else has to be about to evaluate for it to be worth a wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the beginning of a text can be had: `n` tokens of sequence `seq_id` (-1: nowhere).
-    `n_soon` more are going to be there. Somebody's text has the first `n_same` tokens, whether
-    they can be had or not."""
-
-    seq_id: int = -1
-    n: int = 0
-    n_soon: int = 0
-    n_same: int = 0
 
 
 class Scheduler:
@@ -76,7 +55,6 @@ class Scheduler:
         self.n_ctx = n_ctx
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
         self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
-        self._tier = tier
         self._unified = n_cells is not None
         self._n_cells = n_cells
         self._n_batch = n_batch
@@ -85,6 +63,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []  # by id
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
         self._running: dict[int, Sequence] = {}  # the same by sequence id
+        self._placement = Placement(self.cache, tier, self._running, n_ctx=n_ctx, n_cells=n_cells)
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
@@ -315,64 +294,20 @@ class Scheduler:
                 break
             if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
                 continue  # waits for its own slot; others may pass
-            source = self._find(sequence)
+            source = self._placement.find(sequence)
             if source.n_soon >= MIN_FOLLOW:
                 continue  # somebody evaluates its beginning at this moment
-            found = self._find_below(sequence, source)
+            found = self._placement.find_below(sequence, source)
             if found is not None and found.text is None:
                 continue  # it is being fetched
             if not self._fits(sequence, source):
                 break
             self._waiting.remove(sequence)
-            self._place(sequence, source, found)
+            slot = self._choose_slot(sequence, source)
+            self._placement.place(sequence, source, found, slot)
+            self._occupy(slot, sequence)
 
-    def _find(self, sequence: Sequence) -> _Source:
-        """Where most of the text is held by now, and how much more is going to be."""
-        if not sequence.cache_prompt:
-            return _Source()
-        longest, soon, best, most = 0, 0, -1, 0
-        limit = len(sequence.tokens) - 1  # the last one's logits are needed
-        entries = self.cache.entries
-        for id, n_same in self.cache.matches(sequence.tokens.view(), sequence.key).items():
-            n_same = min(n_same, limit)
-            most = max(most, n_same)
-            running = self._running.get(id)
-            if running is None:
-                n = self.cache.reachable(id, min(n_same, entries[id].n_exact))
-            else:
-                n = self.cache.reachable(id, min(n_same, running.n_given))
-                if not running.generating and n < n_same <= running.n_exact:
-                    soon = max(soon, self._soon(running, n, n_same))
-            # A finished text rather than a running one: it may be taken over.
-            if n > longest or (n == longest and best in self._running):
-                longest, best = n, id
-        return _Source(best, longest, max(0, soon - longest), most)
-
-    def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
-        """How much of the `n_same` tokens that a waiting text shares with `leader`, who is in its
-        prompt, can be had from it when it has evaluated them; `n` can be had by now."""
-        if not self.cache.needs_checkpoints:
-            return n_same if self.cache.is_cuttable else n
-        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
-            _mark(leader, n_same)
-        return leader.marks[bisect(leader.marks, n_same) - 1] if leader.marks else n
-
-    def _find_below(self, sequence: Sequence, source: _Source) -> Found | None:
-        """Where more of the text is than in the KV cache, if there is room to fetch it."""
-        if self._tier is None or not sequence.cache_prompt:
-            return None
-        # The last one's logits are needed.
-        text = sequence.tokens.view(0, len(sequence.tokens) - 1)
-        found = self._tier.find(text, sequence.key, source.n) if len(text) else None
-        if found is None or found.length > self.n_ctx:
-            return None
-        if self._n_cells is not None:
-            n_free = self._n_cells - self.cache.n_cells_of(self._running)
-            if found.length > n_free:
-                return None
-        return found
-
-    def _choose_slot(self, sequence: Sequence, source: _Source) -> int:
+    def _choose_slot(self, sequence: Sequence, source: Source) -> int:
         if sequence.id_slot >= 0:
             return sequence.id_slot
         entry = self.cache.entries.get(source.seq_id)
@@ -386,111 +321,15 @@ class Scheduler:
                     return slot
         return self._idle[0]
 
-    def _place(self, sequence: Sequence, source: _Source, found: Found | None) -> None:
-        """Give `sequence` a slot and what is held of its text, or `found` of it."""
-        slot = self._choose_slot(sequence, source)
-        if found is not None:
-            self._restore(sequence, found, slot)
-        elif (taken := self._to_take(sequence, source, slot)) is not None:
-            self._take(sequence, taken)
-        else:
-            self._share(sequence, source, slot)
+    def _occupy(self, slot: int, sequence: Sequence) -> None:
         self.cache.unlabel(slot)
         self._idle.remove(slot)
         self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
-        if not sequence.generating:
-            sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
-            if self.cache.needs_checkpoints:
-                sequence.marks = checkpoints.positions(sequence.n_past, sequence.n_prompt)
-                if source.n_same - sequence.n_past >= MIN_FOLLOW:
-                    _mark(sequence, source.n_same)  # a third text is likely to part here, too
-
-    def _to_take(self, sequence: Sequence, source: _Source, slot: int) -> int | None:
-        """The finished text that `sequence` goes on with, rather than with a copy of it: it is
-        all of use, or there is nowhere else to go, or parts of it are to be moved."""
-        entries = self.cache.entries
-        own = self.cache.of_slot(slot)
-        found = source.seq_id if source.seq_id in entries else None
-        if not sequence.cache_prompt:
-            return None
-        if not self._unified:
-            if own is None or entries[own].key != sequence.key:
-                return None
-            n_own = self.cache.common_prefix(own, sequence.tokens.view(), sequence.key)
-            n_own = self.cache.reachable(own, min(n_own, entries[own].n_exact))
-            better = source.n - n_own >= MIN_COPY
-            return None if better and not sequence.n_reuse else own
-        if sequence.n_reuse:
-            if found is None and own is not None and entries[own].key == sequence.key:
-                return own
-            return found
-        if found is None:
-            return None
-        is_all_of_use = source.n >= len(entries[found].tokens) - 1
-        is_last_id = not self.cache.has_unused and len(entries) == 1
-        return found if is_all_of_use or is_last_id else None
-
-    def _take(self, sequence: Sequence, id: int) -> None:
-        text, key = sequence.tokens.view(), sequence.key
-        if self.cache.common_prefix(id, text, key) < MIN_KEEP * len(self.cache.entries[id].tokens):
-            self.cache.offer(id)
-        entry = self.cache.reopen(id, text, key)
-        n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
-        if sequence.n_reuse:
-            n_held = common_prefix(entry.tokens, text)
-            n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
-        # The last token is evaluated again: its logits are not kept.
-        n_held = self.cache.reachable(id, min(n_held, len(text) - 1))
-        sequence.seq_id = id
-        sequence.n_past = n_held if self.cache.cut(id, n_held) else 0
-        sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
-
-    def _reuse(self, id: int, cached: TokenArray, text: TokenArray, n_held: int, n_min: int) -> int:
-        """Move cached chunks to where `text` has them; how much of it is held then."""
-        moved = 0
-        for source, target, length in reusable_chunks(cached, text, n_held, n_min):
-            if not self.cache.cut_out(id, target, source - moved):
-                break
-            moved = source - target
-            n_held = target + length
-        return n_held
-
-    def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
-        """An empty sequence id; without need not at the cost of the text `keep`."""
-        wanted = None
-        if self._unified:
-            self.cache.make_id(keep)
-        else:
-            wanted = slot
-            if (own := self.cache.of_slot(slot)) is not None:
-                self.cache.give_up(own)
-        return self.cache.open(wanted, sequence.tokens.view(), sequence.key)
-
-    def _restore(self, sequence: Sequence, found: Found, slot: int) -> None:
-        assert self._tier is not None
-        id = self._open(sequence, slot)
-        self.cache.make_room(found.length)
-        sequence.seq_id, sequence.n_exact = id, ALL
-        restored = self._tier.restore(id, found)
-        if restored:
-            self.cache.grow(id, found.length)
-            restored = self.cache.cut(id, found.n)
-        sequence.n_past = found.n if restored else 0
-        if not sequence.generating:
-            sequence.n_restored = sequence.n_past
-
-    def _share(self, sequence: Sequence, source: _Source, slot: int) -> None:
-        id = self._open(sequence, slot, keep=source.seq_id)
-        n = source.n if self._unified or source.n >= MIN_COPY else 0
-        sequence.n_past = n if n and self.cache.copy(source.seq_id, id, n) else 0
-        sequence.seq_id, sequence.n_exact = id, ALL
-        if not sequence.generating:
-            sequence.n_shared = sequence.n_past
 
     # ---- cells ---------------------------------------------------------------------------
 
-    def _fits(self, sequence: Sequence, source: _Source) -> bool:
+    def _fits(self, sequence: Sequence, source: Source) -> bool:
         """Whether the whole text fits beside what the running ones already need."""
         if self._n_cells is None or not self._active:
             return True
@@ -505,8 +344,3 @@ class Scheduler:
         sequence.n_past, sequence.n_exact, sequence.marks = 0, ALL, []
         self.submit(sequence)
         return sequence
-
-
-def _mark(sequence: Sequence, n: int) -> None:
-    if n not in sequence.marks:
-        insort(sequence.marks, n)

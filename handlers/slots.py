@@ -87,21 +87,4 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
 
 def unused_slot(n_ctx: int) -> SlotState:
     """The state of a slot before its first request; `n_ctx` in tokens."""
-    return SlotState(
-        id=0,
-        id_task=-1,
-        n_ctx=n_ctx,
-        is_processing=False,
-        params=None,
-        prompt="",
-        has_next_token=False,
-        has_new_line=False,
-        n_remain=-1,
-        n_decoded=0,
-        stopping_word="",
-        n_prompt_tokens=0,
-        n_prompt_tokens_processed=0,
-        n_prompt_tokens_cache=0,
-        n_prompt_tokens_shared=0,
-        n_prompt_tokens_restored=0,
-    )
+    return SlotState(id=0, n_ctx=n_ctx)

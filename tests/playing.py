@@ -17,12 +17,13 @@ EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type
 
 
 def engine(model: Model, **options: Any) -> Engine:
-    return Engine(model, Options(**{**EXACT, **options}))  # type: ignore[arg-type]
+    return Engine(model, Options(**{**EXACT, **options}))
 
 
 def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:
     """Run all prompts together; what became of each."""
-    names, results = {}, {}
+    names: dict[int, str] = {}
+    results: dict[str, Finished] = {}
 
     def note(event: Event) -> None:
         assert not isinstance(event, Failed), event
@@ -31,7 +32,7 @@ def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finishe
 
     for id, prompt in enumerate(prompts, start=1):
         names[id] = prompt
-        request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))  # type: ignore[arg-type]
+        request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))
         for event in engine.submit(request):
             note(event)
     while engine.has_work:

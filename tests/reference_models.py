@@ -135,7 +135,8 @@ def pooled(pooling: str, vectors: Array) -> Array:
         case "none":
             return vectors
         case "mean":
-            return vectors.mean(axis=0, keepdims=True)
+            mean: Array = vectors.mean(axis=0, keepdims=True)
+            return mean
         case "cls":
             return vectors[:1]
         case _:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.chat.output import CallStart, ChatDelta, ChatMessage, Content, ToolCall
+from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, ToolCall
 from engine.chat.parser import answer_parser
 from engine.chat.request import ReasoningFormat
 from engine.chat.syntax import CallSyntax, Fill, OutputSyntax
@@ -275,8 +275,11 @@ def test_a_name_is_announced_before_its_arguments_are_complete() -> None:
     start, first = parser.feed('{"city": "Zü')
     assert isinstance(start, CallStart)
     assert (start.index, start.name) == (0, "get_weather")
-    assert first.text == '{"city": "Zü'  # type: ignore[union-attr]  # whatever it is
-    assert [delta.text for delta in parser.feed('rich"}}')] == ['rich"}']  # type: ignore
+    assert isinstance(first, CallArguments)
+    assert first.text == '{"city": "Zü'
+    [rest] = parser.feed('rich"}}')
+    assert isinstance(rest, CallArguments)
+    assert rest.text == 'rich"}'
 
 
 # Calls without a marker.

@@ -255,7 +255,7 @@ def test_a_result_without_a_call_is_refused(messages: list[dict[str, Any]], mess
 
 
 def test_fields_that_are_empty_are_left_out() -> None:
-    empty = {"tool_calls": [], "reasoning_content": None, "name": None}
+    empty: dict[str, Any] = {"tool_calls": [], "reasoning_content": None, "name": None}
     assert conversation([{**USER, **empty}]).messages == [USER]
     with pytest.raises(EngineError, match="there are none"):
         conversation([])
@@ -435,7 +435,7 @@ def test_an_agent_s_conversation_renders_with_every_template(family: Fixture) ->
     """In OpenAI's form, with everything that some templates have trouble with."""
     template = family.template()
     one, two = "call_abcdefghijklmnopqrstuvwx", "call_01234567890123456789abcd"
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "text", "text": "What is the weather?"}]},
         asking(

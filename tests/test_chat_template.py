@@ -180,7 +180,7 @@ def prompt(source: str, *messages: dict[str, Any]) -> str:
     return text + (talk.continuation.content if talk.continuation else "")
 
 
-PARTS = {
+PARTS: dict[str, Any] = {
     "role": "user",
     "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
 }
@@ -189,7 +189,7 @@ PARTS = {
 def test_parts_are_joined_where_a_template_knows_texts_only() -> None:
     assert "a\nb" in prompt(CHATML, PARTS)
     assert prompt(PARTS_ONLY, PARTS, SYSTEM) == "abBe short."
-    assert text_of(PARTS["content"]) == "a\nb"  # type: ignore[arg-type]  # a value of a mixed dict
+    assert text_of(PARTS["content"]) == "a\nb"
 
 
 def test_the_developer_is_the_system_but_for_channels() -> None:

@@ -6,7 +6,6 @@ The servers here run a stand-in application, so nothing but the front door is te
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 
 from engine.options import parse
 from specllama import __version__, logs
@@ -309,17 +309,17 @@ def test_ipv6_addresses_are_in_brackets() -> None:
         assert re.fullmatch(r"http://\[::1\]:\d+", listeners.urls("http", "")[0])
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
 def test_https(start: Start, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout"
-    arguments = [*command.split(), str(key), "-out", str(certificate)]
-    arguments += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(arguments, check=True, capture_output=True, timeout=SECONDS)
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(certificate)
     files = ["--ssl-key-file", str(key), "--ssl-cert-file", str(certificate)]
     server = start("--port", "0", *files)
     assert server.urls[0].startswith("https://")
-    trusting = ssl.create_default_context(cafile=str(certificate))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
     assert httpx.get(server.urls[0], verify=trusting, timeout=SECONDS).text == "begin end"
     assert run_stand_in("-", "--ssl-key-file", str(key)).returncode == 1
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
-from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
@@ -23,14 +22,6 @@ PERSON = {
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
     # Options with which a text does not depend on how its prompt was cut into batches.
     engine = Engine(model, Options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
@@ -41,11 +32,10 @@ def engine(model: Model) -> Iterator[Engine]:
 def play(engine: Engine, *requests: dict[str, Any]) -> list[list[Event]]:
     """The events of requests that run together."""
     events: list[list[Event]] = [[] for _ in requests]
-    for id, params in enumerate(requests):
-        params = GenerationParams(**{"n_predict": 200, "seed": id, **params})
+    for id, asked in enumerate(requests):
+        params = GenerationParams(**{"n_predict": 200, "seed": id, **asked})
         request = engine.prepare(Submit(id, ["Once upon a time"], params))
-        if event := engine.submit(request):
-            events[id].append(event)
+        events[id] += engine.submit(request)
     while engine.has_work:
         for event in engine.step():
             events[event.id].append(event)
@@ -89,12 +79,15 @@ def test_a_text_that_is_complete_at_the_limit_is_complete(engine: Engine) -> Non
 
 def test_constrained_and_free_requests_share_the_steps(engine: Engine) -> None:
     schema, grammar = {"json_schema": json.dumps(PERSON)}, {"grammar": 'root ::= ("ab" | "ba")+'}
-    requests = [{}, {**schema, "stream": True}, grammar, {**schema, "temperature": 3.0}, grammar]
-    free, streamed, *rest = play(engine, *requests)
-    assert isinstance(free[-1], Finished)
+    requests: list[dict[str, Any]] = [{}, {**schema, "stream": True}, grammar]
+    requests += [{**schema, "temperature": 3.0}, grammar]
+    every = play(engine, *requests)
+    _, streamed, *_ = every
     text = "".join(event.text for event in streamed if isinstance(event, Delta | Finished))
-    assert isinstance(streamed[-1], Finished)
-    for event, written in [(streamed[-1], text), *((e[-1], e[-1].text) for e in rest)]:  # type: ignore[union-attr]
+    for events in every:
+        event = events[-1]
+        assert isinstance(event, Finished)
+        written = text if events is streamed else event.text
         if event.stop_type == "eos" and event.params.json_schema:
             assert json.loads(written).keys() == {"name", "age"}
     [alone] = play(engine, {**schema, "seed": 1})

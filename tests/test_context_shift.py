@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp
 from engine.backend import BackendError, Context, Model, initialize
 from engine.core import Engine
 from engine.embedded.gguf_file import write_model
-from engine.embedded.recipes import RECIPES
+from engine.embedded.recipes import RECIPES, Recipe
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
@@ -33,6 +33,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path: Path = tmp_path_factory.mktemp("models") / "one-layer.gguf"
     recipe = RECIPES["embedded"]
+    assert isinstance(recipe, Recipe)
     decoder = dataclasses.replace(recipe.decoder, n_layer=1)
     write_model(dataclasses.replace(recipe, decoder=decoder), path)
     initialize()
@@ -51,15 +52,13 @@ def engine(model: Model, **options: Any) -> Engine:
         **EXACT,
         **options,
     }
-    return Engine(model, Options(**arguments))  # type: ignore[arg-type]
+    return Engine(model, Options(**arguments))
 
 
 def run(
     engine: Engine, prompt: list[int | str] | Infill, **params: Any
 ) -> tuple[list[Delta], Finished]:
-    request = engine.prepare(
-        Submit(1, prompt, GenerationParams(**{**GREEDY, **params}))  # type: ignore[arg-type]
-    )
+    request = engine.prepare(Submit(1, prompt, GenerationParams(**{**GREEDY, **params})))
     assert not engine.submit(request)
     deltas = []
     while engine.has_work:
@@ -72,16 +71,16 @@ def run(
     raise AssertionError("no end")
 
 
-def some_tokens(model: Model, n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(256, 4000, n).tolist()
+def some_tokens(model: Model, n: int, seed: int = 0) -> list[int | str]:
+    return list(np.random.default_rng(seed).integers(256, 4000, n).tolist())
 
 
 def expected(
-    model: Model, prompt: list[int], n_predict: int, n_keep: int, n_discard: int
+    model: Model, prompt: list[int | str], n_predict: int, n_keep: int, n_discard: int
 ) -> list[int]:
     """What is generated if the text is cut by hand and evaluated anew after each cut."""
     wide = engine(model, ctx_size=4 * N_CTX, context_shift=False)
-    text, generated = list(prompt), []
+    text, generated = list(prompt), list[int]()
     while len(generated) < n_predict:
         n = min(N_CTX - len(text), n_predict - len(generated))
         _, part = run(wide, text, n_predict=n, cache_prompt=False)
@@ -125,8 +124,8 @@ def test_a_text_that_just_fits_is_not_truncated(model: Model) -> None:
 
 def test_the_slot_tells_what_is_left_of_the_prompt(model: Model) -> None:
     e = engine(model)
-    prompt = some_tokens(model, 60)
-    run(e, prompt, n_predict=200, n_keep=10, n_discard=20)
+    prompt = [int(token) for token in some_tokens(model, 60)]
+    run(e, list(prompt), n_predict=200, n_keep=10, n_discard=20)
     [slot] = e.slots()
     assert slot.prompt == model.detokenize(prompt[:10] + prompt[30:]).decode("utf-8", "replace")
     assert (slot.n_prompt_tokens, slot.n_prompt_tokens_processed) == (60, 60)
@@ -144,9 +143,9 @@ def test_several_shift_side_by_side(model: Model) -> None:
     e = engine(model, parallel=3, kv_unified=False, ctx_size=3 * N_CTX)
     prompts = [some_tokens(model, 50 + 20 * i, seed=i) for i in range(3)]
     for id, prompt in enumerate(prompts):
-        params = GenerationParams(n_predict=350, n_keep=7, **GREEDY)  # type: ignore[arg-type]
+        params = GenerationParams(n_predict=350, n_keep=7, **GREEDY)
         e.submit(e.prepare(Submit(id, list(prompt), params)))
-    ends = {}
+    ends: dict[int, Finished] = {}
     while e.has_work:
         ends |= {event.id: event for event in e.step() if isinstance(event, Finished)}
     for id, prompt in enumerate(prompts):

@@ -1,25 +1,14 @@
 """The engine on the shipped model, in this process."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from engine.backend import Model, initialize
-from engine.embedded import model_path
+from engine.backend import Model
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Submit
 from tests.playing import GREEDY, engine, play
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 def test_the_same_text_alone_and_in_company(model: Model) -> None:

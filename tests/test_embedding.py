@@ -52,11 +52,12 @@ def weights(name: str) -> reference.Weights:
 
 
 def embedder(name: str, **options: Any) -> Embedder:
-    return Embedder(model(name), Options(**{"embedding": True, **EXACT, **options}))  # type: ignore[arg-type]
+    return Embedder(model(name), Options(**{"embedding": True, **EXACT, **options}))
 
 
 def tokens_of(name: str, text: str) -> list[int]:
-    return model(name).tokenize(text.encode(), add_special=True, parse_special=True).tolist()
+    tokens = model(name).tokenize(text.encode(), add_special=True, parse_special=True)
+    return [int(token) for token in tokens]
 
 
 def run(engine: Embedder, *messages: Embed | Rerank) -> dict[int, list[Rows]]:
@@ -247,11 +248,13 @@ def test_every_input_gets_its_own_vector(data: st.DataObject) -> None:
     answers: dict[int, list[Rows]] = {}
     for id in cancelled:
         for event in engine.step() if engine.has_work else []:
-            answers[event.id] = split(event)  # type: ignore[arg-type]
+            assert isinstance(event, Vectors), event
+            answers[event.id] = split(event)
         engine.cancel(id)
     while engine.has_work:
         for event in engine.step():
-            answers[event.id] = split(event)  # type: ignore[arg-type]
+            assert isinstance(event, Vectors), event
+            answers[event.id] = split(event)
     assert answers.keys() >= set(range(1, len(requests) + 1)) - cancelled
     for id, rows in answers.items():
         for words, ours in zip(requests[id - 1], rows, strict=True):

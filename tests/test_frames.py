@@ -31,7 +31,8 @@ MESSAGES = st.lists(
 def test_pieces_of_any_length_give_the_same_messages(
     messages: list[ToServer], lengths: list[int]
 ) -> None:
-    data, frames, found = b"".join(map(frame, messages)), Frames(), []
+    data, frames = b"".join(map(frame, messages)), Frames()
+    found: list[ToServer] = []
     start = 0
     while start < len(data):
         length = lengths[len(found) % len(lengths)]

@@ -203,8 +203,8 @@ class Server:
 
 def serve(**options: Any) -> Iterator[Server]:
     engine = PaperEngine()
-    supervisor = PaperSupervisor(engine)
-    current = replace(small_runtime(**options), supervisor=supervisor)  # type: ignore[arg-type]
+    supervisor: Any = PaperSupervisor(engine)
+    current = replace(small_runtime(**options), supervisor=supervisor)
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:

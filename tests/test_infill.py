@@ -1,5 +1,7 @@
 """The prompt for a gap: its layout, and what is cut when there is no room."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,9 +85,8 @@ def test_layout(
 
 @pytest.mark.parametrize("missing", ["repository", "file"])
 def test_one_separator_alone_makes_no_repository_pattern(missing: str) -> None:
-    fim = FimTokens(
-        **{"prefix": 1, "suffix": 2, "middle": 3, "repository": 4, "file": 5, missing: None}
-    )
+    ids: dict[str, Any] = {"prefix": 1, "suffix": 2, "middle": 3, "repository": 4, "file": 5}
+    fim = FimTokens(**{**ids, missing: None})
     assert build(gap("x", "y"), fim) == "<PRE>x<SUF>y<MID>"
 
 

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -13,31 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract_tests.json_schemas import Schema, schemas
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.constraints import Compiler, Constraint
 from engine.ecma_regex import PatternError, to_rust
-from engine.embedded import model_path
 from engine.gbnf import GrammarError
 from engine.json_schema import prepare
-from engine.options import Options
 from engine.params import GenerationParams
 
 MOST_TOKENS = 300
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
-def compiler(model: Model) -> Iterator[Compiler]:
-    compiler = Compiler(model)
-    yield compiler
-    compiler.close()
 
 
 def constraint_of(compiler: Compiler, schema: str) -> Constraint | None:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
-from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.gbnf import GrammarError
 from engine.lazy import Guide
@@ -25,14 +24,6 @@ FIM = "<|fim_prefix|>"  # a control token of the shipped model that doesn't end 
 HIDDEN = "<|fim_suffix|>"  # another one
 CALL = 'root ::= "<go>" [0-9]+ "."'
 VALID = re.compile(r"<go>[0-9]+\.")
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +211,7 @@ def test_wrong_triggers(engine: Engine, params: GenerationParams, message: str) 
 def finish(engine: Engine, **params: Any) -> Finished:
     asked = GenerationParams(**{"n_predict": 40, "seed": 1, **params})
     request = engine.prepare(Submit(0, ["Once upon a time"], asked))
-    events = [engine.submit(request)]
-    events = [event for event in events if event]
+    events = list(engine.submit(request))
     while engine.has_work:
         events += engine.step()
     event = events[-1]

@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def options(files: tuple[str, str]) -> Options:
     lora = tuple((path, 1.0) for path in files)
-    return Options(**EXACT, lora=lora, lora_init_without_apply=True, ctx_size=1024)  # type: ignore[arg-type]
+    return Options(**EXACT, lora=lora, lora_init_without_apply=True, ctx_size=1024)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,18 @@ def play(engine: Engine, **params: Any) -> Finished:
 @pytest.fixture(scope="module")
 def base() -> str:
     plain = Model(str(model_path()), Options())
-    text = play(Engine(plain, Options(**EXACT))).text  # type: ignore[arg-type]
+    text = play(Engine(plain, Options(**EXACT))).text
     plain.close()
     return text
 
 
-SETS = ([], [(0, 1.0)], [(1, 1.0)], [(0, 1.0), (1, 1.0)], [(0, -0.5)])
+SETS: tuple[list[tuple[int, float]], ...] = (
+    [],
+    [(0, 1.0)],
+    [(1, 1.0)],
+    [(0, 1.0), (1, 1.0)],
+    [(0, -0.5)],
+)
 
 
 # ---- LoRA ----------------------------------------------------------------------------------
@@ -253,7 +259,7 @@ def test_the_adapters_of_a_saved_text_count(model: Model, options: Options, tmp_
     assert cached == [0, 0, n - 1]
     engine.close()
 
-    without = Options(**EXACT, ctx_size=1024)  # type: ignore[arg-type]
+    without = Options(**EXACT, ctx_size=1024)
     plain = Model(str(model_path()), without)
     engine, actions = slots(plain, without, tmp_path)
     with pytest.raises(EngineError, match="LoRA adapter that is not loaded"):
@@ -269,7 +275,7 @@ def test_files_of_other_servers_are_refused_and_the_slot_keeps_its_text(
     play(engine, id_slot=0, n_predict=200)
     actions.act(0, "save")
     engine.close()
-    others = [
+    others: list[tuple[dict[str, Any], str]] = [
         ({"cache_type_k": "f16"}, "--cache-type-k"),
         ({"kv_unified": False, "parallel": 4}, "--kv-unified"),
         ({"rope_freq_base": 5000.0}, "--rope-freq-base"),

@@ -270,6 +270,7 @@ FORM = {"type": "json_schema", "schema": SCHEMA}
 
 
 def test_structured_output() -> None:
+    body: dict[str, Any]
     for body in (
         {"output_format": FORM},
         {"output_config": {"format": FORM}},

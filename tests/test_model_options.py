@@ -18,7 +18,7 @@ from engine.backend.ggml import ThreadPool, tensor_overrides
 from engine.embedded import model_path
 from engine.embedded.gguf_file import write_model
 from engine.embedded.hostile import write_hostile_files
-from engine.embedded.recipes import RECIPES
+from engine.embedded.recipes import RECIPES, Recipe
 from engine.options import Options
 
 N_EMBD = 128
@@ -143,7 +143,7 @@ def overridden(caplog: pytest.LogCaptureFixture, load: Callable[[], object]) -> 
 def test_tensors_that_match_are_overridden(
     caplog: pytest.LogCaptureFixture, plain: npt.NDArray[np.float32]
 ) -> None:
-    given = {"override_tensor": (r"blk\.1\.ffn_(up|down)=CPU",), "mmap": False}
+    given: dict[str, Any] = {"override_tensor": (r"blk\.1\.ffn_(up|down)=CPU",), "mmap": False}
     found = overridden(caplog, lambda: np.testing.assert_array_equal(logits(**given), plain))
     assert found == {"blk.1.ffn_up.weight", "blk.1.ffn_down.weight"}
     assert overridden(caplog, lambda: logits(cpu_moe=True)) == set(), "a dense model"
@@ -237,6 +237,7 @@ def test_a_priority_that_is_not_permitted_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_a_model_without_a_steerable_layer_stays_as_it_is(tmp_path: Path) -> None:
     recipe = RECIPES["embedded"]
+    assert isinstance(recipe, Recipe)
     decoder = dataclasses.replace(recipe.decoder, n_layer=1)
     write_model(dataclasses.replace(recipe, decoder=decoder), tmp_path / "one.gguf")
     path = write_vector(tmp_path / "a", {"direction.1": direction(1)})

@@ -142,6 +142,7 @@ def test_format() -> None:
     assert schema("json") == '{"type": "object"}'
     assert schema({"type": "boolean"}) == '{"type": "boolean"}'
     assert schema("json", response_format={"type": "text"}, grammar="") == '{"type": "object"}'
+    other: dict[str, Any]
     for other in ({"json_schema": {}}, {"grammar": "x"}, {"response_format": {"type": "json"}}):
         with pytest.raises(EngineError, match="format"):
             schema("json", **other)

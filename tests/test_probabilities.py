@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.backend import Model, initialize
+from engine.backend import Model
 from engine.core import Engine
 from engine.detokenizer import TextStream
-from engine.embedded import model_path
 from engine.errors import EngineError
+from engine.largest import largest
 from engine.options import Options
 from engine.params import GenerationParams
-from engine.probabilities import LOWEST, ProbabilityLog, largest, log_sum_exp
+from engine.probabilities import LOWEST, ProbabilityLog, log_sum_exp
 from engine.protocol import Delta, Finished, Submit, TokenProbs
 from handlers.probabilities import (
     DEFAULT_TOP_LOGPROBS,
@@ -148,14 +148,6 @@ def test_an_event_has_the_tokens_whose_text_it_begins(
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
     options = Options(ctx_size=512, parallel=1, threads=1, threads_batch=1)
     engine = Engine(model, options)
@@ -249,7 +241,13 @@ def test_what_the_samplers_leave(engine: Engine, params: dict[str, Any]) -> None
 
 
 def test_few_are_the_likeliest_of_many(engine: Engine) -> None:
-    params = {"n_predict": 6, "seed": 5, "post_sampling_probs": True, "min_p": 0.0, "top_k": 0}
+    params: dict[str, Any] = {
+        "n_predict": 6,
+        "seed": 5,
+        "post_sampling_probs": True,
+        "min_p": 0.0,
+        "top_k": 0,
+    }
     many = play(engine, PROMPT, n_probs=5000, cache_prompt=False, **params)
     few = play(engine, PROMPT, n_probs=3, cache_prompt=False, **params)
     assert [entry.top for entry in few.probs] == [entry.top[:3] for entry in many.probs]
@@ -259,8 +257,9 @@ def test_few_are_the_likeliest_of_many(engine: Engine) -> None:
 def test_where_every_token_is_forbidden(engine: Engine, samplers: list[str]) -> None:
     forbidden = [(id, -math.inf) for id in range(engine.model.n_vocab)]
     for target in (-1.0, 0.5):
-        params = {"samplers": samplers, "adaptive_target": target, "logit_bias": forbidden}
-        result = play(engine, PROMPT, n_predict=3, n_probs=3, post_sampling_probs=True, **params)
+        params: dict[str, Any] = {"samplers": samplers, "adaptive_target": target}
+        params |= {"logit_bias": forbidden, "post_sampling_probs": True}
+        result = play(engine, PROMPT, n_predict=3, n_probs=3, **params)
         for entry in result.probs:
             assert 0 <= entry.value <= 1
             assert all(0 < value <= 1 for _, _, value in entry.top)
@@ -269,7 +268,7 @@ def test_where_every_token_is_forbidden(engine: Engine, samplers: list[str]) -> 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stops", [[], ["e"], ["s", "er", "\n"]])
 def test_they_make_up_the_text(engine: Engine, stops: list[str], stream: bool) -> None:
-    params = {"n_predict": 30, "ignore_eos": True, "stop": stops, "stream": stream}
+    params: dict[str, Any] = {"n_predict": 30, "ignore_eos": True, "stop": stops, "stream": stream}
     for seed in range(5):
         result = play(engine, PROMPT, n_probs=1, seed=seed, **params)
         whole = b"".join(entry.piece for entry in result.probs).decode("utf-8", "replace")

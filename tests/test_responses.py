@@ -270,12 +270,12 @@ def test_what_is_stored_comes_before_what_is_new() -> None:
     async def run() -> None:
         store = ResponseStore()
         old = input_items([USER])
-        answer = {"id": "resp_1", "previous_response_id": None, "output": input_items([said("Hi")])}
-        await store.save(answer, old)
+        output = input_items([said("Hi")])
+        await store.save({"id": "resp_1", "previous_response_id": None, "output": output}, old)
         reference = {"type": "item_reference", "id": old[0]["id"]}
         body = {"input": [reference, USER], "previous_response_id": "resp_1"}
         history, new = await request_items(body, store)
-        assert history == [*old, *answer["output"]]
+        assert history == [*old, *output]
         assert new[0] == old[0]
         for wrong in (
             {"input": "a", "previous_response_id": "resp_2"},
@@ -497,7 +497,7 @@ def test_probabilities_belong_to_the_message() -> None:
 
     output = Output(Probabilities(0, post_sampling=False))
     message = ChatMessage()
-    feed = [
+    feed: list[tuple[list[ChatDelta], list[TokenProbs]]] = [
         ([Reasoning("t")], [probs("<t>"), probs("t")]),
         ([], [probs("</t"), probs(">\n"), probs("a")]),
         ([Content("ab")], [probs("b")]),

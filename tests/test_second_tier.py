@@ -36,7 +36,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     adapter = str(ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters")))
     own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1, "metrics": True}
     lora = {"lora": ((adapter, 1.0),), "lora_init_without_apply": True}
-    return Options(**{**EXACT, **own, **lora})  # type: ignore[arg-type]
+    return Options(**{**EXACT, **own, **lora})
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
 
 
 def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
-    identity = Identity(**{**vars(IDENTITY), **changes})  # type: ignore[arg-type]
+    identity = Identity(**{**vars(IDENTITY), **changes})
     return DiskCache(str(directory), limit, identity, whole=False)
 
 
@@ -190,7 +190,7 @@ def test_files_give_back_what_was_written(tmp_path: Path) -> None:
     [{"model": b"n" * 16}, {"settings": {"--a": "2"}}, {"adapters": [b"y" * 16]}],
     ids=lambda changes: ",".join(changes),
 )
-def test_files_of_others_are_passed_over(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_files_of_others_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
     write(tmp_path, text(5, key=((0, 0.5),)))
     disk = disk_cache(tmp_path, **changes)
     assert len(disk) == 0
@@ -318,7 +318,7 @@ def tier(states: FakeStates, **changes: Any) -> SecondTier:
         "max_stall": 0.01,
         **changes,
     }
-    return SecondTier(states, HostCache(None), None, **arguments)  # type: ignore[arg-type]
+    return SecondTier(states, HostCache(None), None, **arguments)
 
 
 def ids(n: int, first: int = 0) -> TokenArray:

@@ -1,6 +1,5 @@
 """Choosing from a shortlist is choosing from all tokens."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,23 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import engine.backend.sampler as sampler_module
-from engine.backend import Model, NoTokenError, Sampler, initialize
+from engine.backend import Model, NoTokenError, Sampler
 from engine.backend.candidates import Candidates
-from engine.embedded import model_path
 from engine.largest import floor, largest
-from engine.options import Options
 from engine.params import DEFAULT_SAMPLERS, GenerationParams
 from engine.sampling import ARGMAX, Shortlist, effective, is_greedy, plan, shortlist
 
 N_CTX = 256
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(model_path()), Options())
-    yield model
-    model.close()
 
 
 class Wide:
@@ -64,13 +53,15 @@ def play(
         n_short += done
         return done
 
-    sampler._apply_short = counted  # type: ignore[method-assign]
+    setattr(sampler, apply.__name__, counted)
     chosen: list[Any] = []
     try:
         for index in range(len(rows)):
             try:
                 token, ids, probs = sampler.sample_among(context, index, allowed)
-                chosen.append((token, ids.tolist(), probs.tolist()))
+                # llama.cpp's typical sampling gives no numbers where all but one token are
+                # impossible; those are equal here.
+                chosen.append((token, ids.tolist(), np.nan_to_num(probs, nan=-1).tolist()))
             except NoTokenError:
                 chosen.append(None)
     finally:
@@ -201,6 +192,7 @@ def test_which_chains_look_at_all_tokens() -> None:
     assert short_of(repeat_penalty=1.1, dry_multiplier=1.0) == Shortlist(40, n_edits=2)
     assert short_of(top_k=0, top_p=1.0) == Shortlist(0, min_p=0.05, by_order=True)
     assert short_of(top_k=0, top_p=1.0, min_keep=3) is None
+    params: dict[str, Any]
     for params in (
         {"top_k": 0},
         {"mirostat": 1},

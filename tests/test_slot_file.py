@@ -5,6 +5,7 @@ import struct
 import tempfile
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -101,6 +102,7 @@ def test_noise_is_refused(noise: bytes, with_magic: bool) -> None:
 
 def test_lying_headers_with_right_digests_are_refused(tmp_path: Path) -> None:
     origin = {"model": b"m", "settings": {}}
+    header: Any
     for header in (
         {"origin": origin, "n_tokens": -1, "n_state": 4},
         {"origin": origin, "n_tokens": 2**62, "n_state": 0},

@@ -37,7 +37,7 @@ async def running(options: Options | None = None) -> AsyncIterator[Supervisor]:
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(test(), 60))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run

@@ -98,11 +98,11 @@ def test_shared_windows_leave_room(model: Model) -> None:
     # a sliding window's 256 cells here, most would be of both.
     e = uncut(model, True, parallel=2, batch_size=64, ubatch_size=64)
     text = PREFIX * 3
-    first = e.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))  # type: ignore[arg-type]
+    first = e.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))
     e.submit(first)
     while not first.n_decoded:
         e.step()
-    second = e.prepare(Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY)))  # type: ignore[arg-type]
+    second = e.prepare(Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY)))
     e.submit(second)
     running = {1: (text, 200), 2: (f"{text}x", 200)}
     for _ in range(600):
@@ -145,7 +145,7 @@ def test_after_a_cancelled_prompt(model: Model, unified: bool) -> None:
     for n_steps in (1, 2, 5, 30):
         e = uncut(model, unified, batch_size=32, ubatch_size=16, parallel=2)
         for id, end in enumerate(["one", "two", "three"]):
-            params = GenerationParams(n_predict=50, **GREEDY)  # type: ignore[arg-type]
+            params = GenerationParams(n_predict=50, **GREEDY)
             e.submit(e.prepare(Submit(100 + id, [PREFIX + end], params)))
         for _ in range(n_steps):
             e.step()
@@ -199,7 +199,7 @@ def test_histories(model: Model, unified: bool) -> None:
                 n_predict=n_predict,
                 cache_prompt=rng.random() < 0.8,
                 id_slot=rng.choice([-1, -1, 0]),
-                **GREEDY,  # type: ignore[arg-type]
+                **GREEDY,
             )
             e.submit(e.prepare(Submit(id, [prompt], params)))
             running[id] = prompt, n_predict

@@ -20,9 +20,10 @@ def function(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
     """The function `name` with its C signature."""
     from llama_cpp._ggml import libggml
 
-    found: Callable[..., Any] = getattr(libggml, name)
-    found.restype, found.argtypes = restype, list(argtypes)  # type: ignore[attr-defined]
-    return found
+    found: Any = getattr(libggml, name)
+    found.restype, found.argtypes = restype, list(argtypes)
+    declared: Callable[..., Any] = found
+    return declared
 
 
 # ---- where tensors go --------------------------------------------------------------------

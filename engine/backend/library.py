@@ -59,9 +59,10 @@ def failure(message: str) -> BackendError:
 
 def llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
     """A function of llama.cpp that the bindings do not declare."""
-    function: Callable[..., Any] = getattr(C._lib, name)
-    function.restype, function.argtypes = restype, list(argtypes)  # type: ignore[attr-defined]
-    return function
+    function: Any = getattr(C._lib, name)
+    function.restype, function.argtypes = restype, list(argtypes)
+    declared: Callable[..., Any] = function
+    return declared
 
 
 def devices() -> list[tuple[str, str, int, int]]:

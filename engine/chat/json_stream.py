@@ -71,35 +71,35 @@ def decode_string(reader: Reader, out: Sink) -> Step[None]:
     """
     if not (yield from reader.accept('"')):
         raise JsonError
-    while True:
-        text = reader.take_while(_IN_STRING)
-        if text:
-            out(text)
-        next = yield from reader.peek()
-        if next == '"':
-            reader.take(1)
-            return
-        if next == "\\":
-            out((yield from _escape(reader)))
-        elif not next:
-            raise JsonError
+    yield from _characters(reader, out, _escape)
+    reader.take(1)
 
 
 def _copy_string(reader: Reader, out: Sink) -> Step[None]:
     out(reader.take(1))
+    yield from _characters(reader, out, _written_escape)
+    out(reader.take(1))
+
+
+def _characters(reader: Reader, out: Sink, escape: Callable[[Reader], Step[str]]) -> Step[None]:
+    """Copy what is between the quotes of a string, escapes as `escape` reads them; the reader
+    stands behind the first quote, and then at the last."""
     while True:
         text = reader.take_while(_IN_STRING)
         if text:
             out(text)
         next = yield from reader.peek()
         if next == '"':
-            out(reader.take(1))
             return
         if next == "\\":
-            pair = yield from reader.peek(2)
-            out(reader.take(len(pair)))
+            out((yield from escape(reader)))
         elif not next:
             raise JsonError
+
+
+def _written_escape(reader: Reader) -> Step[str]:
+    pair = yield from reader.peek(2)
+    return reader.take(len(pair))
 
 
 def _escape(reader: Reader) -> Step[str]:

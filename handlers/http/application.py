@@ -35,7 +35,7 @@ class _Decorator(StarletteDecorator):  # type: ignore[misc]  # connexion has no 
         return self._decorated
 
 
-class _Operation(AsyncOperation):  # type: ignore[misc]
+class _Operation(AsyncOperation):  # type: ignore[misc]  # connexion has no types
     @cached_property
     def fn(self) -> Callable[..., Any]:
         decorator = _Decorator(pythonic_params=self.pythonic_params, jsonifier=self.jsonifier)
@@ -43,7 +43,7 @@ class _Operation(AsyncOperation):  # type: ignore[misc]
         return decorated
 
 
-class _Api(AsyncApi):  # type: ignore[misc]
+class _Api(AsyncApi):  # type: ignore[misc]  # connexion has no types
     def make_operation(self, operation: AbstractOperation) -> _Operation:
         made: _Operation = _Operation.from_operation(
             operation, pythonic_params=self.pythonic_params, jsonifier=self.jsonifier

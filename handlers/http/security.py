@@ -48,7 +48,7 @@ class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no 
         return lambda request: verify(request) if _runtime(request).api_keys else {}
 
 
-class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]
+class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]  # connexion has no types
     def _get_verify_func(
         self, api_key_info_func: Callable[..., Any], loc: str, name: str, required_scopes: list[str]
     ) -> Verify:
