@@ -84,7 +84,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "sleep_idle_seconds": st.just(-1) | st.integers(1, INT32_MAX),
     "tags": WORDS,
     "rpc": st.lists(
-        st.builds("{}:{}".format, st.sampled_from(["[::1]", "a.b"]), st.integers(1, 65535)),
+        st.builds("{}:{}".format, st.sampled_from(["127.0.0.1", "a-b.c"]), st.integers(1, 65535)),
         min_size=1,
     ).map(tuple),
     "override_tensor": st.lists(
