@@ -50,6 +50,11 @@ def quote(text: str) -> str:
     return '"' + short.encode("unicode_escape").decode("ascii") + '"'
 
 
+def legible(text: str) -> str:
+    """`text` itself if it fits on a line and can be read there, else as `quote` shows it."""
+    return text if text.isprintable() and len(text) <= 300 else quote(text)
+
+
 def check_text(text: str) -> None:
     if "\0" in text:
         raise OptionError(f"{quote(text)} contains a null character")
