@@ -94,7 +94,7 @@ class Leases:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         with ExitStack() as scope["state"]["leases"]:
-            await self.app(scope, receive, send)
+            return await self.app(scope, receive, send)
 
 
 class Bodies:
