@@ -69,7 +69,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":
-        number = info.metadata.get("general.file_type", "")
         return cls(
             vocab_type=info.vocab_type,
             n_vocab=info.n_vocab,
@@ -79,7 +78,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             n_params=info.n_params,
             size=info.size,
             family=info.metadata.get("general.architecture", ""),
-            quantization=_QUANTIZATIONS.get(int(number), "") if number.isdecimal() else "",
+            quantization=quantization(info.metadata.get("general.file_type", "")),
         )
 
     @classmethod
@@ -93,7 +92,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             n_params=told.n_params,
             size=told.size,
             family=told.architecture,
-            quantization=_QUANTIZATIONS.get(told.file_type, "") if told.file_type else "",
+            quantization=quantization(str(told.file_type)),
         )
 
     def meta(self) -> dict[str, int]:
@@ -157,6 +156,11 @@ def details(known: Facts | None) -> dict[str, Any]:
         "parameter_size": short_number(known.n_params) if known else "",
         "quantization_level": known.quantization if known else "",
     }
+
+
+def quantization(file_type: str) -> str:
+    """The name of the kind of most weights, by its number; "" if that means nothing."""
+    return _QUANTIZATIONS.get(int(file_type), "") if file_type.isdecimal() else ""
 
 
 def short_number(value: int) -> str:

@@ -84,9 +84,7 @@ async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
     path = model_path(model.current, model.entry)
     parameters = _parameters(options, info)
     described = {
-        "modelfile": "\n".join(
-            [f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]
-        ),
+        "modelfile": "\n".join([f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]),
         "parameters": "\n".join(parameters),
         "template": template_source(options, info),
         "details": details(Facts.of_info(info)),

@@ -93,6 +93,7 @@ async def lifespan(
         finally:
             for task in background:
                 task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             await asyncio.gather(current.pool.stop(), current.renderer.stop())
     finally:
         current.responses.close()

@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,15 @@ from typing import Any
 import uvicorn
 from connexion import AsyncApp
 
+from engine.catalog.catalog import open_catalog
+from engine.catalog.entry import Entry
+from engine.embedded import MODEL_NAME
+from engine.lease import Lease
+from engine.model_status import ModelStatus
 from engine.options import Options
 from handlers.http.application import serve_description
 from handlers.runtime import Runtime
+from specllama.app import create_app
 
 DESCRIPTION = """
 openapi: 3.0.3
@@ -108,8 +114,37 @@ def handlers_module(**functions: Any) -> types.ModuleType:
 
 
 def small_runtime(**options: Any) -> Runtime:
-    """A runtime whose engine is never started."""
-    return Runtime.of(Options(**options))
+    """The runtime of a server of one model, whose engine is never started."""
+    given = Options(**{"model": MODEL_NAME, **options})
+    return Runtime.of(given, open_catalog(given, (), {}))
+
+
+class PaperPool:
+    """A pool of one model with a stand-in for its supervisor."""
+
+    def __init__(self, supervisor: Any) -> None:
+        self._supervisor = supervisor
+
+    async def start(self) -> None:
+        await self._supervisor.start()
+
+    async def stop(self) -> None:
+        await self._supervisor.stop()
+
+    def supervisor(self, name: str) -> Any:
+        return self._supervisor
+
+    def status(self, name: str) -> ModelStatus:
+        return ModelStatus(value="loaded", info=self._supervisor.info)
+
+    def lease_now(self, entry: Entry) -> Lease:
+        return Lease(entry, self._supervisor, lambda: None)
+
+
+def served_app(on_fatal: Callable[[str], None] | None = None, **options: Any) -> AsyncApp:
+    """The whole application for one model."""
+    given = Options(**{"model": MODEL_NAME, **options})
+    return create_app(given, open_catalog(given, (), {}), on_fatal)
 
 
 def small_app(

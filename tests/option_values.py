@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.options import OptionError, Options, Setting, values
 from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, fields
-from engine.params import DEFAULT_SAMPLERS
+from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 
 FIELDS = fields(Options)
 INFORMATION = {"help", "version", "list_devices", "cache_list"}
@@ -67,7 +67,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "n_gpu_layers": st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
-    "sampler_seq": st.text("".join(values.SAMPLER_LETTERS), min_size=1),
+    "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),
     "logit_bias": st.lists(
         st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
         min_size=1,

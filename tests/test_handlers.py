@@ -15,13 +15,15 @@ import msgspec
 import pytest
 from connexion.spec import Specification
 
+from engine.embedded import MODEL_NAME
 from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished, ModelInfo, Piece, SlotState, Timings, Tokens
 from handlers.http.application import serve_description
 from handlers.http.schema import compile_schema
 from handlers.slots import unused_slot
-from tests.http_support import serving, small_runtime
+from tests.http_support import PaperPool, serving, small_runtime
 
 DESCRIPTION = Path(__file__).parent.parent / "openapi" / "server.yaml"
 WORDS = ["One ", "zwei ", "três", "", " 四\n"]
@@ -156,6 +158,7 @@ class PaperSupervisor:
     failure = ""
 
     def __init__(self, engine: PaperEngine) -> None:
+        self.options = Options(model=MODEL_NAME)
         self.info: ModelInfo | None = INFO
         self._engine = engine
 
@@ -204,7 +207,8 @@ class Server:
 def serve(**options: Any) -> Iterator[Server]:
     engine = PaperEngine()
     supervisor: Any = PaperSupervisor(engine)
-    current = replace(small_runtime(**options), supervisor=supervisor)
+    pool: Any = PaperPool(supervisor)
+    current = replace(small_runtime(**options), pool=pool)
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:

@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 import handlers.runtime
+from engine.catalog.catalog import Catalog
+from engine.embedded import MODEL_NAME
 from engine.options import Options
 from handlers.bundle import bundle
 from handlers.description import description_path
-from specllama.app import create_app
-from tests.http_support import serving
+from tests.http_support import PaperPool, served_app, serving
 
 KEY = {"x-api-key": "key"}
 
@@ -43,9 +44,14 @@ class StandIn:
             await asyncio.sleep(0.01)
 
 
+def stand_in_pool(catalog: Catalog, **_: Any) -> PaperPool:
+    return PaperPool(StandIn(catalog.entries[catalog.default].options))
+
+
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers.runtime, "Supervisor", StandIn)
+    monkeypatch.setattr(handlers.runtime, "ModelPool", stand_in_pool)
+    monkeypatch.setenv("LLAMA_ARG_MODEL", MODEL_NAME)  # for Connexion's command line
     monkeypatch.setattr(StandIn, "state", "loading")
     monkeypatch.setattr(StandIn, "failure", "")
     monkeypatch.setattr(StandIn, "ended", [])
@@ -61,7 +67,7 @@ def launched_by_connexion(base_path: str | None = None) -> connexion.AsyncApp:
 @pytest.fixture(params=["specllama", "connexion"])
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if request.param == "specllama":
-        app = create_app(Options(api_key=("key",)))
+        app = served_app(api_key=("key",))
     else:
         monkeypatch.setenv("LLAMA_API_KEY", "key")
         app = launched_by_connexion()
@@ -116,7 +122,7 @@ def test_both_launches_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) ->
             if name != "date"
         }
 
-    ours = answers(create_app(Options(api_key=("key",))))
+    ours = answers(served_app(api_key=("key",)))
     monkeypatch.setenv("LLAMA_API_KEY", "key")
     theirs = answers(launched_by_connexion())
     for one, other in zip(ours, theirs, strict=True):
@@ -143,7 +149,7 @@ def test_health(client: httpx.Client) -> None:
 
 
 def test_the_engine_is_stopped_once() -> None:
-    for app in (create_app(Options()), launched_by_connexion()):
+    for app in (served_app(), launched_by_connexion()):
         StandIn.ended.clear()
         with serving(app) as (host, port):
             assert httpx.get(f"http://{host}:{port}/health").status_code == 503
@@ -154,7 +160,7 @@ def test_the_engine_is_stopped_once() -> None:
 def test_a_model_that_cannot_be_loaded_is_reported() -> None:
     reported: list[str] = []
     StandIn.failure = "no such file"
-    with serving(create_app(Options(), on_fatal=reported.append)) as (host, port):
+    with serving(served_app(reported.append)) as (host, port):
         StandIn.state = "failed"
         for _ in range(500):
             if reported:
@@ -164,15 +170,15 @@ def test_a_model_that_cannot_be_loaded_is_reported() -> None:
 
 
 def test_two_servers_in_one_process() -> None:
-    closed = create_app(Options(api_key=("key",)))
-    with serving(closed) as a, serving(create_app(Options(api_prefix="/x"))) as b:
+    closed = served_app(api_key=("key",))
+    with serving(closed) as a, serving(served_app(api_prefix="/x")) as b:
         assert httpx.post("http://{}:{}/tokenize".format(*a), content=b"{").status_code == 401
         assert httpx.post("http://{}:{}/x/tokenize".format(*b), content=b"{").status_code == 400
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
 def test_the_description_is_bundled_and_valid(prefix: str) -> None:
-    with serving(create_app(Options(api_prefix=prefix))) as (host, port):
+    with serving(served_app(api_prefix=prefix)) as (host, port):
         base = f"http://{host}:{port}{prefix}"
         document = httpx.get(f"{base}/openapi.json").json()
         assert yaml.safe_load(httpx.get(f"{base}/openapi.yaml").content) == document

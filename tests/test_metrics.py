@@ -49,7 +49,7 @@ def test_a_histogram_counts_as_prometheus_does(values: list[float]) -> None:
 
 def test_all_documented_names_are_there_and_nothing_global() -> None:
     before = set(REGISTRY._names_to_collectors)
-    text, kind = Metrics().render(Stats())
+    text, kind = Metrics().render("m", Stats())
     assert kind.startswith("text/plain; version=0.0.4")
     assert {f"llamacpp:{name}" for name in DOCUMENTED} <= samples(text).keys()
     assert not [name for name in samples(text) if name.endswith("_created")]
@@ -63,7 +63,7 @@ def test_averages_begin_anew_after_each_scrape() -> None:
         stats = Stats(n_prompt=n_prompt, prompt_seconds=seconds, n_decode=n_decode)
         for value in steps:
             stats.inter_token.observe(value)
-        found = samples(metrics.render(stats)[0])
+        found = samples(metrics.render("m", stats)[0])
         return [found[f"llamacpp:{name}_tokens_seconds"] for name in ("prompt", "predicted")]
 
     assert scrape(100, 2.0, [0.5, 0.5], 3) == [50, 2]
@@ -81,7 +81,7 @@ def test_gauges_and_histograms() -> None:
     metrics = Metrics()
     metrics.observe_request("create_completion", 200, 0.3)
     metrics.observe_request("create_completion", 400, 0.001)
-    found = samples(metrics.render(stats)[0])
+    found = samples(metrics.render("m", stats)[0])
     assert found["llamacpp:kv_cache_usage_ratio"] == 0.25
     assert found["llamacpp:n_busy_slots_per_decode"] == 3
     assert found["llamacpp:requests_processing"] == 2
@@ -99,5 +99,5 @@ def test_gauges_and_histograms() -> None:
 def test_two_servers_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.observe_request("tokenize", 200, 0.1)
-    assert b"tokenize" in one.render(Stats())[0]
-    assert b"tokenize" not in other.render(Stats())[0]
+    assert b"tokenize" in one.render("m", Stats())[0]
+    assert b"tokenize" not in other.render("m", Stats())[0]

@@ -364,9 +364,8 @@ def test_quantizations_are_those_of_the_file_format() -> None:
     for kind in LlamaFileType:
         name = kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
         expected = "" if kind is LlamaFileType.GUESSED else name
-        assert quantization({"general.file_type": str(kind.value)}) == expected
-    assert quantization({}) == quantization({"general.file_type": "x"}) == ""
-    assert quantization({"general.file_type": "-1"}) == ""
+        assert quantization(str(kind.value)) == expected
+    assert quantization("") == quantization("x") == quantization("-1") == quantization("None") == ""
 
 
 def test_short_numbers() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.options import OptionError, Options
+from engine.options import OptionError
 from handlers.responses_store import MAX_CHAIN, Database, ResponseStore, StoreError
-from handlers.runtime import Runtime
+from tests.http_support import small_runtime
 
 
 def message(id: str, text: str = "") -> dict[str, Any]:
@@ -240,7 +240,7 @@ def test_what_can_t_be_used_is_told(tmp_path: Path, make: Any, message: str) -> 
         Database(str(path))
     assert str(path) in str(caught.value)
     with pytest.raises(OptionError, match="--responses-db"):
-        Runtime.of(Options(responses_db=str(path)))
+        small_runtime(responses_db=str(path))
     assert before is None or path.read_bytes() == before
     with pytest.raises(StoreError):
         Database(str(tmp_path / "missing" / "responses.db"))
