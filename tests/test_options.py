@@ -29,8 +29,11 @@ from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams
 
 FIELDS = fields(Options)
 ROOT = Path(__file__).parent.parent
-INFORMATION = {"help", "version", "list_devices"}
+INFORMATION = {"help", "version", "list_devices", "cache_list"}
 FILES = {
+    "mmproj",
+    "models_dir",
+    "models_preset",
     "control_vector",
     "control_vector_scaled",
     "model",
@@ -110,6 +113,9 @@ JSON = st.recursive(
     max_leaves=5,
 )
 CPUS = st.sets(st.integers(0, values.MAX_CPUS - 1), min_size=1)
+HUB = st.from_regex("[A-Za-z0-9][A-Za-z0-9._]{0,9}[A-Za-z0-9]", fullmatch=True).filter(
+    lambda name: ".." not in name
+)
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "parallel": st.just(-1) | st.integers(1, 256),
     "repeat_penalty": SINGLE.filter(lambda x: x > 0),
@@ -137,6 +143,18 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
+    "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
+    "hf_file": st.lists(HUB, min_size=1).map("/".join),
+    "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
+    **dict.fromkeys(
+        ("model_url", "mmproj_url"), HUB.map("https://localhost:1/{}.gguf?x=1#y".format)
+    ),
+    "sleep_idle_seconds": st.just(-1) | st.integers(1, INT32_MAX),
+    "tags": WORDS,
+    "rpc": st.lists(
+        st.builds("{}:{}".format, st.sampled_from(["[::1]", "a.b"]), st.integers(1, 65535)),
+        min_size=1,
+    ).map(tuple),
     "override_tensor": st.lists(
         st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
     ).map(tuple),
@@ -174,7 +192,11 @@ GIVEN = {name: f for name, f in FIELDS.items() if name not in INFORMATION | FILE
 @st.composite
 def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, Any]:
     names = draw(st.lists(st.sampled_from(sorted(candidates)), unique=True))
-    names = [n for i, n in enumerate(names) if not set(candidates[n].opt.replaces) & set(names[:i])]
+    names = [
+        n
+        for i, n in enumerate(names)
+        if not {*candidates[n].opt.replaces, *candidates[n].opt.excludes} & {*names[:i]}
+    ]
     return {name: draw(strategy(candidates[name])) for name in names}
 
 

@@ -11,11 +11,39 @@ _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 
 
 def check(options: Options) -> None:
-    """Raises `OptionError` for options that would fail later, when a model is loaded."""
+    """Raises `OptionError` for options that can't be had together."""
+    if options.hf_file and not options.hf_repo:
+        raise OptionError("--hf-file is a file of a repository, which --hf-repo has to name")
+    if options.direct_io and options.mlock:
+        raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
+    for text in options.reverse_prompt:
+        _named("--reverse-prompt", partial(options.unescaped, text))
+    for text in options.dry_sequence_breaker:
+        _named("--dry-sequence-breaker", partial(options.unescaped, text))
+    if options.reranking and options.pooling not in ("", "rank"):
+        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
+    if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
+        raise OptionError(
+            f"--cache-type-v {options.cache_type_v} needs Flash Attention, "
+            "which --flash-attn off forbids"
+        )
+    if bool(options.ssl_cert_file) != bool(options.ssl_key_file):
+        given, missing = ("cert", "key") if options.ssl_cert_file else ("key", "cert")
+        raise OptionError(f"--ssl-{given}-file needs --ssl-{missing}-file as well")
+
+
+def check_files(options: Options) -> None:
+    """Raises `OptionError` for files that would fail later, when they are needed."""
     if options.model:
         _named("--model", lambda: files.check_gguf(options.model))
+    if options.mmproj:
+        _named("--mmproj", lambda: files.check_gguf(options.mmproj))
+    if options.models_dir:
+        _named("--models-dir", lambda: files.check_readable_directory(options.models_dir))
+    if options.models_preset:
+        _named("--models-preset", lambda: files.read_text(options.models_preset))
     for path, _ in options.lora:
-        _check_adapter(path)
+        _named("--lora", partial(files.check_gguf, path))
     if options.slot_save_path:
         _named("--slot-save-path", lambda: files.check_directory(options.slot_save_path))
     if options.cache_disk:
@@ -36,33 +64,9 @@ def check(options: Options) -> None:
     ):
         for path in paths:
             _named(name, partial(files.check_gguf, path))
-    if options.direct_io and options.mlock:
-        raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
-    for text in options.reverse_prompt:
-        _named("--reverse-prompt", partial(options.unescaped, text))
-    for text in options.dry_sequence_breaker:
-        _named("--dry-sequence-breaker", partial(options.unescaped, text))
-    _check_tls(options)
-    if options.reranking and options.pooling not in ("", "rank"):
-        raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
-    if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
-        raise OptionError(
-            f"--cache-type-v {options.cache_type_v} needs Flash Attention, "
-            "which --flash-attn off forbids"
-        )
-
-
-def _check_adapter(path: str) -> None:
-    _named("--lora", lambda: files.check_gguf(path))
-
-
-def _check_tls(options: Options) -> None:
     certificate, key = options.ssl_cert_file, options.ssl_key_file
-    if certificate and key:
+    if certificate:
         _named("--ssl-cert-file, --ssl-key-file", lambda: files.check_tls(certificate, key))
-    elif certificate or key:
-        given, missing = ("cert", "key") if certificate else ("key", "cert")
-        raise OptionError(f"--ssl-{given}-file needs --ssl-{missing}-file as well")
 
 
 def _named(name: str, action: Callable[[], object]) -> None:

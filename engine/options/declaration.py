@@ -16,6 +16,7 @@ from engine.options import values
 
 INT32_MAX = 2**31 - 1
 Switch = Literal["on", "off", "auto"]
+Scope = Literal["model", "server"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,10 @@ class Opt:
     n_values: int = 1  # how many arguments follow; `read` gets them with spaces between
     joins: str = ""  # the (repeating) field that gets the value instead, in order of appearance
     replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins
+    excludes: tuple[str, ...] = ()  # the same, but one source may not use both ways
+    supersedes: tuple[str, ...] = ()  # fields that mean nothing any more if a lower source set them
+    scope: Scope = "model"  # "server": one value for all models of a server
+    secret: bool = False  # never shown; `read` checks the text and doesn't quote it
     read: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None
 
@@ -81,7 +86,8 @@ class Field:
     def read(self, text: str) -> Any:
         """The value that `text` stands for. Raises `OptionError` without naming the option."""
         opt = self.opt
-        values.check_text(text)
+        if not opt.secret:
+            values.check_text(text)
         if opt.read is not None:
             return opt.read(text)
         if self.is_flag:
@@ -124,3 +130,5 @@ def _check(field: Field) -> None:
         raise TypeError(f"the option {field.name} of type {field.type} needs a `read`")
     if field.opt.negative and not field.is_flag:
         raise TypeError(f"the option {field.name} is no flag, but has negative forms")
+    if field.opt.secret and field.opt.read is None:
+        raise TypeError(f"the secret option {field.name} needs a `read` that doesn't quote it")

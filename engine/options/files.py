@@ -46,11 +46,20 @@ def check_gguf(path: str) -> None:
 
 def check_directory(path: str) -> None:
     """That files can be made in the directory `path`."""
+    _check_directory(path, os.R_OK | os.W_OK | os.X_OK, "reading and writing")
+
+
+def check_readable_directory(path: str) -> None:
+    """That the files in the directory `path` can be found."""
+    _check_directory(path, os.R_OK | os.X_OK, "reading")
+
+
+def _check_directory(path: str, access: int, named: str) -> None:
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise OptionError(f"{quote(path)} is not a directory")
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise OptionError(f"{quote(path)}: reading and writing is not permitted")
+        if not os.access(path, access):
+            raise OptionError(f"{quote(path)}: {named} is not permitted")
     except (OSError, ValueError) as error:
         raise OptionError(f"cannot use {quote(path)}: {_reason(error)}") from None
 

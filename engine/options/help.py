@@ -4,7 +4,7 @@ import itertools
 import textwrap
 from collections.abc import Iterator
 
-from engine.options import unavailable
+from engine.options import shortcuts, unavailable
 from engine.options.declaration import Field, fields
 from engine.options.table import Options
 
@@ -24,6 +24,8 @@ with one line and exit code 1 before a model is loaded.
 
 A request's own fields win over the sampling defaults given here.
 """
+
+_SHORTCUTS = "defaults for a model, downloaded first; other options given win"
 
 _UNAVAILABLE = """\
 ## Not available yet
@@ -69,6 +71,9 @@ def help_text(width: int = 100, bold: bool = False) -> str:
                 subsequent_indent=" " * _INDENT,
                 break_on_hyphens=False,
             )
+    lines += ["", f"{start}{shortcuts.GROUP}{end} ({_SHORTCUTS})"]
+    for name, shortcut in shortcuts.SHORTCUTS.items():
+        lines += [f"  {start}{name}{end}", " " * _INDENT + shortcut.help]
     lines += ["", "A variable in brackets gives the option too; the command line wins over it."]
     return "\n".join(lines) + "\n"
 
@@ -89,6 +94,18 @@ def reference() -> str:
         parts.append("|---|---|---|---|")
         parts += [_row(field) for field in members]
         parts.append("")
+    parts.append(f"## {shortcuts.GROUP}\n\nEach stands for {_SHORTCUTS}.\n")
+    parts += ["| Option | Model | Stands for |", "|---|---|---|"]
+    for name, shortcut in shortcuts.SHORTCUTS.items():
+        settings = fields(Options)
+        stands_for = " ".join(
+            settings[key].canonical
+            if settings[key].is_flag
+            else f"{settings[key].canonical} {text}"
+            for key, text in shortcut.settings.items()
+        )
+        parts.append(f"| `{name}` | {shortcut.help} | `{stands_for}` |")
+    parts.append("")
     parts.append(_UNAVAILABLE)
     parts += ["- " + ", ".join(f"`{name}`" for name in names) for names in unavailable.OPTIONS]
     return "\n".join(parts) + "\n"

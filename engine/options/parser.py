@@ -1,30 +1,52 @@
-"""Command line and environment to `Options`."""
+"""Command line, environment and other layers to `Options`."""
 
-import difflib
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from engine.options import unavailable
-from engine.options.checks import check
-from engine.options.declaration import Field, fields
+from engine.options.checks import check, check_files
+from engine.options.chosen import Chosen
+from engine.options.declaration import Field
+from engine.options.layers import Layer, read_layer
+from engine.options.names import (
+    BY_NAME,
+    BY_NEGATIVE,
+    BY_NEGATIVE_VARIABLE,
+    BY_VARIABLE,
+    FIELDS,
+    suggestion,
+)
+from engine.options.shortcuts import SHORTCUTS
+from engine.options.shortcuts import read as read_shortcuts
 from engine.options.table import Options
 from engine.options.values import OptionError, quote
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
-    """The options given on a command line (without the program's name) and by variables.
+def layered(
+    environ: Mapping[str, str], layers: Sequence[Layer], argv: Sequence[str], *, files: bool = True
+) -> Options:
+    """The options given by variables, by layers, and on a command line (without the program's
+    name). Each wins over those before it, and replaces what they say of an option.
 
-    The command line wins. Files that options name are checked, unless the options ask only
-    for information (`--help`, `--version`, `--list-devices`). Raises `OptionError`.
+    Files that options name are checked if `files`, unless the options ask only for information
+    (`--help`, `--version`, `--list-devices`, `--cache-list`). Raises `OptionError`.
     """
-    chosen = _Values()
+    chosen = Chosen()
     _read_environment(chosen, environ)
-    chosen.begin_source()
+    for layer in layers:
+        read_layer(chosen, layer)
     _read_command_line(chosen, argv)
     options = Options(**chosen.values)
-    if not (options.help or options.version or options.list_devices):
+    if not (options.help or options.version or options.list_devices or options.cache_list):
         check(options)
+        if files:
+            check_files(options)
     return options
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """`layered` without layers."""
+    return layered(environ, (), argv)
 
 
 def from_environ(environ: Mapping[str, str]) -> Options:
@@ -34,76 +56,62 @@ def from_environ(environ: Mapping[str, str]) -> Options:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """LLAMA_ARG_ variables that mean nothing here, each as a warning for the user."""
-    known = {v for f in _FIELDS.values() for v in (f.opt.env, f.negative_env) if v}
-    known |= unavailable.VARIABLES
+    known = BY_VARIABLE.keys() | BY_NEGATIVE_VARIABLE.keys() | unavailable.VARIABLES
     return [
-        f"the variable {name} is unknown and has no effect{_suggestion(name, known)}"
+        f"the variable {name} is unknown and has no effect{suggestion(name, known)}"
         for name in sorted(environ)
         if name.startswith("LLAMA_ARG_") and name not in known
     ]
 
 
-_FIELDS = fields(Options)
-_BY_NAME = {name: field for field in _FIELDS.values() for name in field.names}
-_BY_NEGATIVE = {name: field for field in _FIELDS.values() for name in field.negative_names}
-_NAMES = _BY_NAME.keys() | _BY_NEGATIVE.keys()
+_NAMES = BY_NAME.keys() | BY_NEGATIVE.keys() | SHORTCUTS.keys()
 
 
-class _Values:
-    """The values given so far, by field name."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self._of_source: set[str] = set()
-
-    def begin_source(self) -> None:
-        """What follows replaces what was given before, rather than adding to it."""
-        self._of_source.clear()
-
-    def set(self, field: Field, value: Any) -> None:
-        if field.opt.joins:
-            field = _FIELDS[field.opt.joins]
-        if field.opt.repeats and field.name in self._of_source and value:
-            value = self.values[field.name] + value
-        self.values[field.name] = value
-        self._of_source.add(field.name)
-        for other in field.opt.replaces:
-            self.values.pop(other, None)
-
-    def read(self, field: Field, source: str, text: str) -> None:
-        try:
-            self.set(field, field.read(text))
-        except OptionError as error:
-            raise OptionError(f"{source}: {error}") from None
-
-
-def _read_environment(chosen: _Values, environ: Mapping[str, str]) -> None:
+def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
     for variable in sorted(unavailable.VARIABLES & environ.keys()):
         if environ[variable]:
             raise OptionError(f"the option of the variable {variable} is not available yet")
-    for field in _FIELDS.values():
+    for field in FIELDS.values():
         if field.negative_env and field.negative_env in environ:
             chosen.set(field, False)
         elif field.opt.env and environ.get(field.opt.env):  # an empty variable says nothing
             chosen.read(field, field.opt.env, environ[field.opt.env])
 
 
-def _read_command_line(chosen: _Values, argv: Sequence[str]) -> None:
+def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
+    given = list(_arguments(argv))
+    chosen.begin_source()
+    names = [argument.name for argument in given if argument.name in SHORTCUTS]
+    read_shortcuts(chosen, names, "the command line", whole_server=True)
+    chosen.begin_source()
+    for name, text in given:
+        if name in BY_NAME and text is not None:
+            chosen.read(BY_NAME[name], name, text)
+        elif name not in SHORTCUTS:
+            chosen.set(BY_NEGATIVE.get(name) or BY_NAME[name], name not in BY_NEGATIVE)
+
+
+class _Argument(NamedTuple):
+    name: str
+    text: str | None  # of its value, if it takes one
+
+
+def _arguments(argv: Sequence[str]) -> Iterator[_Argument]:
+    """The options of a command line, each with its value."""
     arguments = list(reversed(argv))
     while arguments:
         argument = arguments.pop()
         name, equals, text = _split(argument)
-        if name in _BY_NEGATIVE or (name in _BY_NAME and _BY_NAME[name].is_flag):
-            if equals:
-                raise OptionError(f"{name} takes no value")
-            field = _BY_NEGATIVE.get(name) or _BY_NAME[name]
-            chosen.set(field, name not in _BY_NEGATIVE)
-        elif name in _BY_NAME:
-            field = _BY_NAME[name]
+        field = BY_NAME.get(name)
+        if field is not None and not field.is_flag:
             if not equals:
                 given = [_next_value(field, name, arguments) for _ in range(field.opt.n_values)]
                 text = " ".join(given)
-            chosen.read(field, name, text)
+            yield _Argument(name, text)
+        elif name in _NAMES:
+            if equals:
+                raise OptionError(f"{name} takes no value")
+            yield _Argument(name, None)
         else:
             raise OptionError(_refusal(argument, name))
 
@@ -136,13 +144,4 @@ def _refusal(argument: str, name: str) -> str:
     if not argument.startswith("-"):
         hint = " (a model file is named with -m FILE)" if argument.endswith(".gguf") else ""
         return f"unexpected argument {quote(argument)}{hint}"
-    return f"unknown option {quote(name)}{_suggestion(name, _NAMES, unavailable.NAMES)}"
-
-
-def _suggestion(name: str, *candidates: Set[str]) -> str:
-    """Names like `name`, from the first set that has one."""
-    for names in candidates:
-        near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.7)
-        if near:
-            return f" (did you mean {near[0]}?)"
-    return ""
+    return f"unknown option {quote(name)}{suggestion(name, _NAMES, unavailable.NAMES)}"

@@ -4,30 +4,20 @@ They are refused rather than taken for typing errors. An option leaves this tabl
 gets its field in `engine.options.table`.
 """
 
-# One option a line: all its forms, then its variable. HF_TOKEN and LLAMA_OFFLINE are left
-# out: other programs use them too, and the server meets both of them (it downloads nothing).
+# One option a line: all its forms, then its variable.
 _TABLE = """
 --license
--cl --cache-list
 --completion-bash
 --verbose-prompt
 -fitt --fit-target LLAMA_ARG_FIT_TARGET
 -fitc --fit-ctx LLAMA_ARG_FIT_CTX
--mu --model-url LLAMA_ARG_MODEL_URL
 -dr --docker-repo LLAMA_ARG_DOCKER_REPO
--hf -hfr --hf-repo LLAMA_ARG_HF_REPO
 -hfd -hfrd --hf-repo-draft LLAMA_ARG_HFD_REPO
--hff --hf-file LLAMA_ARG_HF_FILE
 -hfv -hfrv --hf-repo-v LLAMA_ARG_HF_REPO_V
 -hffv --hf-file-v LLAMA_ARG_HF_FILE_V
--hft --hf-token
---offline
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
 -bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
--mm --mmproj LLAMA_ARG_MMPROJ
--mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
---mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO
 --mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD
 --image-min-tokens LLAMA_ARG_IMAGE_MIN_TOKENS
 --image-max-tokens LLAMA_ARG_IMAGE_MAX_TOKENS
@@ -40,11 +30,6 @@ _TABLE = """
 --webui --no-webui LLAMA_ARG_WEBUI
 --threads-http LLAMA_ARG_THREADS_HTTP
 --media-path
---models-dir LLAMA_ARG_MODELS_DIR
---models-preset LLAMA_ARG_MODELS_PRESET
---models-max LLAMA_ARG_MODELS_MAX
---models-autoload --no-models-autoload LLAMA_ARG_MODELS_AUTOLOAD
---sleep-idle-seconds
 -td --threads-draft
 -tbd --threads-batch-draft
 --draft --draft-n --draft-max LLAMA_ARG_DRAFT_MAX
@@ -57,17 +42,6 @@ _TABLE = """
 --spec-replace
 -mv --model-vocoder
 --tts-use-guide-tokens
---embd-gemma-default
---fim-qwen-1.5b-default
---fim-qwen-3b-default
---fim-qwen-7b-default
---fim-qwen-7b-spec
---fim-qwen-14b-spec
---fim-qwen-30b-default
---gpt-oss-20b-default
---gpt-oss-120b-default
---vision-gemma-4b-default
---vision-gemma-12b-default
 """
 
 
@@ -84,4 +58,12 @@ OPTIONS: list[list[str]] = [
 NAMES: frozenset[str] = frozenset(name for names in OPTIONS for name in names)
 VARIABLES: frozenset[str] = frozenset(
     variable for line in _TABLE.split("\n") for variable in _variables(line.split())
+)
+# Options of the server as a whole, with their variables: refused on the command line, but
+# without effect among those of a model, as llama-server's own are that exist here.
+OF_SERVER: frozenset[str] = frozenset(
+    word
+    for line in _TABLE.split("\n")
+    if line.startswith(("--threads-http", "--path", "--webui", "--license", "--completion-bash"))
+    for word in (*line.split(), *_variables(line.split()))
 )

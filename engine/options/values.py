@@ -7,6 +7,7 @@ expected; the parser puts the option's name before it.
 import csv
 import math
 import re
+import urllib.parse
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -28,6 +29,12 @@ _BIAS = re.compile(r"([0-9]{1,10})([+-])(.+)")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _MASK = re.compile(r"(0x)?[0-9a-fA-F]{1,128}")
+_HF_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
+_HF_REPO = re.compile(rf"{_HF_NAME}/{_HF_NAME}(:[A-Za-z0-9][A-Za-z0-9._-]{{0,63}})?")
+_TOKEN = re.compile(r"[!-~]{0,1024}")
+_RPC_SERVER = re.compile(
+    r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(?P<port>[0-9]{1,5})"
+)
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 MAX_DEVICES = 16  # llama_max_devices()
@@ -371,6 +378,63 @@ def _unescape(match: re.Match[str]) -> str:
     if code[0] == "x" and len(code) > 1:
         return chr(int(code[1:], 16))
     return _ESCAPES.get(code, "\\" + code)
+
+
+# ---- where models come from --------------------------------------------------------------
+
+
+def hf_repo(text: str) -> str:
+    """USER/REPO or USER/REPO:QUANT, with the characters that the Hugging Face Hub permits."""
+    if text and (not _HF_REPO.fullmatch(text) or ".." in text or "--" in text):
+        raise OptionError(f"{quote(text)} does not look like USER/REPO or USER/REPO:QUANT")
+    return text
+
+
+def hf_file(text: str) -> str:
+    """The path of a file in a repository."""
+    parts = text.split("/")
+    if text and (not text.isprintable() or "\\" in text or {"", ".", ".."} & set(parts)):
+        raise OptionError(f"{quote(text)} is not the path of a file in a repository")
+    return text
+
+
+def token(text: str) -> str:
+    """A secret that goes into an HTTP header. Messages don't quote it."""
+    if not _TOKEN.fullmatch(text.strip()):
+        raise OptionError("the token has characters that no token has (or more than 1024)")
+    return text.strip()
+
+
+def url(text: str) -> str:
+    """An http or https address."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if text and not (valid and text.isprintable() and " " not in text):
+        raise OptionError(f"{quote(text)} is not an address such as https://example.org/a.gguf")
+    return text
+
+
+def idle_seconds(text: str) -> int:
+    """-1 (never), or a number of seconds."""
+    value = integer(text, -1, 2**31 - 1)
+    if value == 0:
+        raise OptionError(
+            f"{quote(text)} seconds would never let the model work (1 or more, or -1)"
+        )
+    return value
+
+
+def rpc_servers(text: str) -> tuple[str, ...]:
+    """HOST:PORT elements; an IPv6 address stands in brackets."""
+    servers = comma_separated(text)
+    for server in servers:
+        match = _RPC_SERVER.fullmatch(server)
+        if not match or not 0 < int(match["port"]) < 65536:
+            raise OptionError(f"{quote(server)} does not look like HOST:PORT")
+    return servers
 
 
 # ---- others ------------------------------------------------------------------------------

@@ -193,10 +193,24 @@ class ComputeOptions(ModelOptions, kw_only=True, frozen=True):
             show=values.show_comma_separated,
         ),
     ] = ()
+    rpc: Annotated[
+        tuple[str, ...],
+        _compute(
+            names="--rpc",
+            env="LLAMA_ARG_RPC",
+            metavar="HOST:PORT,...",
+            help="Machines that lend their devices: addresses of llama.cpp's rpc-server. Needs a "
+            "build of llama.cpp with the RPC backend.",
+            default="none",
+            repeats=True,
+            read=values.rpc_servers,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
     n_gpu_layers: Annotated[
         int | Literal["auto", "all"],
         _compute(
-            names="-ngl --gpu-layers --n-gpu-layers",
+            names="-ngl --gpu-layers --n-gpu-layer --n-gpu-layers",
             env="LLAMA_ARG_N_GPU_LAYERS",
             metavar="N",
             help="Most layers to keep in the memory of GPUs: a number, auto or all.",

@@ -29,6 +29,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="FILE",
             help="GGUF file to load.",
             default="the small model that ships with the package",
+            excludes=("hf_repo", "model_url"),
+            supersedes=("hf_file",),
         ),
     ] = ""
     alias: Annotated[
@@ -185,7 +187,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
     ctx_size: Annotated[
         int,
         _context(
-            names="-c --ctx-size",
+            names="-c -ctx --ctx-size",
             env="LLAMA_ARG_CTX_SIZE",
             metavar="TOKENS",
             min=0,

@@ -7,15 +7,16 @@ import msgspec
 
 from engine.options import values
 from engine.options.declaration import INT32_MAX, Opt, Switch
-from engine.options.tables.embedding import EmbeddingOptions
+from engine.options.tables.catalog import CatalogOptions
 
-_server = partial(Opt, group="Server")
+_server = partial(Opt, group="Server", scope="server")
+_operation = partial(Opt, group="Server")  # what may be asked of a model
 _chat = partial(Opt, group="Chat templates")
-_log = partial(Opt, group="Logging")
-_general = partial(Opt, group="General")
+_log = partial(Opt, group="Logging", scope="server")
+_general = partial(Opt, group="General", scope="server")
 
 
-class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
+class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
     """How to serve: HTTP, chat templates, logging."""
 
     # ---- server -------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
     ] = 10
     slots: Annotated[
         bool,
-        _server(
+        _operation(
             names="--slots",
             negative="--no-slots",
             env="LLAMA_ARG_ENDPOINT_SLOTS",
@@ -138,7 +139,7 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
     ] = True
     props: Annotated[
         bool,
-        _server(
+        _operation(
             names="--props",
             env="LLAMA_ARG_ENDPOINT_PROPS",
             help="Allow POST /props.",
@@ -146,7 +147,7 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
     ] = False
     metrics: Annotated[
         bool,
-        _server(
+        _operation(
             names="--metrics",
             env="LLAMA_ARG_ENDPOINT_METRICS",
             help="Offer GET /metrics, for Prometheus.",
@@ -154,7 +155,7 @@ class ServingOptions(EmbeddingOptions, kw_only=True, frozen=True):
     ] = False
     slot_save_path: Annotated[
         str,
-        _server(
+        _operation(
             names="--slot-save-path",
             metavar="DIR",
             help="Directory of the files that POST /slots/{id_slot} saves and restores.",

@@ -1,0 +1,130 @@
+"""Options that stand in a file, or come from anywhere else but the command line and the
+environment: one layer among those that make up a model's options."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from engine.options import shortcuts, unavailable, values
+from engine.options.chosen import Chosen
+from engine.options.declaration import Field
+from engine.options.names import (
+    BY_NAME,
+    BY_NEGATIVE,
+    BY_NEGATIVE_VARIABLE,
+    BY_VARIABLE,
+    suggestion,
+)
+from engine.options.values import OptionError, quote
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """An option as written: its key (any name of it, without the leading dashes, or its
+    variable), the text of its value, and the line (from 1; 0 if it has none)."""
+
+    key: str
+    value: str
+    line: int = 0
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """Settings of one source; an option given again replaces the value given before, or adds
+    to it where it does so on the command line."""
+
+    source: str  # for messages: a file's path, for example
+    settings: Sequence[Setting] = ()
+
+    def place(self, setting: Setting) -> str:
+        """Where the setting stands, for messages."""
+        return f"{self.source}:{setting.line}" if setting.line else self.source
+
+
+def read_layer(chosen: Chosen, layer: Layer) -> None:
+    """Adds what a layer says. Raises `OptionError` that names its source and the line.
+
+    Settings of the server as a whole are left out: `without_effect` tells of them.
+    """
+    chosen.begin_source()
+    read_shortcuts(chosen, layer)
+    chosen.begin_source()
+    for setting in layer.settings:
+        place = f"{layer.place(setting)}: {quote_key(setting.key)}"
+        if _concerns_server(setting.key) or setting.key in _SHORTCUTS:
+            continue
+        field, negated = _find(setting.key, place)
+        chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
+
+
+def read_shortcuts(chosen: Chosen, layer: Layer) -> None:
+    """Adds what the layer's shortcut stands for, if it has one."""
+    on = []
+    for setting in layer.settings:
+        if setting.key in _SHORTCUTS:
+            place = f"{layer.place(setting)}: {setting.key}"
+            if _flag(setting.value, place):
+                on.append(setting.key)
+    if on:
+        shortcuts.read(chosen, on, layer.source, whole_server=False)
+
+
+def without_effect(layer: Layer) -> list[str]:
+    """What stands in a layer in vain, each as a warning for the user."""
+    return [
+        f"{layer.place(setting)}: {setting.key} has no effect here: it concerns the whole server"
+        for setting in layer.settings
+        if _concerns_server(setting.key)
+    ]
+
+
+def quote_key(key: str) -> str:
+    return key if key.isprintable() and len(key) <= 80 else quote(key)
+
+
+def _keys(names: dict[str, Field]) -> dict[str, Field]:
+    return {name.lstrip("-"): field for name, field in names.items()}
+
+
+_BY_KEY = _keys(BY_NAME) | BY_VARIABLE
+_BY_NEGATIVE_KEY = _keys(BY_NEGATIVE) | BY_NEGATIVE_VARIABLE
+_UNAVAILABLE = {name.lstrip("-") for name in unavailable.NAMES} | unavailable.VARIABLES
+_UNAVAILABLE_OF_SERVER = {name.lstrip("-") for name in unavailable.OF_SERVER}
+_SHORTCUTS = {name.lstrip("-") for name in shortcuts.SHORTCUTS}
+
+
+def _normal(key: str) -> str:
+    """As on the command line, ctx_size means ctx-size."""
+    return key if key in BY_VARIABLE or key in BY_NEGATIVE_VARIABLE else key.replace("_", "-")
+
+
+def _concerns_server(key: str) -> bool:
+    name = _normal(key)
+    field = _BY_KEY.get(name) or _BY_NEGATIVE_KEY.get(name)
+    if field is None:
+        return key in _UNAVAILABLE_OF_SERVER or name in _UNAVAILABLE_OF_SERVER
+    return field.opt.scope == "server"
+
+
+def _find(key: str, place: str) -> tuple[Field, bool]:
+    """The option, and whether the key is one of those that switch it off."""
+    name = _normal(key)
+    if name in _BY_KEY:
+        return _BY_KEY[name], False
+    if name in _BY_NEGATIVE_KEY:
+        return _BY_NEGATIVE_KEY[name], True
+    if key in _UNAVAILABLE or name in _UNAVAILABLE:
+        raise OptionError(f"{place}: this option is not available yet")
+    if name.startswith("-"):
+        raise OptionError(f"{place}: keys are options without the dashes before them")
+    known = _BY_KEY.keys() | _BY_NEGATIVE_KEY.keys() | _SHORTCUTS
+    raise OptionError(f"{place}: unknown key{suggestion(name, known, _UNAVAILABLE)}")
+
+
+def _flag(text: str, place: str) -> bool:
+    try:
+        return values.flag(text)
+    except OptionError as error:
+        raise OptionError(f"{place}: {error}") from None
+
+
+def _negation(text: str, place: str) -> str:
+    return "off" if _flag(text, place) else "on"
