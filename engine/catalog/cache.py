@@ -19,7 +19,7 @@ import msgspec
 
 from engine.catalog.directory import first_missing
 from engine.gguf_names import best_projector, is_gguf, is_model, part, quantization
-from engine.options import OptionError
+from engine.options import OptionError, values
 from engine.options.files import open_regular
 from engine.options.values import quote
 
@@ -31,7 +31,6 @@ DEFAULT_QUANTS: Final = ("Q4_K_M", "Q8_0")
 """What a repository's name alone means, in this order; else its first model."""
 
 _PREFIX: Final = "models--"
-_REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
@@ -55,7 +54,7 @@ def cached_models(cache: Path) -> list[CachedModel]:
     models = []
     for folder in _folders(cache):
         repository = folder.name.removeprefix(_PREFIX).replace("--", "/")
-        if _REPOSITORY.fullmatch(repository):
+        if _can_be_named(repository):
             try:
                 models += _models(repository, folder)
             except OSError as e:
@@ -90,6 +89,14 @@ def _folders(cache: Path) -> list[Path]:
         return []
 
 
+def _can_be_named(name: str) -> bool:
+    """Whether --hf-repo would take the name."""
+    try:
+        return bool(values.hf_repo(name))
+    except OptionError:
+        return False
+
+
 def _models(repository: str, folder: Path) -> list[CachedModel]:
     """Raises OSError."""
     commit = _commit(folder / "refs")
@@ -114,7 +121,8 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
             projector=best_projector(name, projectors) or "",
             size=sum(files[part_name].stat().st_size for part_name in parts),
         )
-        models.setdefault(model.name, model)
+        if _can_be_named(model.name):
+            models.setdefault(model.name, model)
     return list(models.values())
 
 
