@@ -37,4 +37,4 @@ def url_cache(environ: Mapping[str, str]) -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "specllama" / "models"
+    return base / "specllama" / "downloads"
