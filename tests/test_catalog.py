@@ -417,6 +417,12 @@ def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
     assert (shipped.source, shipped.options.hf_repo) == ("preset", "u/r")
 
 
+def test_a_section_can_name_a_model_by_a_shortcut(hub: Path) -> None:
+    entry = with_presets(hub, "[x]\nfim-qwen-1.5b-default = true\n").entries["x"]
+    assert entry.source == "preset"
+    assert entry.options.hf_repo
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -427,6 +433,7 @@ def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
         ("[x]\nmodel = {0}\nalias = y\n[y]\nmodel = {0}\n", '[x]: the alias "y" is the name'),
         (f"[x]\nmodel = {{0}}\nalias = {MODEL_NAME}\n", "the name of the model"),
         ("[*]\nlora = /missing.gguf\n", "models.ini:1: [*]"),
+        ("[*]\nhf-repo = u/r\n", "models.ini:1: [*]"),
     ],
 )
 def test_sections_that_cannot_be_used(hub: Path, text: str, message: str) -> None:
