@@ -25,10 +25,11 @@ from gguf.constants import (
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, GGUF_VERSION)
-MAX_NAME: Final = 65_535  # bytes of a key or of a tensor's name, as the format has it
+MAX_KEY: Final = 65_535  # bytes of a key, as the format has it
+MAX_TENSOR_NAME: Final = 63  # bytes, as llama.cpp has it
 MAX_DIMENSIONS: Final = 4
 MAX_STRING: Final = 4 << 20  # bytes of one string; chat templates are the longest
-MAX_STRINGS: Final = 64 << 20  # bytes of all strings that are kept
+MAX_STRINGS: Final = 64 << 20  # bytes of all keys and strings that are kept
 MAX_TENSOR: Final = 1 << 62  # elements and bytes
 MIN_KEY: Final = 8 + 4 + 1  # bytes: an empty name, the type, the shortest value
 MIN_TENSOR: Final = 8 + 4 + 4 + 8  # bytes: an empty name, no dimensions, the type, the offset
@@ -109,7 +110,7 @@ class _Reader:
     def _values(self, count: int) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for _ in range(count):
-            key = self._name("a key")
+            key = self._name("a key", MAX_KEY)
             if key in values:
                 raise HeaderError(f"the key {_quote(key)} comes twice")
             values[key] = self._value(key)
@@ -136,11 +137,8 @@ class _Reader:
         return value
 
     def _string(self, key: str) -> str:
-        length = self._number(_UINT64)
-        self._kept += length
-        if length > MAX_STRING or self._kept > MAX_STRINGS:
-            raise HeaderError(f"the text of {_quote(key)} is too long")
-        return self._take(length).decode("utf-8", "replace")
+        data = self._kept_bytes(f"the text of {_quote(key)}", MAX_STRING)
+        return data.decode("utf-8", "replace")
 
     def _array(self, key: str) -> Array:
         kind, length = self._kind(key), self._number(_UINT64)
@@ -157,7 +155,10 @@ class _Reader:
             raise HeaderError("an array is longer than the file")
         found = set()
         for _ in range(count):
-            text = self._take(self._number(_UINT64), most=MAX_STRING)
+            length = self._number(_UINT64)
+            if length > MAX_STRING:
+                raise HeaderError("a text in an array is too long")
+            text = self._take(length)
             if text in texts:
                 found.add(text)
         return frozenset(found)
@@ -167,7 +168,7 @@ class _Reader:
         names = set()
         n_params = n_bytes = end = 0
         for _ in range(count):
-            name = self._name("a tensor's name")
+            name = self._name("a tensor's name", MAX_TENSOR_NAME)
             if name in names:
                 raise HeaderError(f"the tensor {_quote(name)} comes twice")
             names.add(name)
@@ -198,20 +199,24 @@ class _Reader:
             raise HeaderError(f"the tensor {_quote(name)} has an impossible shape")
         return elements, size
 
-    def _name(self, what: str) -> str:
-        data = self._take(self._number(_UINT64), most=MAX_NAME)
+    def _name(self, what: str, most: int) -> str:
         try:
-            return data.decode()
+            return self._kept_bytes(what, most).decode()
         except UnicodeDecodeError:
             raise HeaderError(f"{what} is not valid UTF-8") from None
+
+    def _kept_bytes(self, what: str, most: int) -> bytes:
+        length = self._number(_UINT64)
+        self._kept += length
+        if length > most or self._kept > MAX_STRINGS:
+            raise HeaderError(f"{what} is too long")
+        return self._take(length)
 
     def _number(self, form: struct.Struct) -> int:
         number: int = form.unpack(self._take(form.size))[0]
         return number
 
-    def _take(self, n_bytes: int, most: int | None = None) -> bytes:
-        if most is not None and self._left >= n_bytes > most:
-            raise HeaderError(f"a text of {n_bytes} bytes is too long")
+    def _take(self, n_bytes: int) -> bytes:
         if n_bytes > self._left:
             raise HeaderError("it ends in the middle of its header")
         data = self._file.read(n_bytes)
