@@ -7,7 +7,7 @@ The conventions are those of llama.cpp's tools and of the model repositories on 
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 SUFFIX = ".gguf"
 
@@ -20,7 +20,8 @@ _DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")
 _MEASUREMENTS = "imatrix"
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """One file of a model in `count` files, counted from 1; `prefix` is what their names share."""
 
     prefix: str

@@ -15,7 +15,7 @@ from engine.options import (
     Options,
     help_text,
     parse,
-    unknown_variables,
+    remarks,
 )
 from specllama import __version__
 
@@ -25,7 +25,8 @@ log = logging.getLogger("specllama")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
     try:
-        options = parse(sys.argv[1:] if argv is None else argv, os.environ)
+        argv = sys.argv[1:] if argv is None else argv
+        options = parse(argv, os.environ)
         if options.help:
             _print_help()
         elif options.version:
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif options.list_devices:
             _print_devices()
         else:
-            return _run(options)
+            return _run(options, remarks(options, argv, os.environ))
     except OptionError as error:
         return _fail(f"{error}; see specllama --help")
     except KeyboardInterrupt:
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(options: Options) -> int:
+def _run(options: Options, in_vain: Sequence[str]) -> int:
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
@@ -52,8 +53,8 @@ def _run(options: Options) -> int:
     from specllama.serve import ServeError, serve
 
     logs.configure(options)
-    for warning in unknown_variables(os.environ):
-        log.warning("%s", warning)
+    for remark in in_vain:
+        log.warning("%s", remark)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
             scheme = "https" if options.ssl_cert_file else "http"

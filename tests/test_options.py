@@ -1,7 +1,6 @@
 """The command line, the environment, and what is derived from the declarations."""
 
 import math
-import string
 import subprocess
 import sys
 from pathlib import Path
@@ -21,34 +20,14 @@ from engine.options import (
     reference,
     unavailable,
     unknown_variables,
-    values,
 )
-from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, fields
-from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, GenerationParams
+from engine.options.shortcuts import SHORTCUTS
+from engine.params import RANDOM_SEED, GenerationParams
+from tests.option_values import GIVEN, chosen, impossible, texts
 
 FIELDS = fields(Options)
 ROOT = Path(__file__).parent.parent
-INFORMATION = {"help", "version", "list_devices", "cache_list"}
-FILES = {
-    "mmproj",
-    "models_dir",
-    "models_preset",
-    "control_vector",
-    "control_vector_scaled",
-    "model",
-    "api_key_file",
-    "ssl_key_file",
-    "ssl_cert_file",
-    "chat_template_file",
-    "log_file",
-    "grammar_file",
-    "json_schema_file",
-    "lora",
-    "lora_scaled",
-    "slot_save_path",
-    "cache_disk",
-}
 
 
 def error(*argv: str, **environ: str) -> str:
@@ -69,7 +48,7 @@ def test_nothing_given_gives_the_declared_defaults() -> None:
 
 def test_names_and_variables_are_unique() -> None:
     names = [n for f in FIELDS.values() for n in (*f.names, *f.negative_names)]
-    names += unavailable.NAMES
+    names += [*unavailable.NAMES, *SHORTCUTS]
     assert len(names) == len(set(names))
     variables = [v for f in FIELDS.values() for v in (f.opt.env, f.negative_env) if v]
     variables += unavailable.VARIABLES
@@ -85,6 +64,8 @@ def test_declaration_is_consistent(field: Field) -> None:
     assert set(field.opt.replaces) <= FIELDS.keys()
     for other in field.opt.replaces:
         assert field.name in FIELDS[other].opt.replaces
+    for other in field.opt.excludes:
+        assert field.name in FIELDS[other].opt.excludes
 
 
 def test_generation_defaults_are_those_of_the_api() -> None:
@@ -100,124 +81,6 @@ def test_options_travel_to_the_engine_process() -> None:
 
 
 # ---- any options, written as a command line or as variables ------------------------------
-
-SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
-WORD = st.text(string.ascii_letters + string.digits + "._-+/'\"", min_size=1).filter(
-    lambda word: not word.startswith('"')
-)
-WORDS = st.lists(WORD | st.just("a,b"), min_size=1, max_size=4).map(tuple)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | SINGLE | TEXT,
-    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
-    max_leaves=5,
-)
-CPUS = st.sets(st.integers(0, values.MAX_CPUS - 1), min_size=1)
-HUB = st.from_regex("[A-Za-z0-9][A-Za-z0-9._]{0,9}[A-Za-z0-9]", fullmatch=True).filter(
-    lambda name: ".." not in name
-)
-SPECIAL: dict[str, st.SearchStrategy[Any]] = {
-    "parallel": st.just(-1) | st.integers(1, 256),
-    "repeat_penalty": SINGLE.filter(lambda x: x > 0),
-    "override_kv": st.lists(
-        st.builds("{}=int:{}".format, WORD.filter(lambda w: len(w) < 99), st.integers(-9, 9))
-        | st.builds("k=float:{}".format, SINGLE)
-        | st.sampled_from(["k=bool:true", "k=bool:false", "k=str:x,y", "k=str:"]),
-        min_size=1,
-    ).map(tuple),
-    "device": WORDS.filter(lambda names: "none" not in names),
-    "api_key": WORDS,
-    "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
-    "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
-        lambda parts: "".join(f"/{part}" for part in parts)
-    ),
-    "n_gpu_layers": st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
-    "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
-    "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
-    "sampler_seq": st.text("".join(values.SAMPLER_LETTERS), min_size=1),
-    "logit_bias": st.lists(
-        st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
-        min_size=1,
-    ).map(tuple),
-    "dry_sequence_breaker": st.lists(TEXT.filter(lambda text: text != "none")).map(tuple),
-    "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
-    "chat_template_kwargs": st.dictionaries(TEXT, JSON),
-    "json_schema": st.dictionaries(TEXT, JSON),
-    "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
-    "hf_file": st.lists(HUB, min_size=1).map("/".join),
-    "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
-    **dict.fromkeys(
-        ("model_url", "mmproj_url"), HUB.map("https://localhost:1/{}.gguf?x=1#y".format)
-    ),
-    "sleep_idle_seconds": st.just(-1) | st.integers(1, INT32_MAX),
-    "tags": WORDS,
-    "rpc": st.lists(
-        st.builds("{}:{}".format, st.sampled_from(["[::1]", "a.b"]), st.integers(1, 65535)),
-        min_size=1,
-    ).map(tuple),
-    "override_tensor": st.lists(
-        st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
-    ).map(tuple),
-    "control_vector_layer_range": st.lists(st.integers(1, INT32_MAX), min_size=2, max_size=2).map(
-        lambda layers: tuple(sorted(layers))
-    ),
-    **dict.fromkeys(("cpu_mask", "cpu_mask_batch"), CPUS.map(lambda cpus: tuple(sorted(cpus)))),
-    **dict.fromkeys(
-        ("cpu_range", "cpu_range_batch"),
-        CPUS.map(lambda cpus: tuple(range(min(cpus), max(cpus) + 1))),
-    ),
-}
-
-
-def strategy(field: Field) -> st.SearchStrategy[Any]:
-    if field.name in SPECIAL:
-        return SPECIAL[field.name]
-    if field.is_flag:
-        return st.just(True) | st.just(False) if field.opt.negative else st.just(True)
-    if field.choices:
-        return st.sampled_from(field.choices)
-    low, high = field.opt.min, field.opt.max
-    if field.type is int:
-        assert low is not None
-        assert high is not None
-        return st.integers(int(low), int(high))
-    if field.type is float:
-        return SINGLE.filter(lambda x: (low is None or x >= low) and (high is None or x <= high))
-    return TEXT
-
-
-GIVEN = {name: f for name, f in FIELDS.items() if name not in INFORMATION | FILES}
-
-
-@st.composite
-def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, Any]:
-    names = draw(st.lists(st.sampled_from(sorted(candidates)), unique=True))
-    names = [
-        n
-        for i, n in enumerate(names)
-        if not {*candidates[n].opt.replaces, *candidates[n].opt.excludes} & {*names[:i]}
-    ]
-    return {name: draw(strategy(candidates[name])) for name in names}
-
-
-def impossible(given_values: dict[str, Any]) -> bool:
-    """Whether the options exclude each other. What excludes what has tests of its own."""
-    try:
-        check(Options(**given_values))
-    except OptionError:
-        return True
-    return False
-
-
-def texts(field: Field, value: Any) -> list[str]:
-    """One text for every occurrence of the option."""
-    if field.name == "dry_sequence_breaker":
-        return list(value) or ["none"]
-    if field.name == "reverse_prompt":
-        return list(value)
-    if field.name == "logit_bias":
-        return [field.show([bias]) for bias in value]
-    return [field.show(value)]
 
 
 @given(chosen(), st.data())

@@ -8,7 +8,6 @@ space, where the platform can set one. The server ends a process whose job takes
 if the server is no more, an alarm does.
 """
 
-import faulthandler
 import os
 import signal
 import sys
@@ -33,6 +32,7 @@ from engine.chat.wire import (
     job_decoder,
 )
 from engine.errors import EngineError, invalid_request
+from engine.limits import limit_memory, set_alarm
 from engine.protocol import HEADER
 
 MAX_MESSAGE = 4096  # characters of an error
@@ -92,14 +92,14 @@ def main() -> None:
     # Signals to the whole process group are for the server, which closes stdin at its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _limit_memory(memory)
+    limit_memory(memory)
     jobs = Jobs()
     with suppress(BrokenPipeError):  # the server is gone
         _write(sink, frame(Ready()))
         while (job := _receive(source)) is not None:
-            _set_alarm(ORPHAN_FACTOR * seconds)
+            set_alarm(ORPHAN_FACTOR * seconds)
             reply = jobs.reply(job)
-            _set_alarm(0)
+            set_alarm(0)
             _write(sink, reply)
 
 
@@ -115,27 +115,6 @@ def _receive(source: BinaryIO) -> Job | None:
 def _write(sink: BinaryIO, data: bytearray) -> None:
     sink.write(data)
     sink.flush()
-
-
-def _limit_memory(n_bytes: int) -> None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard == resource.RLIM_INFINITY or hard > n_bytes:
-        with suppress(OSError, ValueError):  # macOS refuses limits below what is mapped already
-            resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
-
-
-def _set_alarm(seconds: float) -> None:
-    """End this process after `seconds`, whatever it is doing then; 0: do not."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-    elif seconds:
-        faulthandler.dump_traceback_later(seconds, exit=True)
-    else:
-        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 `table` declares them; `parser`, `help` and the checks are derived from the declarations.
 """
 
+from engine.options.arguments import arguments
 from engine.options.help import help_text, reference
-from engine.options.layers import Layer, Setting, without_effect
-from engine.options.parser import from_environ, layered, parse, unknown_variables
+from engine.options.layers import Layer, Setting, check_layer, layer_remarks
+from engine.options.parser import from_environ, layered, parse, remarks, unknown_variables
 from engine.options.table import Options
 from engine.options.tables.embedding import Pooling
 from engine.options.values import OptionError
@@ -16,11 +17,14 @@ __all__ = [
     "Options",
     "Pooling",
     "Setting",
+    "arguments",
+    "check_layer",
     "from_environ",
     "help_text",
+    "layer_remarks",
     "layered",
     "parse",
     "reference",
+    "remarks",
     "unknown_variables",
-    "without_effect",
 ]

@@ -35,7 +35,7 @@ def check(options: Options) -> None:
 def check_files(options: Options) -> None:
     """Raises `OptionError` for files that would fail later, when they are needed."""
     if options.model:
-        _named("--model", lambda: files.check_gguf(options.model))
+        _named("--model", lambda: files.check_model(options.model))
     if options.mmproj:
         _named("--mmproj", lambda: files.check_gguf(options.mmproj))
     if options.models_dir:

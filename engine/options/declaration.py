@@ -36,6 +36,7 @@ class Opt:
     default: str = ""  # what to show where the default value does not explain itself
     bare: str = ""  # the value meant when the option stands alone
     repeats: bool = False  # several occurrences add up
+    one_each: bool = False  # each occurrence gives one element only
     n_values: int = 1  # how many arguments follow; `read` gets them with spaces between
     joins: str = ""  # the (repeating) field that gets the value instead, in order of appearance
     replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins

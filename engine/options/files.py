@@ -7,13 +7,14 @@ import os
 import ssl
 import stat
 
+from engine.gguf_names import part
 from engine.options.values import OptionError, quote
 
 _GGUF_MAGIC = b"GGUF"
 _TEXT_MAX = 16 << 20  # bytes; whoever names a larger text file means another file
 
 
-def _open(path: str) -> int:
+def open_regular(path: str) -> int:
     """A descriptor of a regular file. Other kinds could block or never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -33,7 +34,7 @@ def _reason(error: Exception) -> str:
 
 def check_gguf(path: str) -> None:
     """That `path` is a file which begins like a GGUF file."""
-    with open(_open(path), "rb") as file:
+    with open(open_regular(path), "rb") as file:
         try:
             magic = file.read(len(_GGUF_MAGIC))
         except OSError as error:
@@ -42,6 +43,25 @@ def check_gguf(path: str) -> None:
         raise OptionError(f"{quote(path)} is empty")
     if magic != _GGUF_MAGIC:
         raise OptionError(f"{quote(path)} is not a GGUF file")
+
+
+def check_model(path: str) -> None:
+    """That `path` is a model's GGUF file, or the first of those of a split model, which must all
+    be there."""
+    split = part(path)
+    if split is not None and split.index != 1:
+        raise OptionError(
+            f"{quote(path)} is part {split.index} of a model in {split.count} files: "
+            f"name the first part, {quote(split.file_name(1))}"
+        )
+    check_gguf(path)
+    if split is None:
+        return
+    for name in split.file_names()[1:]:
+        try:
+            check_gguf(name)
+        except OptionError as error:
+            raise OptionError(f"of a model in {split.count} files, {error}") from None
 
 
 def check_directory(path: str) -> None:
@@ -64,15 +84,15 @@ def _check_directory(path: str, access: int, named: str) -> None:
         raise OptionError(f"cannot use {quote(path)}: {_reason(error)}") from None
 
 
-def read_text(path: str) -> str:
-    """The contents of a UTF-8 text file."""
-    with open(_open(path), "rb") as file:
+def read_text(path: str, most: int = _TEXT_MAX) -> str:
+    """The contents of a UTF-8 text file of `most` bytes at the most."""
+    with open(open_regular(path), "rb") as file:
         try:
-            data = file.read(_TEXT_MAX + 1)
+            data = file.read(most + 1)
         except OSError as error:
             raise OptionError(f"cannot read {quote(path)}: {_reason(error)}") from None
-    if len(data) > _TEXT_MAX:
-        raise OptionError(f"{quote(path)} is larger than {_TEXT_MAX >> 20} MiB")
+    if len(data) > most:
+        raise OptionError(f"{quote(path)} is larger than {most >> 20} MiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -92,7 +112,7 @@ def api_keys(path: str) -> list[str]:
 def check_tls(certificate: str, key: str) -> None:
     """That the two PEM files can be read and belong together."""
     for path in (certificate, key):
-        os.close(_open(path))
+        os.close(open_regular(path))
 
     def no_passphrase() -> str:
         raise OptionError(f"{quote(key)} is protected by a passphrase")

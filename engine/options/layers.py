@@ -1,7 +1,7 @@
 """Options that stand in a file, or come from anywhere else but the command line and the
 environment: one layer among those that make up a model's options."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -42,38 +42,42 @@ class Layer(msgspec.Struct, frozen=True):
 def read_layer(chosen: Chosen, layer: Layer) -> None:
     """Adds what a layer says. Raises `OptionError` that names its source and the line.
 
-    Settings of the server as a whole are left out: `without_effect` tells of them.
+    Settings of the server as a whole are left out: `layer_remarks` tells of them.
     """
     chosen.begin_source()
-    read_shortcuts(chosen, layer)
+    names = list(_shortcuts(layer))
+    shortcuts.read(chosen, names, layer.source, whole_server=False)
     chosen.begin_source()
     for setting in layer.settings:
-        place = f"{layer.place(setting)}: {quote_key(setting.key)}"
         if _concerns_server(setting.key) or setting.key in _SHORTCUTS:
             continue
+        place = f"{layer.place(setting)}: {quote_key(setting.key)}"
         field, negated = _find(setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
 
-def read_shortcuts(chosen: Chosen, layer: Layer) -> None:
-    """Adds what the layer's shortcut stands for, if it has one."""
-    on = []
-    for setting in layer.settings:
-        if setting.key in _SHORTCUTS:
-            place = f"{layer.place(setting)}: {setting.key}"
-            if _flag(setting.value, place):
-                on.append(setting.key)
-    if on:
-        shortcuts.read(chosen, on, layer.source, whole_server=False)
+def check_layer(layer: Layer) -> None:
+    """Raises `OptionError` for a key or a value that can't be used, whatever other layers say."""
+    read_layer(Chosen(), layer)
 
 
-def without_effect(layer: Layer) -> list[str]:
+def layer_remarks(layer: Layer) -> list[str]:
     """What stands in a layer in vain, each as a warning for the user."""
-    return [
+    found = [
         f"{layer.place(setting)}: {setting.key} has no effect here: it concerns the whole server"
         for setting in layer.settings
         if _concerns_server(setting.key)
     ]
+    return found + shortcuts.notes(_shortcuts(layer))
+
+
+def _shortcuts(layer: Layer) -> Iterator[str]:
+    """The shortcuts that are switched on, as they are written on the command line."""
+    for setting in layer.settings:
+        if setting.key in _SHORTCUTS and _flag(
+            setting.value, f"{layer.place(setting)}: {setting.key}"
+        ):
+            yield "--" + setting.key
 
 
 def quote_key(key: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.options import unavailable
+from engine.options import shortcuts, unavailable
 from engine.options.checks import check, check_files
 from engine.options.chosen import Chosen
 from engine.options.declaration import Field
@@ -17,7 +17,6 @@ from engine.options.names import (
     suggestion,
 )
 from engine.options.shortcuts import SHORTCUTS
-from engine.options.shortcuts import read as read_shortcuts
 from engine.options.table import Options
 from engine.options.values import OptionError, quote
 
@@ -54,6 +53,16 @@ def from_environ(environ: Mapping[str, str]) -> Options:
     return parse([], environ)
 
 
+def remarks(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """What was given to `parse` in vain, each as a warning for the user."""
+    names = dict.fromkeys(argument.name for argument in _arguments(argv))
+    found = unknown_variables(environ)
+    found += shortcuts.notes(name for name in names if name in SHORTCUTS)
+    if options.mmproj or options.mmproj_url:
+        found.append("--mmproj has no effect: media input is not available yet")
+    return found
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """LLAMA_ARG_ variables that mean nothing here, each as a warning for the user."""
     known = BY_VARIABLE.keys() | BY_NEGATIVE_VARIABLE.keys() | unavailable.VARIABLES
@@ -82,7 +91,7 @@ def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
     given = list(_arguments(argv))
     chosen.begin_source()
     names = [argument.name for argument in given if argument.name in SHORTCUTS]
-    read_shortcuts(chosen, names, "the command line", whole_server=True)
+    shortcuts.read(chosen, names, "the command line", whole_server=True)
     chosen.begin_source()
     for name, text in given:
         if name in BY_NAME and text is not None:

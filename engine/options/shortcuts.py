@@ -4,7 +4,7 @@ A shortcut is the lowest part of the source that it stands in: all options that 
 explicitly win over it, in any order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.options.chosen import Chosen
@@ -123,15 +123,20 @@ SHORTCUTS: dict[str, Shortcut] = {
 
 
 def read(chosen: Chosen, names: Sequence[str], source: str, *, whole_server: bool) -> None:
-    """Adds what the shortcuts `names` (without dashes, or with them) stand for.
+    """Adds what the shortcuts `names` stand for, which are those of one source.
 
     Options of the server as a whole, the port, are left out unless `whole_server`. Raises
-    `OptionError` if they are several: each names a model.
+    `OptionError` if the names are several: each stands for a model.
     """
-    names = list(dict.fromkeys("--" + name.lstrip("-") for name in names))
-    if len(names) > 1:
-        raise OptionError(f"{source}: {names[0]} excludes {names[1]}")
     for name in names:
+        if name != names[0]:
+            raise OptionError(f"{source}: {names[0]} excludes {name}")
+    for name in names[:1]:
         for key, text in SHORTCUTS[name].settings.items():
             if whole_server or FIELDS[key].opt.scope == "model":
                 chosen.read(FIELDS[key], name, text)
+
+
+def notes(names: Iterable[str]) -> list[str]:
+    """What of the shortcuts `names` can't be had here, each as a warning for the user."""
+    return [f"{name}: {SHORTCUTS[name].note}" for name in names if SHORTCUTS[name].note]

@@ -1,0 +1,230 @@
+"""Puts a router's catalog together: which models are there, and what is said of each."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.catalog import presets
+from engine.catalog.cache import CachedModel, cached_models, named
+from engine.catalog.directory import ModelFiles, models_in
+from engine.catalog.entry import Entry, Source
+from engine.catalog.locations import hub_cache
+from engine.catalog.presets import Presets, Section
+from engine.embedded import MODEL_NAME
+from engine.options import Layer, OptionError, Options, Setting, layered
+from engine.options.values import quote
+
+log = logging.getLogger("engine.catalog")
+
+_IDENTITY: Final = (
+    *("model", "hf_repo", "hf_file", "model_url"),
+    *("mmproj", "mmproj_url", "alias", "tags"),
+)
+"""Options that say which model it is. Those of the command line and of variables, which are for
+all models, can't."""
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is there, whatever the preset file says; for source "preset" it isn't."""
+
+    name: str
+    source: Source
+    path: str = ""
+    projector: str = ""
+    hf_repo: str = ""
+
+    @property
+    def layer(self) -> Layer:
+        """What it is, as options."""
+        key, value = ("hf-repo", self.hf_repo) if self.hf_repo else ("model", self.path)
+        return Layer(self.name, (Setting(key, value),) if value else ())
+
+
+def assemble(
+    options: Options, argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[Entry], str]:
+    """All models, and the name of the one for requests that name none.
+
+    What the command line says of a model wins over its section of the preset file, which wins
+    over the section for all models, which wins over variables. The command line's --alias and
+    --tags are the default model's. Raises OptionError.
+    """
+    cached = cached_models(hub_cache(environ))
+    found = _found(options, cached)
+    file = presets.read(options.models_preset) if options.models_preset else _no_presets()
+    for warning in file.warnings:
+        log.warning("%s", warning)
+    sections = _sections(file, found, cached)
+    maker = _EntryMaker(file.everywhere, cached, argv, environ)
+    entries = {
+        name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
+        for name in sorted(found.keys() | sections.keys())
+    }
+    default = _default(entries, sections)
+    entries[default] = _with_names(entries[default], options)
+    if default == MODEL_NAME:
+        entries[default] = msgspec.structs.replace(entries[default], load_on_startup=True)
+    _check_names(entries.values(), sections)
+    return list(entries.values()), default
+
+
+# ---- what is there ------------------------------------------------------------------------
+
+
+def _found(options: Options, cached: Iterable[CachedModel]) -> dict[str, _Found]:
+    """By name; of models with the same name a directory's hides the cache's."""
+    found = {model.name: _in_cache(model.name, model) for model in cached}
+    if options.models_dir:
+        found |= {model.name: _in_directory(model) for model in models_in(options.models_dir)}
+    if hidden := found.get(MODEL_NAME):
+        log.warning("%s is left out: the shipped model has its name", quote(hidden.path))
+    found[MODEL_NAME] = _Found(name=MODEL_NAME, source="shipped")
+    return found
+
+
+def _in_directory(model: ModelFiles) -> _Found:
+    return _Found(name=model.name, source="models_dir", path=model.path, projector=model.projector)
+
+
+def _in_cache(name: str, model: CachedModel) -> _Found:
+    return _Found(
+        name=name,
+        source="cache",
+        path=model.path,
+        projector=model.projector,
+        hf_repo=model.name,
+    )
+
+
+def _of_section(name: str, cached: Sequence[CachedModel]) -> _Found:
+    """A section's model: one of the cache, if a repository alone means one, or its own."""
+    model = named(cached, name)
+    return _in_cache(name, model) if model else _Found(name=name, source="preset")
+
+
+# ---- what is said of it -------------------------------------------------------------------
+
+
+def _no_presets() -> Presets:
+    everywhere = Section(name=presets.EVERYWHERE, line=0, layer=Layer("no preset file"))
+    return Presets(everywhere=everywhere, sections={})
+
+
+def _sections(
+    file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
+) -> dict[str, Section]:
+    """The sections in the order of the file, by their models' names.
+
+    Raises OptionError for two that mean the same model.
+    """
+    sections: dict[str, Section] = {}
+    for section in file.sections.values():
+        name = section.name
+        if name not in found and ":" in name and (model := named(cached, name)):
+            name = model.name  # the quantization in other letters
+        if name in sections:
+            raise OptionError(f"{section.place} is the same model as {sections[name].place}")
+        sections[name] = section
+    return sections
+
+
+class _EntryMaker:
+    """Lays what is said of all models under and over what is said of one."""
+
+    def __init__(
+        self,
+        everywhere: Section,
+        cached: Sequence[CachedModel],
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+    ) -> None:
+        """Raises OptionError if the section for all models names files that can't be read."""
+        self._everywhere = everywhere
+        self._cached = cached
+        self._argv = argv
+        self._environ = environ
+        self._options([everywhere.layer], everywhere, files=True)
+
+    def entry(self, found: _Found, section: Section | None) -> Entry:
+        """The model with all its options. Raises OptionError that names the section."""
+        if section is not None and _names_model(section):
+            found = _Found(name=found.name, source="preset")
+        elif section is not None and found.source == "preset":
+            raise OptionError(
+                f"{section.place}: there is no such model yet, so the section needs model, "
+                "hf-repo or model-url"
+            )
+        layers = [self._everywhere.layer, found.layer]
+        if section is not None:
+            layers.append(section.layer)
+        own = layered({}, layers, (), files=False)
+        # Scanned files are checked when they are loaded: one bad file mustn't end the server.
+        options = self._options(layers, section, files=section is not None)
+        identity = {field: getattr(own, field) for field in _IDENTITY}
+        if found.path:
+            identity["model"] = found.path
+        if options.mmproj_auto and not own.mmproj_url:
+            identity["mmproj"] = own.mmproj or found.projector
+        said = section or self._everywhere
+        return Entry(
+            name=found.name,
+            source=found.source,
+            options=msgspec.structs.replace(options, **identity),
+            aliases=tuple(alias for alias in own.aliases() if alias != found.name),
+            tags=own.tags,
+            load_on_startup=said.load_on_startup,
+            stop_timeout=said.stop_timeout,
+            in_cache=bool(own.hf_repo) and named(self._cached, own.hf_repo) is not None,
+        )
+
+    def _options(self, layers: Sequence[Layer], said: Section | None, *, files: bool) -> Options:
+        try:
+            return layered(self._environ, layers, self._argv, files=files)
+        except OptionError as e:
+            raise OptionError(f"{said.place}: {e}" if said else str(e)) from None
+
+
+def _names_model(section: Section) -> bool:
+    own = layered({}, [section.layer], (), files=False)
+    return bool(own.model or own.hf_repo or own.model_url)
+
+
+def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
+    """The first section's that is loaded at start, else the only model that the directory and the
+    preset file name, else the shipped one."""
+    for name, section in sections.items():
+        if section.load_on_startup:
+            return name
+    chosen = {name for name, entry in entries.items() if entry.source == "models_dir"}
+    chosen = (chosen | sections.keys()) - {MODEL_NAME}
+    return chosen.pop() if len(chosen) == 1 else MODEL_NAME
+
+
+def _with_names(entry: Entry, options: Options) -> Entry:
+    """`entry` with the names and tags of the command line, too."""
+    aliases = dict.fromkeys((*entry.aliases, *options.aliases()))
+    return msgspec.structs.replace(
+        entry,
+        aliases=tuple(alias for alias in aliases if alias != entry.name),
+        tags=tuple(dict.fromkeys((*entry.tags, *options.tags))),
+    )
+
+
+def _check_names(entries: Iterable[Entry], sections: Mapping[str, Section]) -> None:
+    """Raises OptionError for a name or an alias that two models have."""
+    owners = {entry.name: entry for entry in entries}
+
+    def place(entry: Entry) -> str:
+        section = sections.get(entry.name)
+        return section.place if section else f"the model {entry.name}"
+
+    for entry in list(owners.values()):
+        for alias in entry.aliases:
+            other = owners.setdefault(alias, entry)
+            if other is not entry:
+                what = "name" if other.name == alias else "alias"
+                raise OptionError(
+                    f"{place(entry)}: the alias {quote(alias)} is the {what} of {place(other)}"
+                )

@@ -1,0 +1,93 @@
+"""All models that a server can serve."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from engine.catalog import assembly
+from engine.catalog.cache import cached_models, named
+from engine.catalog.entry import Entry
+from engine.catalog.locations import hub_cache
+from engine.embedded import MODEL_NAME
+from engine.options import Options
+
+MAX_NEAR: Final = 5
+LONGEST_NAME: Final = 200  # characters; comparing longer ones takes long and helps nobody
+
+
+class Catalog:
+    """Models by name.
+
+    With `router` False there is one model, which answers whatever name a request gives. `default`
+    is the name of the model for requests that give none.
+    """
+
+    def __init__(self, entries: Iterable[Entry], *, default: str, router: bool) -> None:
+        """Names and aliases of all entries must be different."""
+        self.router = router
+        self.default = default
+        self.entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
+        self._by_alias = {
+            alias: entry for entry in self.entries.values() for alias in entry.aliases
+        }
+
+    def find(self, name: str) -> Entry | None:
+        """The model of that name or alias; `default` for an empty name."""
+        if not self.router or not name:
+            return self.entries[self.default]
+        return self.entries.get(name) or self._by_alias.get(name)
+
+    def near(self, name: str) -> list[str]:
+        """Names of models that somebody who wrote `name` may have meant, the likeliest first:
+        those that contain it, or are spelled like it."""
+        wanted = _plain(name[:LONGEST_NAME])
+        if not wanted:
+            return []
+        owners: dict[str, list[str]] = {}
+        for entry in self.entries.values():
+            for text in (entry.name, *entry.aliases):
+                owners.setdefault(_plain(text), []).append(entry.name)
+        containing = sorted((text for text in owners if wanted in text), key=len)
+        similar = difflib.get_close_matches(wanted, owners, n=MAX_NEAR, cutoff=0.6)
+        found = [owner for text in (*containing, *similar) for owner in owners[text]]
+        return list(dict.fromkeys(found))[:MAX_NEAR]
+
+
+def open_catalog(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> Catalog:
+    """The models that `options` name, which were read from `argv` and `environ`.
+
+    If they name one model, it is the only one; else there are those of the hub's cache, of
+    --models-dir and of --models-preset, and the shipped one. Looks at names of files only, and
+    logs a warning for each file that can't be used. Raises OptionError.
+    """
+    if options.model or options.hf_repo or options.model_url:
+        entry = _single(options, environ)
+        return Catalog([entry], default=entry.name, router=False)
+    entries, default = assembly.assemble(options, argv, environ)
+    return Catalog(entries, default=default, router=True)
+
+
+def _single(options: Options, environ: Mapping[str, str]) -> Entry:
+    aliases = options.aliases()
+    names = [*aliases, options.model, options.hf_repo, _last_component(options.model_url)]
+    in_cache = not options.model and bool(options.hf_repo)
+    return Entry(
+        name=next(filter(None, names), MODEL_NAME),
+        source="command_line",
+        options=options,
+        aliases=tuple(aliases),
+        tags=options.tags,
+        load_on_startup=True,
+        in_cache=in_cache and named(cached_models(hub_cache(environ)), options.hf_repo) is not None,
+    )
+
+
+def _last_component(url: str) -> str:
+    """The file's name in a URL; the URL itself if that ends with a slash."""
+    path = url.partition("?")[0].partition("#")[0]
+    return path.rpartition("/")[2] or url
+
+
+def _plain(name: str) -> str:
+    """Letters and digits alone: people don't remember what stands between them."""
+    return "".join(character for character in name.casefold() if character.isalnum())

@@ -1,0 +1,45 @@
+"""The messages between the server and the process that downloads: JSON, one in a line."""
+
+import msgspec
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be there: a model of a repository or of a URL, or its projector alone."""
+
+    repository: str = ""  # user/repo[:quant]
+    file: str = ""  # of the repository; "" = chosen by the quantization
+    token: str = ""  # "" = the one that huggingface_hub finds
+    url: str = ""
+    projector: bool = True  # look for one in the repository
+    projector_url: str = ""
+    offline: bool = False
+
+
+class Transfer(msgspec.Struct, frozen=True, tag=True):
+    """How far the download is, over all files of the model."""
+
+    file: str  # that is being downloaded
+    n_done: int  # bytes
+    n_total: int  # bytes; 0 while it is not known
+
+
+class Notice(msgspec.Struct, frozen=True, tag=True):
+    """Something that the user should know, though the download goes on."""
+
+    text: str
+
+
+class Fetched(msgspec.Struct, frozen=True, tag=True):
+    """The end: where the files are."""
+
+    model: str  # path of the (first part of the) model; "" if none was wanted
+    projector: str  # "" = none
+
+
+class FetchFailed(msgspec.Struct, frozen=True, tag=True):
+    """The end: why there is nothing, in one line for the user."""
+
+    message: str
+
+
+Report = Transfer | Notice | Fetched | FetchFailed

@@ -1,0 +1,68 @@
+"""What goes wrong between here and a server with models, told in a line that says what to do."""
+
+import httpx2
+
+_GATED = "GatedRepo"
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+
+
+class DownloadError(Exception):
+    """Why something can't be had; one line for the user."""
+
+
+class TransientError(DownloadError):
+    """It failed this time; the next attempt may succeed."""
+
+
+def check_status(response: httpx2.Response, what: str) -> None:
+    """Raise the DownloadError (a TransientError, if it may pass) that an answer's status means.
+
+    `what` names what was asked for.
+    """
+    status, host = response.status_code, response.url.host
+    if response.is_success or status in (304, 416):  # those two are for the caller
+        return
+    if response.headers.get("X-Error-Code") == _GATED:
+        raise DownloadError(
+            f"{what} is gated: accept its terms on {host}, then set --hf-token (or HF_TOKEN) to "
+            "a token of that account"
+        )
+    if status in (401, 403):
+        raise DownloadError(
+            f"{host} refuses {what} (status {status}): check its name, and set --hf-token (or "
+            "HF_TOKEN) if it is private or gated"
+        )
+    if status == 404:
+        raise DownloadError(f"{host} has no {what} (status 404): check the name")
+    if status in _PASSING:
+        raise TransientError(f"{host} can't serve {what} at the moment (status {status})")
+    raise DownloadError(f"{host} answers with status {status} for {what}")
+
+
+def network_failure(error: Exception, url: str, what: str) -> DownloadError:
+    """What an exception of the HTTP library means for the user."""
+    host = _host(url)
+    match error:
+        case httpx2.UnsupportedProtocol() | httpx2.TooManyRedirects() | httpx2.InvalidURL():
+            return DownloadError(f"{host} sends {what} to where it can't be had from: {error}")
+        case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+            return TransientError(f"{host} does not answer: check the network connection")
+        case httpx2.TimeoutException():
+            return TransientError(f"{host} sends nothing any more of {what}")
+        case httpx2.ConnectError() | httpx2.ProxyError():
+            return TransientError(
+                f"can't connect to {host} ({_reason(error)}): check the network connection"
+            )
+    return TransientError(f"the connection to {host} broke off ({_reason(error)})")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _host(url: str) -> str:
+    """Not the whole address, which may hold a password or a signature."""
+    try:
+        return httpx2.URL(url).host or "the server"
+    except httpx2.InvalidURL:
+        return "the server"

@@ -1,0 +1,40 @@
+"""Where downloaded models lie: the hub's cache, and that of models from other places."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def hub_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that have huggingface_hub use what llama.cpp's variables name: LLAMA_CACHE is
+    the directory of its cache, MODEL_ENDPOINT the hub's address."""
+    names = {"LLAMA_CACHE": "HF_HUB_CACHE", "MODEL_ENDPOINT": "HF_ENDPOINT"}
+    return {theirs: environ[ours] for ours, theirs in names.items() if environ.get(ours)}
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """The directory of huggingface_hub's cache, found in the same variables as it does."""
+    for name, below in (
+        ("LLAMA_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if environ.get(name):
+            return Path(os.path.expandvars(environ[name])).expanduser() / below
+    return Path.home() / ".cache" / "huggingface" / "hub"
+
+
+def url_cache(environ: Mapping[str, str]) -> Path:
+    """The directory of models downloaded from plain URLs."""
+    if environ.get("LLAMA_CACHE"):
+        return Path(os.path.expandvars(environ["LLAMA_CACHE"])).expanduser()
+    if sys.platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "specllama" / "downloads"

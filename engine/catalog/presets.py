@@ -1,0 +1,190 @@
+"""Preset files: options of models, in sections of an INI file.
+
+    version = 1
+
+    [*]                    ; for all models
+    ctx-size = 8192
+
+    [user/repo:Q4_K_M]     ; the model's name
+    n-gpu-layers = 20
+    load-on-startup = true
+
+A line holds a section's name, a setting, or nothing. A comment begins with ; or #, at the
+beginning of a line or of a value, or behind a space; so a value may contain both characters, as
+lists of samplers do. Nothing is quoted, escaped, or continued on the next line.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from engine.options import (
+    Layer,
+    OptionError,
+    Setting,
+    check_layer,
+    files,
+    layer_remarks,
+    values,
+)
+from engine.options.layers import quote_key
+from engine.options.values import quote
+
+EVERYWHERE = "*"
+"""The name of the section for all models."""
+
+STOP_TIMEOUT = 10
+"""Seconds; how long the requests of a model that is unloaded may go on, unless a file says."""
+
+_VERSION = "1"
+_FILE_MAX = 1 << 20  # bytes
+_LINE_MAX = 1 << 16  # characters; a chat template on one line fits
+_TIMEOUT_MAX = 2**31 - 1  # s
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_COMMENT = re.compile(r"(?:^|[ \t])[;#].*")
+_HEADER = re.compile(r"\[([^\]]*)\]\s*(?:[;#].*)?")
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of one model. `name` is as written there, `line` that of the header (0
+    for the section of all models of a file without one)."""
+
+    name: str
+    line: int
+    layer: Layer
+    load_on_startup: bool = False
+    stop_timeout: int = STOP_TIMEOUT  # s
+
+    @property
+    def place(self) -> str:
+        """Where the section stands, for messages."""
+        where = f"{self.layer.source}:{self.line}" if self.line else self.layer.source
+        return f"{where}: [{self.name}]"
+
+
+class Presets(msgspec.Struct, frozen=True, kw_only=True):
+    """A preset file. A model's options are those of `everywhere.layer`, then of its section's;
+    the other attributes of a section stand for both already."""
+
+    everywhere: Section
+    sections: dict[str, Section]  # by name, in the order of the file
+    warnings: tuple[str, ...] = ()  # a line each, for the user
+
+
+def read(path: str) -> Presets:
+    """The file at `path`. Keys and values of all options are checked; whether options go
+    together is not, as those of other sources join them.
+
+    Raises `OptionError` with one line that names the file, and the line in it.
+    """
+    source = path if path.isprintable() else quote(path)
+    drafts = _drafts(source, files.read_text(path, _FILE_MAX))
+    everywhere = _section(source, EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
+    sections = {name: _section(source, name, draft, everywhere) for name, draft in drafts.items()}
+    return Presets(
+        everywhere=everywhere,
+        sections=sections,
+        warnings=tuple(
+            remark
+            for part in (everywhere, *sections.values())
+            for remark in layer_remarks(part.layer)
+        ),
+    )
+
+
+class _Draft(NamedTuple):
+    """A section as written."""
+
+    line: int
+    settings: list[Setting]
+
+
+def _drafts(source: str, text: str) -> dict[str, _Draft]:
+    """The sections by name, in the order of the file."""
+    drafts: dict[str, _Draft] = {}
+    current: list[Setting] | None = None
+    for number, raw in enumerate(_NEWLINE.split(text), 1):
+        place = f"{source}:{number}"
+        line = _content(place, raw)
+        if not line:
+            continue
+        if line.startswith("["):
+            name = _section_name(place, line)
+            if name in drafts:
+                raise OptionError(
+                    f"{place}: [{name}] is there already, in line {drafts[name].line}"
+                )
+            drafts[name] = _Draft(number, [])
+            current = drafts[name].settings
+            continue
+        setting = _setting(place, line, number)
+        if current is not None:
+            current.append(setting)
+        else:
+            _check_version(place, setting)
+    return drafts
+
+
+def _content(place: str, raw: str) -> str:
+    """The line without a comment that is all of it, and without white space around it."""
+    if len(raw) > _LINE_MAX:
+        raise OptionError(f"{place}: the line is longer than {_LINE_MAX} characters")
+    control = _CONTROL.search(raw)
+    if control:
+        raise OptionError(f"{place}: the line contains a control character ({quote(control[0])})")
+    line = raw.strip()
+    return "" if line.startswith((";", "#")) else line
+
+
+def _section_name(place: str, line: str) -> str:
+    header = _HEADER.fullmatch(line)
+    name = header[1].strip() if header else ""
+    if not name:
+        raise OptionError(f"{place}: {quote(line)} does not look like [name of a model]")
+    return name
+
+
+def _setting(place: str, line: str, number: int) -> Setting:
+    key, equals, value = line.partition("=")
+    key = key.strip()
+    if not (key and equals):
+        raise OptionError(f"{place}: {quote(line)} is neither key = value nor [name of a model]")
+    return Setting(key, _COMMENT.sub("", value.strip()).strip(), number)
+
+
+def _check_version(place: str, setting: Setting) -> None:
+    if setting.key != "version":
+        raise OptionError(
+            f"{place}: {quote_key(setting.key)} stands before the first section "
+            f"(options for all models belong into [{EVERYWHERE}])"
+        )
+    if setting.value != _VERSION:
+        raise OptionError(
+            f"{place}: version {quote(setting.value)} is unknown: {_VERSION} is the only one"
+        )
+
+
+def _section(source: str, name: str, draft: _Draft, everywhere: Section | None) -> Section:
+    """The section with what `everywhere` says for all, its keys and values checked."""
+    load = everywhere.load_on_startup if everywhere else False
+    timeout = everywhere.stop_timeout if everywhere else STOP_TIMEOUT
+    settings = []
+    for setting in draft.settings:
+        try:
+            match setting.key:
+                case "load-on-startup":
+                    load = values.flag(setting.value)
+                case "stop-timeout":
+                    timeout = values.integer(setting.value, 0, _TIMEOUT_MAX)
+                case _:
+                    settings.append(setting)
+        except OptionError as error:
+            raise OptionError(f"{source}:{setting.line}: {setting.key}: {error}") from None
+    layer = Layer(source, tuple(settings))
+    check_layer(layer)
+    return Section(
+        name=name, line=draft.line, layer=layer, load_on_startup=load, stop_timeout=timeout
+    )
