@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
+from engine.catalog.catalog import Catalog
 from engine.catalog.entry import Entry
 from engine.catalog.fetch import Transfer
 from engine.client import EngineClient
@@ -86,13 +86,6 @@ class FakeSupervisor(Supervisor):
         self.on_change()
 
 
-@dataclass
-class FakeCatalog:
-    entries: dict[str, Entry] = field(default_factory=dict)
-    router: bool = True
-    default: str = "a"
-
-
 def entry(name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10) -> Entry:
     options = Options(alias=name, hf_repo="user/repo" if remote else "")
     return Entry(
@@ -107,7 +100,7 @@ def entry(name: str, *, startup: bool = False, remote: bool = False, timeout: in
 class Stage:
     """A pool over fake supervisors."""
 
-    def __init__(self, pool: ModelPool, catalog: FakeCatalog) -> None:
+    def __init__(self, pool: ModelPool, catalog: Catalog) -> None:
         self.pool, self.catalog = pool, catalog
 
     def lease(self, name: str, *, autoload: bool = True) -> asyncio.Task[Lease]:
@@ -143,7 +136,7 @@ async def soon() -> None:
 async def stage(*entries: Entry, models_max: int = 4, router: bool = True) -> AsyncIterator[Stage]:
     FakeSupervisor.all, tasks = [], asyncio.all_tasks()
     given = entries or tuple(entry(name) for name in "abcd")
-    catalog = FakeCatalog({each.name: each for each in given}, router)
+    catalog = Catalog(given, default=given[0].name, router=router)
     pool = ModelPool(catalog, models_max=models_max, new_supervisor=FakeSupervisor)
     await pool.start()
     try:
@@ -493,7 +486,7 @@ async def test_shutdown_in_the_middle_of_everything() -> None:
         await soon()
         await s.pool.stop()
         for task in tasks:
-            with pytest.raises(EngineError, match="shutting down|was unloaded"):
+            with pytest.raises(EngineError, match=r"shutting down|was unloaded"):
                 await task
         with pytest.raises(EngineError, match="shutting down"):
             await s.lease("d")
@@ -530,7 +523,7 @@ async def test_a_download_can_fail_or_be_cancelled() -> None:
         task = s.lease("far")
         await soon()
         s.engine("far").fail("no such repository", None)
-        with pytest.raises(EngineError, match="no such repository$"):
+        with pytest.raises(EngineError, match=r"no such repository$"):
             await task
         await soon()
         assert s.pool.status("far").failed
