@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from engine.catalog.catalog import Catalog
 from engine.catalog.entry import Entry
 from engine.catalog.fetch import wants_fetch
 from engine.errors import EngineError, invalid_request, unavailable
@@ -21,17 +22,6 @@ from engine.supervisor import SHUTTING_DOWN, State, Supervisor
 log = logging.getLogger("engine.pool")
 
 
-class Models(Protocol):
-    """What the pool needs to know of `engine.catalog.catalog.Catalog`."""
-
-    @property
-    def router(self) -> bool: ...
-    @property
-    def default(self) -> str: ...
-    @property
-    def entries(self) -> Mapping[str, Entry]: ...
-
-
 class ModelPool:
     """A supervisor for each model in use.
 
@@ -43,7 +33,7 @@ class ModelPool:
 
     def __init__(
         self,
-        catalog: Models,
+        catalog: Catalog,
         *,
         models_max: int = 4,
         new_supervisor: Callable[[Options], Supervisor] = Supervisor,

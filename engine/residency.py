@@ -36,6 +36,7 @@ class Ticket:
     """A request for a lease; `place` is what it has got."""
 
     name: str
+    number: int  # in the order of arrival
     place: Place | None = None
 
 
@@ -55,8 +56,9 @@ class Residency:
         self._limit = limit
         self._places: dict[str, Place] = {}
         self._leaving: set[str] = set()  # on their way out, with a place or without
-        self._waiting: dict[str, deque[Ticket]] = {}  # in the order of the first requests
+        self._waiting: dict[str, deque[Ticket]] = {}  # ordered by their first tickets
         self._n_uses = 0
+        self._n_tickets = 0
 
     def resident(self, name: str) -> bool:
         """Whether the model has a place that it is not about to lose."""
@@ -70,16 +72,18 @@ class Residency:
 
     def request(self, name: str) -> Ticket:
         """Somebody wants a lease."""
-        ticket = Ticket(name)
+        self._n_tickets += 1
+        ticket = Ticket(name, self._n_tickets)
         self._waiting.setdefault(name, deque()).append(ticket)
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
         """They want it no longer, and have not got it yet."""
-        waiting = self._waiting[ticket.name]
+        waiting = self._waiting.pop(ticket.name)
         waiting.remove(ticket)
-        if not waiting:
-            del self._waiting[ticket.name]
+        if waiting:
+            self._waiting[ticket.name] = waiting
+            self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1][0].number))
 
     def release(self, place: Place) -> None:
         """A lease has ended (its model may have gone before)."""
