@@ -4,16 +4,21 @@ import asyncio
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import msgspec
 import psutil
 import pytest
 from huggingface_hub import hf_hub_download, snapshot_download
 
 from engine.catalog import download, fetching
 from engine.catalog.fetch import FetchError, Transfer, fetch, wants_fetch
+from engine.catalog.fetch_protocol import Wanted
 from engine.catalog.listing import cache_list
 from engine.embedded import model_path
 from engine.options import Options
@@ -230,6 +235,31 @@ def test_a_stalled_connection_is_given_up_for_another(hub: Hub) -> None:
     assert [asked.range for asked in hub.downloads()][1:] == [f"bytes=300000-{len(MODEL) - 1}"]
 
 
+def test_a_huge_file_is_asked_for_in_pieces(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.plain["x.gguf"] = MODEL
+    monkeypatch.setattr(download, "PIECE", 1_000_000)
+    target = tmp_path / "x.gguf"
+    item = download.Item(
+        name="x.gguf",
+        url=hub.url + "/plain/x.gguf",
+        target=target,
+        partial=tmp_path / "x.part",
+        lock=tmp_path / "x.lock",
+        is_done=target.exists,
+        is_complete=target.exists,
+        on_arrival=lambda: None,
+        size=len(MODEL),
+        digest=hashlib.sha1(b"blob %d\0" % len(MODEL) + MODEL).hexdigest(),  # as git has it
+    )
+    with httpx2.Client() as client:
+        download.obtain(client, item, lambda _: None)
+    assert target.read_bytes() == MODEL
+    ranges = [asked.range for asked in hub.requests]
+    assert ranges == ["bytes=0-999999", f"bytes=1000000-{len(MODEL) - 1}"]
+
+
 def test_a_busy_server_is_asked_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.n_unavailable = 2
@@ -299,6 +329,38 @@ def test_a_cancelled_download_ends_at_once_and_is_gone_on_with(hub: Hub, tmp_pat
     assert Path(found.model).read_bytes() == MODEL
     assert [asked.range for asked in hub.downloads()] == [f"bytes=300000-{len(MODEL) - 1}"]
     assert seen[0].n_done >= 300_000
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_killed_process_is_an_error(hub: Hub) -> None:
+    hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
+    hub.faults.stall_after = 300_000
+
+    async def killed() -> None:
+        task = asyncio.create_task(fetch(Options(hf_repo=REPOSITORY), lambda _: None))
+        while not hub.downloads():
+            await asyncio.sleep(0.02)
+        for child in children():
+            child.kill()
+        with pytest.raises(FetchError, match="ended before it was done"):
+            await task
+
+    asyncio.run(asyncio.wait_for(killed(), 60))
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_process_ends_with_the_server(hub: Hub) -> None:
+    hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
+    hub.faults.stall_after = 300_000
+    command = [sys.executable, "-P", "-m", "engine.catalog.fetching"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(Wanted(repository=REPOSITORY)) + b"\n")
+        process.stdin.flush()
+        assert b"Transfer" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(60) == 1
 
 
 def test_two_downloads_of_the_same_file_share_the_work(hub: Hub) -> None:
