@@ -1,5 +1,6 @@
 """The ASGI application: the description, bound to the handlers, with engines below."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
 from handlers.runtime import lifespan
+from specllama.progress import show_downloads
 
 
 def create_app(
@@ -25,6 +27,11 @@ def create_app(
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
         async with lifespan(options, catalog, on_fatal) as runtime:
-            yield {"runtime": runtime}
+            showing = asyncio.create_task(show_downloads(runtime.pool))
+            try:
+                yield {"runtime": runtime}
+            finally:
+                showing.cancel()
+                await asyncio.wait({showing})
 
     return serve_description(description_path(), options.api_prefix, states)

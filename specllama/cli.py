@@ -106,9 +106,9 @@ def _print_devices(options: Options) -> int:
 
 
 def _print_cache() -> None:
-    from engine.catalog.cache import cache_list
+    from engine.catalog.listing import cache_list
 
-    for line in cache_list():
+    for line in cache_list(os.environ):
         print(line)
 
 

@@ -18,6 +18,7 @@ from engine.catalog.catalog import open_catalog
 from engine.catalog.entry import Entry
 from engine.embedded import MODEL_NAME
 from engine.lease import Lease
+from engine.model_events import Subscription
 from engine.model_status import ModelStatus
 from engine.options import Options
 from handlers.http.application import serve_description
@@ -130,6 +131,9 @@ class PaperPool:
 
     async def stop(self) -> None:
         await self._supervisor.stop()
+
+    def subscribe(self) -> Subscription:
+        return Subscription()
 
     def supervisor(self, name: str) -> Any:
         return self._supervisor

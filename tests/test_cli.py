@@ -206,7 +206,7 @@ def test_options_are_read_without_the_server_s_libraries() -> None:
 
 def test_a_free_port_is_printed(start: Start) -> None:
     server = start("--port", "0")
-    assert "ships with specllama" in server.banner
+    assert "shipped with specllama" in server.banner
     assert "specllama -m model.gguf" in server.banner
     assert f"{server.urls[0]}/docs" in server.banner
     answer = httpx.get(server.urls[0], timeout=SECONDS)
