@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_tests.models import split_model
+from contract_tests.models import CHAT, EMBEDDING, OTHER_CHAT, RERANKING, split_model, write_zoo
+from contract_tests.models import NAMES as ZOO
 from engine.catalog.cache import cached_models, named
 from engine.catalog.catalog import Catalog, open_catalog
 from engine.catalog.directory import models_in
@@ -498,6 +499,18 @@ def test_the_default_model(
     at_start = {name for name, entry in catalog.entries.items() if entry.load_on_startup}
     assert catalog.default == default
     assert at_start == ({"a", "b"} if loaded is None else loaded)
+
+
+def test_the_zoo(hub: Path, tmp_path: Path) -> None:
+    zoo = write_zoo(tmp_path / "zoo")
+    catalog = opened(hub, *zoo.arguments())
+    assert catalog.entries.keys() == {*ZOO, MODEL_NAME}
+    assert {name for name in ZOO if catalog.entries[name].options.embeds()} == {
+        EMBEDDING,
+        RERANKING,
+    }
+    chat, other = (logits(str(zoo.path(name))) for name in (CHAT, OTHER_CHAT))
+    assert chat.argmax() != other.argmax()
 
 
 # ---- names that nobody has -------------------------------------------------------------------
