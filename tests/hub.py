@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -163,7 +164,7 @@ class Hub:
             }
             for path, data in sorted(repository.files.items())
         ]
-        description = {"id": name, "sha": repository.commit, "siblings": siblings}
+        description: dict[str, Any] = {"id": name, "sha": repository.commit, "siblings": siblings}
         match repository.nonsense:
             case "sha":
                 description["sha"] = "../../main"

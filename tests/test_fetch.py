@@ -19,6 +19,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from engine.catalog import download, fetching
 from engine.catalog.fetch import FetchError, Transfer, fetch, wants_fetch
 from engine.catalog.fetch_protocol import Wanted
+from engine.catalog.http_errors import DownloadError
 from engine.catalog.listing import cache_list
 from engine.embedded import model_path
 from engine.options import Options
@@ -95,7 +96,7 @@ def test_the_cache_is_huggingface_hubs(hub: Hub) -> None:
     found, _ = run()
     before = len(hub.requests)
     cache = os.path.join(os.environ["HF_HOME"], "hub")
-    names = {"cache_dir": cache, "endpoint": hub.url, "local_files_only": True}
+    names: dict[str, Any] = {"cache_dir": cache, "endpoint": hub.url, "local_files_only": True}
     assert hf_hub_download(REPOSITORY, "tiny-Q8_0.gguf", **names) == found.model
     assert snapshot_download(REPOSITORY, **names) == os.path.dirname(found.model)
     assert len(hub.requests) == before
@@ -585,7 +586,7 @@ def test_too_little_space_is_told_before_the_download(tmp_path: Path) -> None:
         on_arrival=lambda: None,
         size=1 << 60,
     )
-    with pytest.raises(download.DownloadError, match=r"1048576\.0 TiB more.*are free"):
+    with pytest.raises(DownloadError, match=r"1048576\.0 TiB more.*are free"):
         fetching.check_space([item])
 
 

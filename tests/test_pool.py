@@ -150,7 +150,7 @@ async def stage(*entries: Entry, models_max: int = 4, router: bool = True) -> As
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 30))  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(test(), 30))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
