@@ -14,6 +14,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.entry import Entry
 from engine.catalog.fetch import FetchError, Transfer
 from engine.embedded import build, model_path
+from engine.embedded.lora import ADAPTERS
 from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
@@ -54,6 +55,10 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def asleep(supervisor: Supervisor) -> None:
+    await until(lambda: supervisor.state == "sleeping")
+
+
 async def answer(supervisor: Supervisor) -> str:
     supervisor.acquire()
     try:
@@ -69,7 +74,7 @@ async def test_an_idle_model_sleeps_without_memory_and_wakes_with_the_same_answe
         before, info, pid = await answer(supervisor), supervisor.info, supervisor.pid
         assert pid is not None
         assert psutil.Process(pid).memory_info().rss > model_path().stat().st_size
-        await until(lambda: supervisor.state == "sleeping")
+        await asleep(supervisor)
         assert not psutil.pid_exists(pid)
         assert not children()
         assert supervisor.info is info is not None
@@ -88,7 +93,7 @@ async def test_a_lease_keeps_it_awake() -> None:
         await asyncio.sleep(1.5)
         assert supervisor.pid == pid
         supervisor.release()
-        await until(lambda: supervisor.state == "sleeping")
+        await asleep(supervisor)
 
 
 @in_loop
@@ -101,23 +106,22 @@ async def test_a_generation_without_a_lease_keeps_it_awake() -> None:
                     pass
         stream.cancel()
         assert supervisor.pid == pid
-        await until(lambda: supervisor.state == "sleeping")
+        await asleep(supervisor)
 
 
 @in_loop
 async def test_requests_that_come_while_it_falls_asleep_are_served() -> None:
     async with running(Supervisor(SLEEPY)) as supervisor:
         expected = await answer(supervisor)
-        for _ in range(2):
-            await until(lambda: supervisor.awake_engine() is None)
-            assert supervisor.state == "ready"  # the process is about to end
-            assert await answer(supervisor) == expected
+        await until(lambda: supervisor.awake_engine() is None)
+        assert supervisor.state == "ready"  # the process is about to end
+        assert await answer(supervisor) == expected
 
 
 @in_loop
 async def test_a_crash_while_it_wakes_is_a_restart() -> None:
     async with running(Supervisor(SLEEPY)) as supervisor:
-        await until(lambda: supervisor.state == "sleeping")
+        await asleep(supervisor)
         request = asyncio.create_task(answer(supervisor))
         await until(lambda: supervisor.pid is not None)
         assert supervisor.state == "waking"
@@ -128,10 +132,21 @@ async def test_a_crash_while_it_wakes_is_a_restart() -> None:
 
 
 @in_loop
+async def test_the_scales_of_adapters_outlast_a_sleep() -> None:
+    adapter = str(build.ensure_adapter(next(iter(ADAPTERS))))
+    options = Options(sleep_idle_seconds=1, lora=((adapter, 1.0),))
+    async with running(Supervisor(options)) as supervisor:
+        supervisor.adapter_scales = [(0, 0.25)]
+        await asleep(supervisor)
+        adapters = await (await supervisor.engine()).adapters()
+        assert [each.scale for each in adapters] == [0.25]
+
+
+@in_loop
 async def test_stop_while_it_sleeps_or_wakes() -> None:
     for wake in (False, True):
         async with running(Supervisor(SLEEPY)) as supervisor:
-            await until(lambda s=supervisor: s.state == "sleeping")  # type: ignore[misc]
+            await asleep(supervisor)
             if wake:
                 request = asyncio.create_task(answer(supervisor))
                 await asyncio.sleep(0.05)
