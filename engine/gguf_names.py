@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 SUFFIX = ".gguf"
 
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+_PART = re.compile(r"(.*[^/\\])-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
 _BITS = re.compile(r"\d+")
 

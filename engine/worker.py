@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import BinaryIO, TypeVar
 
-from engine.backend import BackendError, Model, initialize
+from engine.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.core import Engine
 from engine.embedded import model_path
 from engine.embedding import Embedder, Job
@@ -301,6 +301,7 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
 
     try:
         initialize(options.numa)
+        add_rpc_servers(options.rpc)
         model = Model(path, options, progress)
         if options.embeds():
             if model.has_encoder and model.has_decoder:

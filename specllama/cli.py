@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif options.version:
             print(_versions())
         elif options.list_devices:
-            _print_devices()
+            return _print_devices(options)
         else:
             return _run(options, remarks(options, argv, os.environ))
     except OptionError as error:
@@ -82,13 +82,19 @@ def _versions() -> str:
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"
 
 
-def _print_devices() -> None:
+def _print_devices(options: Options) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
-    from engine.backend import list_devices
+    from engine.backend import BackendError, add_rpc_servers, initialize, list_devices
 
+    initialize()
+    try:
+        add_rpc_servers(options.rpc)
+    except BackendError as error:
+        return _fail(str(error))
     print("Available devices:")
     for line in list_devices() or ["(none: everything runs on the CPU)"]:
         print(f"  {line}")
+    return 0
 
 
 def _print_banner(options: Options, urls: Sequence[str]) -> None:

@@ -56,6 +56,7 @@ class Repository:
 
     files: dict[str, bytes]
     described_as: dict[str, str] = field(default_factory=dict)  # names in the description
+    nonsense: str = ""  # what the description is wrong in: "sha", "digest" or "siblings"
 
     @property
     def commit(self) -> str:
@@ -109,6 +110,11 @@ class Hub:
         self._server.should_exit = self._server.force_exit = True
         self._thread.join()
 
+    def reset(self) -> None:
+        """Empty, and without faults."""
+        self.repositories, self.plain, self.faults = {}, {}, Faults()
+        self.requests.clear()
+
     def add(self, repository: str, files: dict[str, bytes]) -> Repository:
         """A repository, or its next commit."""
         self.repositories[repository] = Repository(files)
@@ -157,7 +163,16 @@ class Hub:
             }
             for path, data in sorted(repository.files.items())
         ]
-        return JSONResponse({"id": name, "sha": repository.commit, "siblings": siblings})
+        description = {"id": name, "sha": repository.commit, "siblings": siblings}
+        match repository.nonsense:
+            case "sha":
+                description["sha"] = "../../main"
+            case "digest":
+                for sibling in siblings:
+                    sibling["lfs"] = {"sha256": "../../x", "size": 10, "pointerSize": 130}
+            case "siblings":
+                description["siblings"] = [17]
+        return JSONResponse(description)
 
     async def _tree(self, request: Request) -> Response:
         if refusal := self._refusal(request):

@@ -4,9 +4,10 @@ import math
 import string
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from engine.options import OptionError, Options, values
+from engine.options import OptionError, Options, Setting, values
 from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, fields
 from engine.params import DEFAULT_SAMPLERS
@@ -84,7 +85,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "sleep_idle_seconds": st.just(-1) | st.integers(1, INT32_MAX),
     "tags": WORDS,
     "rpc": st.lists(
-        st.builds("{}:{}".format, st.sampled_from(["[::1]", "a.b"]), st.integers(1, 65535)),
+        st.builds("{}:{}".format, st.sampled_from(["127.0.0.1", "a-b.c"]), st.integers(1, 65535)),
         min_size=1,
     ).map(tuple),
     "override_tensor": st.lists(
@@ -122,14 +123,14 @@ GIVEN = {name: f for name, f in FIELDS.items() if name not in INFORMATION | FILE
 
 
 @st.composite
-def chosen(draw: st.DrawFn, candidates: dict[str, Field] = GIVEN) -> dict[str, Any]:
-    names = draw(st.lists(st.sampled_from(sorted(candidates)), unique=True))
-    names = [
-        n
-        for i, n in enumerate(names)
-        if not {*candidates[n].opt.replaces, *candidates[n].opt.excludes} & {*names[:i]}
-    ]
-    return {name: draw(strategy(candidates[name])) for name in names}
+def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[str, Any]:
+    """Values of some options, of which none replaces another."""
+    wanted: dict[str, Any] = {}
+    for name in draw(st.lists(st.sampled_from(sorted(candidates)), unique=True)):
+        opt = FIELDS[name].opt
+        if not {*opt.replaces, *opt.excludes} & wanted.keys():
+            wanted[name] = draw(strategy(FIELDS[name]))
+    return wanted
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
@@ -150,3 +151,30 @@ def texts(field: Field, value: Any) -> list[str]:
     if field.name == "logit_bias":
         return [field.show([bias]) for bias in value]
     return [field.show(value)]
+
+
+many = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+OF_MODEL = {
+    name: field
+    for name, field in FIELDS.items()
+    if field.opt.scope == "model" and not field.opt.joins
+}
+NO_FILES = {name: field for name, field in OF_MODEL.items() if name not in FILES}
+
+
+def settings_of(wanted: dict[str, Any], key: Any) -> list[Setting]:
+    """Options as lines of a section; `key` chooses one of a field's keys."""
+    return [
+        Setting(key(FIELDS[name]), text)
+        for name, value in wanted.items()
+        for text in texts(FIELDS[name], value)
+    ]
+
+
+def keys(field: Field) -> list[str]:
+    found = [name.lstrip("-") for name in field.names]
+    return [*found, field.opt.env] if field.opt.env else found

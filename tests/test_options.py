@@ -111,7 +111,7 @@ def test_round_trip_through_the_command_line(wanted: dict[str, Any], data: st.Da
 WITH_VARIABLE = {n: f for n, f in GIVEN.items() if f.opt.env}
 
 
-@given(chosen(WITH_VARIABLE))
+@given(chosen(tuple(WITH_VARIABLE)))
 @settings(max_examples=200, deadline=None)
 def test_round_trip_through_variables(wanted: dict[str, Any]) -> None:
     assume(not impossible(wanted))

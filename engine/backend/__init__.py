@@ -16,6 +16,7 @@ from engine.backend.context import (
 )
 from engine.backend.library import initialize, list_devices
 from engine.backend.model import LoraFile, Model
+from engine.backend.rpc import add_rpc_servers
 from engine.backend.sampler import NoTokenError, Sampler
 from engine.errors import BackendError
 
@@ -31,6 +32,7 @@ __all__ = [
     "Sampler",
     "StateArray",
     "Vectors",
+    "add_rpc_servers",
     "initialize",
     "list_devices",
 ]

@@ -85,8 +85,7 @@ def devices() -> list[tuple[str, str, int, int]]:
 
 
 def list_devices() -> list[str]:
-    """One line for each device that layers can be offloaded to."""
-    initialize()
+    """One line for each device that layers can be offloaded to. After `initialize`."""
     return [
         f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
         for name, text, free, total in devices()

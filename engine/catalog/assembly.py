@@ -140,7 +140,10 @@ class _EntryMaker:
         argv: Sequence[str],
         environ: Mapping[str, str],
     ) -> None:
-        """Raises OptionError if the section for all models names files that can't be read."""
+        """Raises OptionError if the section for all models names one model, or files that can't
+        be read."""
+        if _names_model(everywhere):
+            raise OptionError(f"{everywhere.place}: a model can't be what all models are")
         self._everywhere = everywhere
         self._cached = cached
         self._argv = argv

@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from engine.catalog.directory import first_missing
-from engine.gguf_names import best_projector, is_gguf, is_model, part, quantization
+from engine.catalog.hub_choice import DEFAULT_QUANTS, parts_of, pick_projector
+from engine.gguf_names import is_model, part, quantization
 from engine.options import OptionError, values
 from engine.options.files import open_regular
 from engine.options.values import quote
@@ -27,8 +28,6 @@ log = logging.getLogger("engine.catalog.cache")
 
 MAX_FILES: Final = 100_000  # names looked at in one repository
 MAX_DEPTH: Final = 8  # folders below the snapshot
-DEFAULT_QUANTS: Final = ("Q4_K_M", "Q8_0")
-"""What a repository's name alone means, in this order; else its first model."""
 
 _PREFIX: Final = "models--"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -64,7 +63,7 @@ def cached_models(cache: Path) -> list[CachedModel]:
 
 def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
     """The model that `name` means: user/repo:QUANT in any case of letters of QUANT, or user/repo
-    alone."""
+    alone, which is that of the first of `DEFAULT_QUANTS` that there is, else any."""
     repository, colon, quant = name.partition(":")
     here = [model for model in models if model.repository == repository]
     for wanted in [quant.upper()] if colon else DEFAULT_QUANTS:
@@ -104,7 +103,6 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
         return []
     root = folder / "snapshots" / commit
     files = {path.relative_to(root).as_posix(): path for path in _files(root)}
-    projectors = [str(path) for name, path in files.items() if is_gguf(name)]
     models: dict[str, CachedModel] = {}
     for name, path in files.items():
         split = part(name)
@@ -113,13 +111,13 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
         if missing := first_missing(name, files):
             log.warning("%s is left out: there is no %s", quote(str(path)), quote(missing))
             continue
-        parts = split.file_names() if split else [name]
+        projector = pick_projector(list(files), name)
         model = CachedModel(
             repository=repository,
             quant=quantization(name),
             path=str(path),
-            projector=best_projector(name, projectors) or "",
-            size=sum(files[part_name].stat().st_size for part_name in parts),
+            projector=str(files[projector]) if projector else "",
+            size=sum(files[file].stat().st_size for file in parts_of(name)),
         )
         if _can_be_named(model.name):
             models.setdefault(model.name, model)

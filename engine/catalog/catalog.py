@@ -12,7 +12,7 @@ from engine.embedded import MODEL_NAME
 from engine.options import Options
 
 MAX_NEAR: Final = 5
-LONGEST_NAME: Final = 200  # characters; comparing longer ones takes long and helps nobody
+LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long and helps nobody
 
 
 class Catalog:

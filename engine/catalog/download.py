@@ -15,12 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 import httpx2
 from filelock import Timeout
 from huggingface_hub.utils import WeakFileLock
 
 from engine.catalog.http_errors import DownloadError, TransientError, check_status, network_failure
+
+T = TypeVar("T")
 
 log = logging.getLogger("engine.catalog")
 
@@ -83,7 +86,7 @@ def obtain(client: httpx2.Client, item: Item, report: Report) -> None:
             report(item.n_there())
 
 
-def patiently(action: Callable[[], None], n_done: Callable[[], int] = lambda: 0) -> None:
+def patiently(action: Callable[[], T], n_done: Callable[[], int] = lambda: 0) -> T:
     """Repeat `action` while it raises TransientError, more and more slowly; not for ever,
     unless `n_done()` grows from one attempt to the next. Raises DownloadError."""
     n_failures, before = 0, n_done()

@@ -27,10 +27,10 @@ from engine.catalog.fetch_protocol import Fetched, FetchFailed, Notice, Report, 
 from engine.catalog.http_errors import DownloadError
 from engine.catalog.hub_source import HubModel, open_hub_model
 from engine.catalog.locations import url_cache
+from engine.catalog.sizes import shown_size
 from engine.catalog.url_source import UrlFile, open_url
 
 REPORT_SECONDS = 0.1  # at least, between two reports
-UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class Link:
@@ -117,7 +117,7 @@ def fetch(wanted: Wanted, link: Link) -> Fetched:
 
 
 def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: Link) -> None:
-    _check_space(items)
+    check_space(items)
     meter = Meter(items, link)
     for index, item in enumerate(items):
         report = meter.of(index, item)
@@ -125,8 +125,9 @@ def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: Link) -> Non
         report(item.n_there())
 
 
-def _check_space(items: Sequence[Item]) -> None:
-    """Before hours are spent. All files of a model go to one file system."""
+def check_space(items: Sequence[Item]) -> None:
+    """Raise DownloadError, before hours are spent, if the disk can't hold all of it. (All files
+    of a model go to one file system.)"""
     n_needed = sum(max((item.size or 0) - item.n_there(), 0) for item in items)
     if n_needed == 0:
         return
@@ -135,16 +136,9 @@ def _check_space(items: Sequence[Item]) -> None:
     n_free = shutil.disk_usage(existing).free
     if n_needed > n_free:
         raise DownloadError(
-            f"the model needs {_shown_size(n_needed)} more in {folder}, where "
-            f"{_shown_size(n_free)} are free: set LLAMA_CACHE to a directory with more"
+            f"the model needs {shown_size(n_needed)} more in {folder}, where "
+            f"{shown_size(n_free)} are free: set LLAMA_CACHE to a directory with more"
         )
-
-
-def _shown_size(n: int) -> str:
-    for unit, name in UNITS:
-        if n >= unit:
-            return f"{n / unit:.1f} {name}"
-    return f"{n} bytes"
 
 
 def explain(error: OSError) -> str:

@@ -79,14 +79,17 @@ def open_hub_model(
             return cached()
         except DownloadError as error:
             raise DownloadError(f"{error} (in offline mode nothing is downloaded)") from None
+    found = None
+    with suppress(DownloadError):
+        found = cached()
     try:
-        snapshot = _ask(name, token)
+        # Who can do without the network is not kept waiting for it.
+        snapshot = _ask_once(name, token) if found else patiently(lambda: _ask_once(name, token))
     except DownloadError as error:
-        with suppress(DownloadError):
-            found = cached()
-            notify(f"{error}; what is in the cache is used")
-            return found
-        raise
+        if found is None:
+            raise
+        notify(f"{error}; what is in the cache is used")
+        return found
     names = list(snapshot.files)
     chosen = _choose(names, quant, file, projector, f"the repository {name}")
     return _from_hub(cache, name, snapshot, *chosen, headers=_headers(token))
@@ -187,20 +190,8 @@ def _headers(token: str) -> dict[str, str]:
     return headers
 
 
-def _ask(repository: str, token: str) -> _Snapshot:
-    """What the hub has. Raises DownloadError."""
-    answer: _Snapshot | None = None
-
-    def attempt() -> None:
-        nonlocal answer
-        answer = _ask_once(repository, token)
-
-    patiently(attempt)
-    assert answer is not None
-    return answer
-
-
 def _ask_once(repository: str, token: str) -> _Snapshot:
+    """What the hub has. Raises DownloadError."""
     try:
         info = HfApi().model_info(
             repository,

@@ -28,8 +28,7 @@ from engine.options import (
     layer_remarks,
     values,
 )
-from engine.options.layers import quote_key
-from engine.options.values import quote
+from engine.options.values import legible, quote
 
 EVERYWHERE = "*"
 """The name of the section for all models."""
@@ -62,7 +61,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> str:
         """Where the section stands, for messages."""
         where = f"{self.layer.source}:{self.line}" if self.line else self.layer.source
-        return f"{where}: [{self.name}]"
+        return f"{where}: [{legible(self.name)}]"
 
 
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ def read(path: str) -> Presets:
 
     Raises `OptionError` with one line that names the file, and the line in it.
     """
-    source = path if path.isprintable() else quote(path)
+    source = legible(path)
     drafts = _drafts(source, files.read_text(path, _FILE_MAX))
     everywhere = _section(source, EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
     sections = {name: _section(source, name, draft, everywhere) for name, draft in drafts.items()}
@@ -158,7 +157,7 @@ def _setting(place: str, line: str, number: int) -> Setting:
 def _check_version(place: str, setting: Setting) -> None:
     if setting.key != "version":
         raise OptionError(
-            f"{place}: {quote_key(setting.key)} stands before the first section "
+            f"{place}: {legible(setting.key)} stands before the first section "
             f"(options for all models belong into [{EVERYWHERE}])"
         )
     if setting.value != _VERSION:

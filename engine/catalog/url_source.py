@@ -52,7 +52,7 @@ def open_url(
         if offline:
             if not target.exists():
                 raise DownloadError(
-                    f"{_shown(address)} has not been downloaded (it would be {target}), and in "
+                    f"{_shown(address)} has not been downloaded (it would be {target}); in "
                     "offline mode nothing is"
                 )
             content = None
@@ -118,19 +118,14 @@ def _ask(
     notify: Notify,
 ) -> _Content | None:
     """What the server says; None if the file from an earlier download is to be used."""
-    content: _Content | None = None
-
-    def attempt() -> None:
-        nonlocal content
-        content = _ask_once(client, address, headers)
-
+    if not target.exists():
+        return patiently(lambda: _ask_once(client, address, headers))
     try:
-        patiently(attempt)
+        # Who can do without the network is not kept waiting for it.
+        return _ask_once(client, address, headers)
     except DownloadError as error:
-        if not target.exists():
-            raise
         notify(f"{error}; what was downloaded before is used")
-    return content
+        return None
 
 
 def _ask_once(client: httpx2.Client, address: httpx2.URL, headers: dict[str, str]) -> _Content:

@@ -15,7 +15,7 @@ from engine.options.names import (
     BY_VARIABLE,
     suggestion,
 )
-from engine.options.values import OptionError, quote
+from engine.options.values import OptionError, legible
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def read_layer(chosen: Chosen, layer: Layer) -> None:
     for setting in layer.settings:
         if _concerns_server(setting.key) or setting.key in _SHORTCUTS:
             continue
-        place = f"{layer.place(setting)}: {quote_key(setting.key)}"
+        place = f"{layer.place(setting)}: {legible(setting.key)}"
         field, negated = _find(setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
@@ -78,10 +78,6 @@ def _shortcuts(layer: Layer) -> Iterator[str]:
             setting.value, f"{layer.place(setting)}: {setting.key}"
         ):
             yield "--" + setting.key
-
-
-def quote_key(key: str) -> str:
-    return key if key.isprintable() and len(key) <= 80 else quote(key)
 
 
 def _keys(names: dict[str, Field]) -> dict[str, Field]:

@@ -32,9 +32,7 @@ _MASK = re.compile(r"(0x)?[0-9a-fA-F]{1,128}")
 _HF_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
 _HF_REPO = re.compile(rf"{_HF_NAME}/{_HF_NAME}(:[A-Za-z0-9][A-Za-z0-9._-]{{0,63}})?")
 _TOKEN = re.compile(r"[!-~]{0,1024}")
-_RPC_SERVER = re.compile(
-    r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(?P<port>[0-9]{1,5})"
-)
+_RPC_SERVER = re.compile(r"[A-Za-z0-9._-]{1,253}:([0-9]{1,5})")
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 MAX_DEVICES = 16  # llama_max_devices()
@@ -50,6 +48,11 @@ def quote(text: str) -> str:
     """`text` in quotes on one line, shortened if it is long: the end of a path says most."""
     short = text if len(text) <= 300 else f"{text[:57]}...{text[-57:]}"
     return '"' + short.encode("unicode_escape").decode("ascii") + '"'
+
+
+def legible(text: str) -> str:
+    """`text` itself if it fits on a line and can be read there, else as `quote` shows it."""
+    return text if text.isprintable() and len(text) <= 300 else quote(text)
 
 
 def check_text(text: str) -> None:
@@ -428,11 +431,11 @@ def idle_seconds(text: str) -> int:
 
 
 def rpc_servers(text: str) -> tuple[str, ...]:
-    """HOST:PORT elements; an IPv6 address stands in brackets."""
+    """HOST:PORT elements, with names or IPv4 addresses: llama.cpp takes no others."""
     servers = comma_separated(text)
     for server in servers:
         match = _RPC_SERVER.fullmatch(server)
-        if not match or not 0 < int(match["port"]) < 65536:
+        if not match or not 0 < int(match[1]) < 65536:
             raise OptionError(f"{quote(server)} does not look like HOST:PORT")
     return servers
 

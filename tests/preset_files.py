@@ -1,0 +1,26 @@
+"""Preset files in tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.catalog.presets import Presets, read
+from engine.options import (
+    Options,
+    layered,
+)
+
+
+def written(text: str, directory: Path) -> str:
+    path = directory / "models.ini"
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+def presets(text: str, directory: Path) -> Presets:
+    return read(written(text, directory))
+
+
+def section(text: str, directory: Path, name: str = "a", argv: Sequence[str] = ()) -> Options:
+    """The options of a model of the file."""
+    found = presets(text, directory)
+    return layered({}, [found.everywhere.layer, found.sections[name].layer], argv, files=False)
