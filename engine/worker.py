@@ -1,6 +1,6 @@
 """The engine process: receive, step, emit.
 
-    python -m engine.worker        (started by engine.supervisor, which talks to its pipes)
+    python -m engine.worker        (started by engine.engine_process, which talks to its pipes)
 
 Three kinds of threads: the main one loads the model and steps; the reader takes frames from
 stdin; a few workers tokenize and prepare requests, so that a long prompt's tokenization

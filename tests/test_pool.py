@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -21,7 +22,7 @@ from engine.supervisor import Supervisor
 class FakeSupervisor(Supervisor):
     """A supervisor whose engine does what a test says."""
 
-    all: list["FakeSupervisor"] = []  # noqa: RUF012 - emptied for each test
+    all: ClassVar[list["FakeSupervisor"]] = []  # emptied for each test
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
