@@ -1,6 +1,7 @@
 """Small valid requests, by operation: what the tests vary."""
 
 from typing import Any
+from urllib.parse import urlencode
 
 from contract_tests import contract
 
@@ -48,9 +49,13 @@ BODIES: dict[str, Any] = {
     "act_on_slot": {"filename": "contract-tests.bin"},
     "set_props": {},
     "set_lora_adapters": [],
+    "load_model": {"model": "specllama-tiny"},
+    "unload_model": {"model": "specllama-tiny"},
 }
 """One for each operation with a body."""
 
+ENDLESS = [each.definition["operationId"] for each in contract.endless()]
+"""Never done, so none of those that are simply called."""
 STREAMING = [each.definition["operationId"] for each in contract.streaming()]
 RESPONSES = [name for name in STREAMING if "response" in name]
 """In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
@@ -67,10 +72,19 @@ RERANKING = [name for name in BODIES if "rerank" in name]
 """Of a server that was started with --reranking."""
 ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
 """Off, or with nothing to work on, unless the server was started for it: see test_admin.py."""
+NAMING = [
+    name
+    for name, each in contract.operations().items()
+    if name not in BODIES
+    and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
+]
+"""Of the model that their query names."""
+ROUTING = ["load_model", "unload_model"]
+"""Of a router."""
 POSTS = [
     name
     for name, each in contract.operations().items()
-    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN)
+    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
 ]
 """Of any server that generates."""
 
@@ -79,6 +93,12 @@ def path(operation_id: str) -> str:
     """A path that reaches the operation."""
     fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
     return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
+
+
+def with_query(operation_id: str, **query: str) -> str:
+    """The same with more in the query."""
+    where = path(operation_id)
+    return where + ("&" if "?" in where else "?") + urlencode(query)
 
 
 def body(operation_id: str, **changes: Any) -> Any:

@@ -137,7 +137,18 @@ def _no_constant(name: str) -> Any:
 
 
 def streaming() -> Iterator[lint.Operation]:
-    """The operations that can stream."""
+    """The operations that stream if a request asks for it."""
     for operation in operations().values():
-        if lint.EVENT_STREAM in operation.definition["responses"]["200"].get("content", {}):
+        if {lint.EVENT_STREAM, JSON} <= _successes(operation):
             yield operation
+
+
+def endless() -> Iterator[lint.Operation]:
+    """The operations whose answer is always a stream, which ends when the client leaves."""
+    for operation in operations().values():
+        if {lint.EVENT_STREAM} == _successes(operation):
+            yield operation
+
+
+def _successes(operation: lint.Operation) -> set[str]:
+    return set(operation.definition["responses"]["200"].get("content", {}))

@@ -14,7 +14,9 @@ from contract_tests.bodies import (
     BODIES,
     COUNTING,
     EMBEDDING,
+    ENDLESS,
     GENERATING,
+    NAMING,
     RERANKING,
     RESPONSES,
     STORED,
@@ -23,8 +25,9 @@ from contract_tests.bodies import (
     path,
     with_text,
 )
-from contract_tests.server import Server
-from contract_tests.situations import N_CTX, Situations, send
+from contract_tests.routers import set_status
+from contract_tests.server import MODEL, Server
+from contract_tests.situations import N_CTX, Situations, send, send_with_query
 
 MIB = 1 << 20
 Provoke = Callable[[Server, str], list[httpx.Response]]
@@ -166,7 +169,59 @@ def no_asset_name(server: Server, name: str) -> list[httpx.Response]:
 
 
 def bad_query(server: Server, name: str) -> list[httpx.Response]:
-    return [server.get(f"/slots?fail_on_no_slot={value}") for value in ("2", "yes", "-1", "1.5")]
+    """Of an operation that can name a model."""
+    wrong = [{"model": "x" * 4097}]
+    if name != "get_metrics":  # which loads none
+        wrong += [{"autoload": value} for value in ("maybe", "", "2")]
+    if name == "list_slots":
+        wrong += [{"fail_on_no_slot": value} for value in ("2", "yes", "-1", "1.5")]
+    return [send_with_query(server, name, **query) for query in wrong]
+
+
+# ---- routers -------------------------------------------------------------------------------
+
+
+def events_of_models(server: Server, name: str) -> list[httpx.Response]:
+    """What a stream without an end has said once every model has had its turn."""
+    n_models = len(server.get("/models").json()["data"])
+    read = b""
+    with server.http.stream("GET", path(name)) as response:
+        chunks = response.iter_raw()
+        while read.count(b"\n\n") < n_models:
+            read += next(chunks)
+        status, headers, request = response.status_code, response.headers, response.request
+    return [httpx.Response(status, headers=headers, content=read, request=request)]
+
+
+def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
+    """Named in the body if there is a place for it, or in the query."""
+    server, definition = situations.router, contract.operations()[name].definition
+    unknown = MODEL.removesuffix("y")
+    responses = []
+    if isinstance(BODIES.get(name), dict):
+        responses.append(send(server, name, model=unknown))
+        if name in STREAMING:
+            responses.append(send(server, name, model=unknown, stream=True))
+    if any(each["name"] == "model" for each in definition.get("parameters", ())):
+        responses.append(send_with_query(server, name, model=unknown))
+    for response in responses:
+        message = response.json()["error"]["message"]
+        assert repr(unknown) in message
+        assert MODEL in message.replace(repr(unknown), ""), "no model of a like name is told"
+    return responses
+
+
+def in_router(situations: Situations, name: str) -> list[httpx.Response]:
+    set_status(situations.router, MODEL, "unloaded" if name == "load_model" else "loaded")
+    return [send(situations.router, name)]
+
+
+def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
+    """What is so already, and what would be wrong in any case."""
+    server = situations.router
+    set_status(server, MODEL, "loaded" if name == "load_model" else "unloaded")
+    wrong = [send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [MODEL])]
+    return [send(server, name), *wrong, *bad_request(server, name)]
 
 
 def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
@@ -393,11 +448,12 @@ BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     400: [bad_request],
     401: [unauthorized],
-    404: [no_asset],
+    404: [],
     415: [wrong_media_type],
     501: [not_supported],
 }
 BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
+    404: [unknown_model],
     408: [stalled],
     413: [too_large],
     500: [engine_killed],
@@ -419,19 +475,27 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
-    ("list_slots", 400): ([bad_query], []),
+    **{(name, 400): ([bad_query], []) for name in NAMING},
     ("get_docs_asset", 400): ([no_asset_name], []),
+    ("get_docs_asset", 404): ([no_asset], []),
+    **{(name, 200): ([events_of_models], []) for name in ENDLESS},
+    ("load_model", 200): ([], [in_router]),
+    ("load_model", 400): ([], [bad_model_change]),
+    ("load_model", 501): ([ok], []),
+    ("unload_model", 200): ([], [in_router]),
+    ("unload_model", 400): ([], [bad_model_change]),
+    ("unload_model", 501): ([ok], []),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
-    ("act_on_slot", 404): ([no_number], []),
+    ("act_on_slot", 404): ([no_number], [unknown_model]),
     ("act_on_slot", 501): ([], [switched_off]),
     ("set_props", 200): ([], [ok_own]),
     ("set_props", 400): ([], [no_json]),
     ("set_props", 501): ([], [switched_off]),
     ("get_metrics", 200): ([], [ok_own]),
     ("get_metrics", 501): ([], [switched_off]),
-    ("set_lora_adapters", 400): ([bad_scales], []),
+    ("set_lora_adapters", 400): ([bad_scales, bad_query], []),
     ("list_slots", 503): ([], [all_busy]),
 }
 """Where the status alone doesn't say how."""

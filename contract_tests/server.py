@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,7 +204,8 @@ def free_port() -> int:
 
 def environment(**variables: str) -> dict[str, str]:
     """Ours without what would change the server's options, and with `variables`."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+    ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
 
 
@@ -218,6 +219,7 @@ def start(
     launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
     router: bool = False,
+    variables: Mapping[str, str] | None = None,
     **client: Any,
 ) -> OwnServer:
     """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
@@ -230,7 +232,7 @@ def start(
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
-            env=environment(),
+            env=environment(**(variables or {})),
             cwd=ROOT,
             stdout=sink,
             stderr=sink,

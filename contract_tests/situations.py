@@ -18,7 +18,16 @@ import httpx
 import pytest
 
 from contract_tests import contract
-from contract_tests.bodies import BODIES, EMBEDDING, RERANKING, STORED, body, path
+from contract_tests.bodies import (
+    BODIES,
+    EMBEDDING,
+    ENDLESS,
+    RERANKING,
+    STORED,
+    body,
+    path,
+    with_query,
+)
 from contract_tests.conftest import Start
 from contract_tests.server import SECONDS, OwnServer, Server, engine_processes, wait_until
 
@@ -30,6 +39,12 @@ def send(server: Server, name: str, **changes: Any) -> httpx.Response:
     if name in BODIES:
         return server.post(path(name), body(name, **changes))
     return server.http.request(contract.operations()[name].method, path(name))
+
+
+def send_with_query(server: Server, name: str, **query: str) -> httpx.Response:
+    """The same request with more in its query."""
+    method = contract.operations()[name].method
+    return server.http.request(method, with_query(name, **query), json=BODIES.get(name))
 
 
 def read_response(connection: socket.socket, name: str, server: Server) -> httpx.Response:
@@ -90,6 +105,13 @@ class Situations:
     def reranker(self) -> OwnServer:
         return self._start(*reranker(), "-c", str(N_CTX), api_key="key")
 
+    @cached_property
+    def router(self) -> OwnServer:
+        """A server of many models, of which it has one."""
+        hub = {"HF_HUB_CACHE": str(self._directory / "hub")}
+        options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
+        return self._start(*options, router=True, variables=hub, api_key="key")
+
     def for_mode_of(self, name: str) -> OwnServer:
         return self.reranker if name in RERANKING else self.embedder
 
@@ -100,7 +122,8 @@ class Situations:
             server = self._start(*self._switched_on, wait=False, api_key="key")
             with engine_stopped(server):
                 if server.get("/health").status_code == 503:
-                    return {name: send(server, name) for name in contract.operations()}
+                    names = contract.operations().keys() - ENDLESS
+                    return {name: send(server, name) for name in names}
             server.close()
         raise AssertionError("the model was loaded each time before its process could be stopped")
 
