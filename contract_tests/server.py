@@ -26,7 +26,7 @@ from contract_tests.events import Event, read_events
 ROOT = Path(__file__).parent.parent
 SECONDS = 90.0  # until something that doesn't happen is given up; never a measure of speed
 API_KEY = "contract-tests-key"
-FRUGAL = ("--threads", "1", "--threads-batch", "1", "--port", "0")
+FRUGAL = ("--threads", "1", "--port", "0")
 """Options of every server we start: tiny models are fastest with one thread."""
 MODEL = "specllama-tiny"
 """The model of servers that are started without another one; without any, they are routers."""

@@ -358,7 +358,7 @@ def test_no_model_file(kind: str, tmp_path: Path) -> None:
 
 KINDS = (
     "empty", "text", "wrong-magic", "wrong-version", "truncated-header", "truncated-metadata",
-    "truncated-tensors", "too-many-keys", "too-many-tensors", "too-long-string",
+    "truncated-tensors", "too-many-keys", "too-many-tensors", "too-long-string", "too-long-array",
     "nested-arrays", "key-twice", "unknown-type", "number-for-text", "tensor-outside",
     "tensor-twice", "unaligned-tensor", "negative-size", "overflowing-size",
     "too-many-dimensions", "unknown-tensor-type", "unknown-architecture", "no-tensors",
