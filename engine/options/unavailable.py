@@ -24,7 +24,6 @@ _TABLE = """
 --offline
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
--bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
 -mm --mmproj LLAMA_ARG_MMPROJ
 -mmu --mmproj-url LLAMA_ARG_MMPROJ_URL
 --mmproj-auto --no-mmproj --no-mmproj-auto LLAMA_ARG_MMPROJ_AUTO
