@@ -115,8 +115,8 @@ class Offload:
 class OffloadedSampler:
     """The chain of one request, which the device applies in the decode itself.
 
-    The random numbers are those of `Sampler`. The probabilities are summed up in another order
-    and precision, so that in rare cases the same seed gives another token.
+    The probabilities and the random numbers are those of `Sampler`, but unless `top_p` puts the
+    candidates in order, they stand in another one, and a random number means another of them.
     """
 
     def __init__(self, offload: Offload, chain: Any) -> None:
