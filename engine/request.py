@@ -3,7 +3,7 @@
 import time
 
 from engine.adapters import key_of
-from engine.backend import Sampler
+from engine.backend import OffloadedSampler, Sampler
 from engine.detokenizer import IndentLimit, TextStream
 from engine.lazy import Guide
 from engine.params import GenerationParams
@@ -21,7 +21,7 @@ class Request:
         submit: Submit,
         tokens: TokenArray,
         params: GenerationParams,
-        sampler: Sampler,
+        sampler: Sampler | OffloadedSampler,
         prompt: str,
         probs: ProbabilityLog | None = None,
     ) -> None:
@@ -60,9 +60,12 @@ class Request:
         self.last_token = 0.0
 
     @property
-    def samples_alone(self) -> bool:
-        """Whether choosing a token takes long, and nothing but the sampler has to do with it."""
-        return self.sampler.slow and self.constraint is None and self.probs is None
+    def slow_sampler(self) -> Sampler | None:
+        """The sampler, if it takes long to choose, and nothing else has to do with the choice."""
+        sampler = self.sampler
+        if self.constraint is not None or self.probs is not None:
+            return None
+        return sampler if isinstance(sampler, Sampler) and sampler.slow else None
 
     @property
     def n_remain(self) -> int:
