@@ -559,29 +559,8 @@ class Engine:
         request = active or self._last_in_slot.get(slot)
         if request is None:
             return SlotState(id=slot, n_ctx=self._scheduler.n_ctx)
-        seq = request.sequence
-        return SlotState(
-            id=slot,
-            id_task=request.id,
-            n_ctx=self._scheduler.n_ctx,
-            is_processing=active is not None,
-            params=request.params,
-            prompt=self._text(seq.tokens.view(0, request.n_prompt_kept)),
-            has_next_token=active is not None,
-            has_new_line=request.has_new_line,
-            n_remain=request.n_remain,
-            n_decoded=request.n_decoded,
-            stopping_word=request.stream.stopping_word,
-            n_prompt_tokens=seq.n_prompt,
-            n_prompt_tokens_processed=(
-                seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
-            )
-            - seq.n_cached,
-            n_prompt_tokens_cache=seq.n_cached,
-            n_prompt_tokens_shared=seq.n_shared,
-            n_prompt_tokens_restored=seq.n_restored,
-            generated=self._text(seq.tokens.view(request.n_prompt_kept)),
-        )
+        n_ctx, is_processing = self._scheduler.n_ctx, active is not None
+        return request.slot_state(slot, n_ctx, is_processing=is_processing, text=self._text)
 
     def stats(self) -> Stats:
         """What has been counted since the start, and how much there is to do now."""
