@@ -10,8 +10,13 @@ from engine.embedded.gguf_file import write_model
 from engine.embedded.recipes import RECIPES, Recipe
 from engine.gguf_names import Part
 
-CHAT, OTHER_CHAT, FIM, EMBEDDING, RERANKING = "chat", "other-chat", "fim", "embedding", "reranking"
-NAMES = (CHAT, OTHER_CHAT, FIM, EMBEDDING, RERANKING)
+CHAT, OTHER_CHAT, FIM, EMBEDDER, RERANKER = "chat", "other-chat", "fim", "embedding", "reranking"
+NAMES = (CHAT, OTHER_CHAT, FIM, EMBEDDER, RERANKER)
+
+OTHER_TEMPLATE = (
+    "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[reply] "
+)
+"""The chat template of `OTHER_CHAT`; the other models have that of the shipped one, or none."""
 
 PRESETS = f"""\
 version = 1
@@ -20,10 +25,10 @@ version = 1
 ctx-size = 512
 parallel = 1
 
-[{EMBEDDING}]
+[{EMBEDDER}]
 embedding = true
 
-[{RERANKING}]
+[{RERANKER}]
 reranking = true
 """
 
@@ -49,12 +54,14 @@ def write_zoo(directory: Path) -> Zoo:
     embed and rerank, below `directory`."""
     zoo = Zoo(directory / "models", directory / "models.ini")
     zoo.directory.mkdir(parents=True)
+    template = directory / "other.jinja"
+    template.write_text(OTHER_TEMPLATE, "utf-8")
     for name, recipe in (
         (CHAT, _seeded("embedded", 1)),
-        (OTHER_CHAT, _seeded("embedded", 2)),
+        (OTHER_CHAT, replace(_seeded("embedded", 2), chat_template=template)),
         (FIM, replace(_seeded("embedded", 3), chat_template=None)),
-        (EMBEDDING, RECIPES["tiny-bert"]),
-        (RERANKING, RECIPES["tiny-rerank"]),
+        (EMBEDDER, RECIPES["tiny-bert"]),
+        (RERANKER, RECIPES["tiny-rerank"]),
     ):
         write_model(replace(recipe, file_name=name), zoo.path(name))
     zoo.presets.write_text(PRESETS, "utf-8")

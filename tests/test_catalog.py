@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_tests.models import CHAT, EMBEDDING, OTHER_CHAT, RERANKING, split_model, write_zoo
+from contract_tests.models import CHAT, EMBEDDER, OTHER_CHAT, RERANKER, split_model, write_zoo
 from contract_tests.models import NAMES as ZOO
 from engine.catalog.cache import cached_models, named
 from engine.catalog.catalog import Catalog, open_catalog
@@ -506,8 +506,8 @@ def test_the_zoo(hub: Path, tmp_path: Path) -> None:
     catalog = opened(hub, *zoo.arguments())
     assert catalog.entries.keys() == {*ZOO, MODEL_NAME}
     assert {name for name in ZOO if catalog.entries[name].options.embeds()} == {
-        EMBEDDING,
-        RERANKING,
+        EMBEDDER,
+        RERANKER,
     }
     chat, other = (logits(str(zoo.path(name))) for name in (CHAT, OTHER_CHAT))
     assert chat.argmax() != other.argmax()

@@ -56,8 +56,8 @@ def test_capabilities_of_all_kinds_of_models(zoo: Zoo) -> None:
         models.CHAT: ("completion", "insert", "tools"),
         models.OTHER_CHAT: ("completion", "insert", "tools"),
         models.FIM: ("completion", "insert"),
-        models.EMBEDDING: ("embedding",),
-        models.RERANKING: ("rerank",),
+        models.EMBEDDER: ("embedding",),
+        models.RERANKER: ("rerank",),
     }
 
 
