@@ -18,6 +18,7 @@ _ASSERTING = (
     "contract",
     "events",
     "provocations",
+    "routers",
     "server",
     "situations",
 )
@@ -25,6 +26,7 @@ for _module in _ASSERTING:
     pytest.register_assert_rewrite(f"contract_tests.{_module}")
 
 from contract_tests import fuzzing  # noqa: E402  # behind the registration, or it is too late
+from contract_tests.models import Zoo, write_zoo  # noqa: E402  # as above
 from contract_tests.server import API_KEY, OwnServer, Server, start  # noqa: E402  # as above
 
 Start = Callable[..., OwnServer]
@@ -119,6 +121,18 @@ def module_server(
 ) -> Iterator[Start]:
     """The same for servers that all tests of a module share."""
     yield from _starter(request, tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    """Small models of all kinds."""
+    return write_zoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of a router that knows no model of whoever runs the tests."""
+    return {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 
 # ---- the server's log in reports of failures ------------------------------------------------

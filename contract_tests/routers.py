@@ -1,8 +1,16 @@
 """What a router's models are doing, and how to have them do something else."""
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
-from contract_tests.server import Server, wait_until
+import psutil
+
+from contract_tests import contract
+from contract_tests.bodies import ENDLESS, path
+from contract_tests.events import Event, read_events
+from contract_tests.server import OwnServer, Server, wait_until
 
 LOADED, UNLOADED = "loaded", "unloaded"
 
@@ -29,6 +37,10 @@ def wait_for(server: Server, name: str, value: str) -> None:
     wait_until(lambda: status(server, name)["value"] == value, f"{name} is {value}")
 
 
+def wait_until_failed(server: Server, name: str) -> None:
+    wait_until(lambda: status(server, name)["failed"], f"{name} could not be loaded")
+
+
 def set_status(server: Server, name: str, value: str) -> None:
     """Load or unload the model, unless it is so already, and wait until it is done."""
     wait_until(lambda: status(server, name)["value"] != "loading", f"{name} is not loading")
@@ -36,3 +48,59 @@ def set_status(server: Server, name: str, value: str) -> None:
         change = "load" if value == LOADED else "unload"
         server.ask(f"/models/{change}", {"model": name})
         wait_for(server, name, value)
+
+
+def load_engine(server: OwnServer, name: str) -> psutil.Process:
+    """Load a model that isn't: its engine process."""
+    before = {process.pid for process in server.engines()}
+    set_status(server, name, LOADED)
+    [engine] = [process for process in server.engines() if process.pid not in before]
+    return engine
+
+
+class Following:
+    """What `GET /models/sse` has told since it was opened; every event is as described."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ended = threading.Event()
+
+    def told(self) -> list[Any]:
+        [name] = ENDLESS
+        return contract.check_stream(contract.operations()[name], list(self.events))
+
+    def of(self, name: str) -> list[Any]:
+        return [event for event in self.told() if event["model"] == name]
+
+    def states(self, name: str) -> list[str]:
+        """What the model was doing, one after the other."""
+        found: list[str] = []
+        for event in self.of(name):
+            state = event["data"].get("status")
+            if state is not None and found[-1:] != [state]:
+                found.append(state)
+        return found
+
+    def wait_for(self, name: str, states: list[str]) -> None:
+        wait_until(lambda: self.states(name) == states, f"{states} have been told of {name}")
+
+
+@contextlib.contextmanager
+def following(server: Server) -> Iterator[Following]:
+    """Follows the models' events, from the present status of all of them on."""
+    [name] = ENDLESS
+    follower = Following()
+    n_models = len(models(server))
+    with server.http.stream("GET", path(name)) as response:
+        assert response.status_code == 200
+        assert contract.media_type(response) == "text/event-stream"
+
+        def read() -> None:
+            with contextlib.suppress(Exception):  # the client has closed it
+                follower.events.extend(read_events(response.iter_raw()))
+            follower.ended.set()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        wait_until(lambda: len(follower.events) >= n_models, "all models have been told")
+        yield follower

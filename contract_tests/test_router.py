@@ -35,12 +35,11 @@ from contract_tests.models import (
     PRESETS,
     RERANKER,
     Zoo,
-    write_zoo,
 )
 from contract_tests.routers import LOADED, UNLOADED, loaded, models, set_status, status
-from contract_tests.server import MODEL, OwnServer, Server
+from contract_tests.server import MODEL, OwnServer, Server, start_connexion
 from contract_tests.situations import send, send_with_query
-from contract_tests.test_launch import outcome, start_connexion
+from contract_tests.test_launch import outcome
 from engine.embedded.build import ensure_adapter
 
 PAIRS: dict[str, tuple[str, str]] = {
@@ -59,11 +58,6 @@ APART = "lora-init-without-apply"
 """An adapter that changes nothing until somebody wants it to."""
 IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
 """Operations with the model in their query: each has a test of its own."""
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
-    return write_zoo(tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +90,6 @@ def alias(name: str) -> str:
 @pytest.fixture(scope="module")
 def router(module_server: Start, options: list[str], hub: Mapping[str, str]) -> OwnServer:
     return module_server(*options, router=True, variables=hub, api_key="key")
-
-
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """No model of whoever runs the tests is in the catalog."""
-    return {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 
 Alone = Mapping[tuple[str, str], Any]

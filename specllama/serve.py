@@ -118,6 +118,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
+        if (runtime := self.lifespan.state.get("runtime")) is not None:
+            runtime.pool.end_news()  # its readers' requests would run for as long as they may
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if connection.transport.is_closing():  # it was idle
