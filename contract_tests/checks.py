@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from contract_tests import contract
-from contract_tests.bodies import PROMPT, body, path
+from contract_tests.bodies import PROMPT, body, path, with_query
 from contract_tests.events import Event, text_of
-from contract_tests.server import Server
+from contract_tests.routers import LOADED, UNLOADED, following, models, set_status
+from contract_tests.server import Server, wait_until
 
 MALFORMED = (
     b"{",
@@ -210,6 +211,51 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
+# ---- of a router ---------------------------------------------------------------------------
+
+
+def models_are_as_described(server: Server) -> None:
+    for name in ("list_models", "list_ollama_models"):
+        contract.check(server.get(path(name)))
+
+
+def requests_reach_their_models(server: Server) -> None:
+    """Every model has its own properties and its own name in answers, and no other name any."""
+    for name, model in models(server).items():
+        props = contract.check(server.get(with_query("get_props", model=name)))
+        assert props["model_alias"] == name
+        assert props["model_path"] == model["path"]
+        capabilities = [each["capabilities"] for each in server.get("/models").json()["models"]
+                        if each["name"] == name]  # fmt: skip
+        if "completion" in capabilities[0]:
+            answer = server.ask("/completion", body("create_completion", model=name))
+            assert answer["model"] == name
+
+
+def unknown_models_are_refused(server: Server) -> None:
+    for operation in ("create_completion", "create_chat_completion", "tokenize", "load_model"):
+        response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
+        contract.check(response, 404)
+
+
+def changes_of_models_are_told(server: Server) -> None:
+    """Its default model is unloaded and loaded again."""
+    name = contract.check(server.get("/props"))["model_alias"]
+    with following(server) as news:
+        for value in (LOADED, UNLOADED, LOADED):
+            set_status(server, name, value)
+        wait_until(
+            lambda: news.states(name)[-4:] == [LOADED, UNLOADED, "loading", LOADED],
+            "the changes are told",
+        )
+
+
+OF_ROUTERS = (
+    models_are_as_described,
+    requests_reach_their_models,
+    unknown_models_are_refused,
+    changes_of_models_are_told,
+)
 ALL = (
     plain_answers_are_as_described,
     malformed_json_is_refused,

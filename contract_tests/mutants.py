@@ -17,8 +17,10 @@ import handlers.http.application
 import handlers.http.security
 import handlers.http.sse
 import handlers.http.validation
+import handlers.models
 import handlers.native_format
 import handlers.openai_format
+import handlers.served
 import handlers.tokenize
 from engine.embedded import model_path
 from handlers.answers import JSONAnswer
@@ -195,6 +197,34 @@ def spaces_get_lost() -> None:
     original = _replace(handlers.tokenize, "detokenize", detokenize)
 
 
+def every_model_is_the_default_one() -> None:
+    def find(current: Any, name: str | None) -> Any:
+        return current.catalog.entries[current.catalog.default]
+
+    _replace(handlers.served, "find", find)
+
+
+def unknown_models_are_the_default_one() -> None:
+    def find(current: Any, name: str | None) -> Any:
+        return current.catalog.find(name or "") or original(current, None)
+
+    original = _replace(handlers.served, "find", find)
+
+
+def a_status_forgets_its_failure() -> None:
+    def status_json(entry: Any, status: Any) -> Any:
+        return {k: v for k, v in original(entry, status).items() if k != "failed"}
+
+    original = _replace(handlers.models, "_status_json", status_json)
+
+
+def events_tell_states_that_nobody_knows() -> None:
+    def frame(data: Any) -> bytes:
+        return bytes(original(data)).replace(b'"loaded"', b'"ready"')
+
+    original = _replace(handlers.models, "frame", frame)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -220,6 +250,10 @@ MUTANTS: dict[str, Mutant] = {
         a_part_of_a_key_is_enough,
         refusals_do_not_say_how_to_authenticate,
         spaces_get_lost,
+        every_model_is_the_default_one,
+        unknown_models_are_the_default_one,
+        a_status_forgets_its_failure,
+        events_tell_states_that_nobody_knows,
     )
 }
 

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from contract_tests import checks
 from contract_tests.conftest import Start
+from contract_tests.models import Zoo
 from contract_tests.mutants import MUTANTS
 from contract_tests.server import API_KEY, ROOT, OwnServer, Server, environment
 
@@ -36,17 +38,44 @@ CAUGHT: list[tuple[str, Check]] = [
     ("refusals_do_not_say_how_to_authenticate", checks.keys_are_wanted),
     ("spaces_get_lost", checks.tokens_and_text_correspond),
 ]
+ROUTERS: list[tuple[str, Check]] = [
+    ("every_model_is_the_default_one", checks.requests_reach_their_models),
+    ("unknown_models_are_the_default_one", checks.unknown_models_are_refused),
+    ("a_status_forgets_its_failure", checks.models_are_as_described),
+    ("events_tell_states_that_nobody_knows", checks.changes_of_models_are_told),
+]
+"""Broken servers of many models."""
 FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_right")
 """Mutants that Schemathesis alone has to find as well."""
 
 
-def start_mutant(start: Start, name: str) -> OwnServer:
-    return start(launcher=("-m", "contract_tests.mutants", name), api_key=API_KEY)
+def start_mutant(start: Start, name: str, *argv: str, **options: Any) -> OwnServer:
+    launcher = ("-m", "contract_tests.mutants", name)
+    return start(*argv, launcher=launcher, api_key=API_KEY, **options)
+
+
+@pytest.fixture
+def a_router(own_server: Start, zoo: Zoo, hub: dict[str, str]) -> Start:
+    """Starts mutants of a router, by their names."""
+
+    def starting(name: str) -> OwnServer:
+        argv = (*zoo.arguments(), "--models-max", "2")
+        return start_mutant(own_server, name, *argv, router=True, variables=hub)
+
+    return starting
 
 
 @pytest.mark.parametrize(("name", "check"), CAUGHT, ids=[name for name, _ in CAUGHT])
 def test_a_mutant_is_caught(name: str, check: Check, own_server: Start) -> None:
-    server = start_mutant(own_server, name)
+    caught_by(check, start_mutant(own_server, name))
+
+
+@pytest.mark.parametrize(("name", "check"), ROUTERS, ids=[name for name, _ in ROUTERS])
+def test_a_mutant_of_a_router_is_caught(name: str, check: Check, a_router: Start) -> None:
+    caught_by(check, a_router(name))
+
+
+def caught_by(check: Check, server: OwnServer) -> None:
     with pytest.raises(AssertionError) as caught:
         check(server)
     assert server.process.poll() is None, "the mutant died instead"
@@ -54,13 +83,20 @@ def test_a_mutant_is_caught(name: str, check: Check, own_server: Start) -> None:
 
 
 def test_every_mutant_and_every_check_is_used() -> None:
-    assert {"healthy", *(name for name, _ in CAUGHT)} == MUTANTS.keys()
+    assert {"healthy", *(name for name, _ in (*CAUGHT, *ROUTERS))} == MUTANTS.keys()
     assert {check for _, check in CAUGHT} == set(checks.ALL)
+    assert {check for _, check in ROUTERS} == set(checks.OF_ROUTERS)
 
 
 def test_a_healthy_server_passes_all_checks(own_server: Start) -> None:
     server = start_mutant(own_server, "healthy")
     for check in checks.ALL:
+        check(server)
+
+
+def test_a_healthy_router_passes_all_checks(a_router: Start) -> None:
+    server = a_router("healthy")
+    for check in checks.OF_ROUTERS:
         check(server)
 
 

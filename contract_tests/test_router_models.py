@@ -210,6 +210,8 @@ def test_models_that_cannot_be_loaded(
             contract.check(send(server, "load_model", model=name))
         for name in BROKEN:
             wait_until_failed(server, name)
+            # The first request after it tries again.
+            news.wait_for(name, [UNLOADED, "loading", UNLOADED])
             told = contract.check(server.get("/models"))
             [found] = [model["status"] for model in told["data"] if model["id"] == name]
             assert found["value"] == UNLOADED
@@ -220,7 +222,6 @@ def test_models_that_cannot_be_loaded(
             assert name in contract.check(response, 503)["error"]["message"]
             stream = body("create_completion", model=name, stream=True)
             contract.check(server.post("/completion", stream), 503)
-            news.wait_for(name, [UNLOADED, "loading", UNLOADED])
             codes = [event["data"]["exit_code"] for event in news.of(name)
                      if "exit_code" in event["data"]]  # fmt: skip
             assert codes

@@ -2,16 +2,27 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Verbosity
 from hypothesis import settings as hypothesis_settings
 from schemathesis import Case
 
 from contract_tests import fuzzing
-from contract_tests.server import SECONDS, Server
+from contract_tests.conftest import Start
+from contract_tests.server import API_KEY, SECONDS, OwnServer, Server
 
 positive = fuzzing.schema("positive")
 # Of an operation without parameters and body there is no invalid request.
 negative = fuzzing.schema("negative").exclude(fuzzing.has_no_input)
+
+# The same paths do other things in a router.
+FEW = 8
+routed_positive = fuzzing.schema("positive", FEW).exclude(fuzzing.is_not_about_models)
+routed_negative = (
+    fuzzing.schema("negative", FEW)
+    .exclude(fuzzing.is_not_about_models)
+    .exclude(fuzzing.has_no_input)
+)
 
 unhurried = hypothesis_settings(
     deadline=None,
@@ -38,3 +49,20 @@ def test_valid_requests(case: Case[Any], default_server: Server) -> None:
 @unhurried
 def test_invalid_requests(case: Case[Any], default_server: Server) -> None:
     call(case, default_server)
+
+
+@pytest.fixture(scope="module")
+def router(module_server: Start, hub: dict[str, str]) -> OwnServer:
+    return module_server(router=True, variables=hub, api_key=API_KEY)
+
+
+@routed_positive.parametrize()
+@unhurried
+def test_valid_requests_to_a_router(case: Case[Any], router: OwnServer) -> None:
+    call(case, router)
+
+
+@routed_negative.parametrize()
+@unhurried
+def test_invalid_requests_to_a_router(case: Case[Any], router: OwnServer) -> None:
+    call(case, router)
