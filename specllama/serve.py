@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.options import Options
 from specllama.app import create_app
 from specllama.listen import Listeners
+from specllama.transport import Protocol
 
 log = logging.getLogger("specllama")
 
@@ -48,6 +49,7 @@ def serve(
     app = _with_short_failures(create_app(options, on_fatal), failures)
     config = uvicorn.Config(
         app,
+        http=Protocol,
         lifespan="on",
         ws="none",
         log_config=None,
