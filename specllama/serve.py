@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import os
 import signal
@@ -96,6 +97,8 @@ class _Server(uvicorn.Server):
             self.servers.append(
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
+        # The descriptions and what is made of them stay: no collection has to look at them.
+        gc.freeze()
         if self._on_started is not None and not self.should_exit:
             self._on_started()
 
