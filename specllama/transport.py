@@ -22,7 +22,9 @@ class _Gathering(asyncio.Transport):
         super().__init__()
         self._transport = transport
         self._outbox = Outbox(transport)
-        self.write = self._outbox.write  # type: ignore[method-assign]  # saves a call
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._outbox.write(bytes(data))
 
     def close(self) -> None:
         self._outbox.flush()
