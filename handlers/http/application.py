@@ -25,15 +25,7 @@ def application(lifespan: Lifespan) -> AsyncApp:
         validator_map=validator_map(),
         security_map=SECURITY_MAP,
     )
-<<<<<<< HEAD
-    app._middleware_app.api_cls = _Api
-    app.add_middleware(Leases, MiddlewarePosition.BEFORE_EXCEPTION)
-    app.add_middleware(Measure, MiddlewarePosition.BEFORE_EXCEPTION)
-    app.add_middleware(Cors, MiddlewarePosition.BEFORE_EXCEPTION)
-    app.add_middleware(Bodies, MiddlewarePosition.BEFORE_SWAGGER)
-=======
     app._middleware_app.api_cls = Api
->>>>>>> overhead
     for exception in HANDLED:
         app.add_error_handler(exception, answer)
     return app
