@@ -34,7 +34,13 @@ def destination(
     async def route() -> None:
         routing = middleware(behind)
         routing.add_api(specification, base_path=base)
-        scope = {"type": "http", "headers": [], "query_string": b"", "app": None, **request}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "headers": [],
+            "query_string": b"",
+            "app": None,
+            **request,
+        }
         await routing(scope, nothing, nothing)
 
     try:
@@ -58,7 +64,10 @@ def test_same_destination(specification: Specification, base: str, root: str, pa
 
 
 def test_paths_without_parameters_are_known(specification: Specification) -> None:
-    routing = Routing(lambda *_: None)
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    routing = Routing(behind)
     routing.add_api(specification, base_path="/api")
     literal = {
         (method.upper(), f"/api{path}")

@@ -3,7 +3,6 @@
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
-import asyncio
 import time
 from contextlib import ExitStack
 
@@ -12,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.options import Options
 from handlers.http.errors import RequestError
+from handlers.http.patience import within
 
 JSON = b"application/json"
 """How the content type of a JSON body is spelled behind these middlewares."""
@@ -153,8 +153,7 @@ def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
         if complete:  # from now on the only message is that the client is gone
             return await receive()
         try:
-            async with asyncio.timeout(timeout):
-                message = await receive()
+            message = await within(timeout, receive())
         except TimeoutError:
             late = f"The rest of the body did not come within {timeout} seconds."
             raise RequestError(408, late, {"Connection": "close"}) from None
