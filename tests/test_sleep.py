@@ -1,6 +1,7 @@
 """Sleeping, waking, draining and downloading, with real engine processes."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +28,13 @@ LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
 
 def children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+    """The engine processes; other tests may have left processes of other kinds to the session."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "engine.worker" in process.cmdline():
+                found.add(process)
+    return found
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
