@@ -128,9 +128,9 @@ class Generation:
 class EngineClient:
     """Requests to one ready engine process; the supervisor feeds it the messages back."""
 
-    def __init__(self, writer: asyncio.StreamWriter, info: ModelInfo) -> None:
+    def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
-        self._outbox = Outbox(writer.transport)
+        self._outbox = Outbox(sink)
         self._next_id = 0
         self._generations: dict[int, Generation] = {}
         self._replies: dict[int, asyncio.Future[Reply | Vectors]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handlers.http.patience import within
+from handlers.http.patience import Begun, within
 
 LONG = 60.0  # s; never waited for
 
@@ -95,3 +95,48 @@ def test_work_may_swallow_a_cancellation() -> None:
         assert await task == "done"
 
     asyncio.run(cancel())
+
+
+def test_begun_work_goes_on_when_it_is_awaited() -> None:
+    seen: list[int] = []
+
+    async def work() -> str:
+        seen.append(1)
+        await asyncio.sleep(0.001)
+        seen.append(2)
+        return "result"
+
+    async def main() -> None:
+        begun = Begun(work())
+        assert (begun.done, seen) == (False, [1])
+        await asyncio.sleep(0.01)  # what it waits for is over before anybody asks
+        assert seen == [1]
+        assert await begun == "result"
+        assert (begun.done, seen) == (True, [1, 2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_begun_work_is_interrupted_where_it_waits(swallows: bool) -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except LookupError:
+            await asyncio.sleep(0.001)
+            seen.append("interrupted")
+            if not swallows:
+                raise
+
+    async def main() -> None:
+        begun = Begun(work())
+        if swallows:
+            await begun.interrupt(LookupError())
+        else:
+            with pytest.raises(LookupError):
+                await begun.interrupt(LookupError())
+
+    asyncio.run(main())
+    assert seen == ["interrupted"]

@@ -21,8 +21,9 @@ from engine.options import Options
 from engine.params import GenerationParams
 from engine.pool import ModelPool
 from engine.supervisor import Supervisor
+from tests.playing import EXACT
 
-SLEEPY = Options(sleep_idle_seconds=1)
+SLEEPY = Options(sleep_idle_seconds=1, **EXACT)
 SHORT = GenerationParams(n_predict=8, seed=3, ignore_eos=True)
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 

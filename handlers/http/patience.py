@@ -1,11 +1,38 @@
-"""Waiting with a time limit, without the price of one where there is nothing to wait for."""
+"""Work that may be done at once, and costs nothing but itself then."""
 
 import asyncio
 import types
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """`work` as far as it goes without waiting. What is left of it has to be awaited, or ended
+    by `interrupt`. Raises what the work raises meanwhile."""
+
+    def __init__(self, work: Awaitable[T]) -> None:
+        self.done = False
+        self._result: T | None = None
+        self._steps = work.__await__()
+        self._awaited: Any = None
+        try:
+            self._awaited = next(self._steps)
+        except StopIteration as end:
+            self.done, self._result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.done:
+            self._result = yield from _rest(self._steps, self._awaited)
+            self.done = True
+        return cast(T, self._result)
+
+    async def interrupt(self, error: BaseException) -> None:
+        """Let the work see `error` where it waits, and wait for its end. Raises what it raises:
+        `error` itself, most likely."""
+        if not self.done:
+            await _interrupted(self._steps, error)
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
@@ -14,14 +41,11 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     Work that never has to wait, as reading a body that came together with its head, gets no
     timer: setting one up and taking it down again takes longer than such work does.
     """
-    steps = work.__await__()
-    try:
-        awaited = next(steps)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    begun = Begun(work)
+    if begun.done:
+        return await begun
     async with asyncio.timeout(seconds):
-        return await _rest(steps, awaited)
+        return await begun
 
 
 @types.coroutine
@@ -37,6 +61,15 @@ def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
             step, argument = steps.send, sent
         try:
             awaited = step(argument)
-        except StopIteration as done:
-            result: T = done.value
+        except StopIteration as end:
+            result: T = end.value
             return result
+
+
+@types.coroutine
+def _interrupted(steps: Generator[Any, Any, T], error: BaseException) -> Generator[Any, Any, None]:
+    try:
+        awaited = steps.throw(error)
+    except StopIteration:
+        return
+    yield from _rest(steps, awaited)
