@@ -71,7 +71,7 @@ class ModelPool:
     async def stop(self) -> None:
         """End everything: requests that wait or run end with an error, and no process stays."""
         self._stopping = True
-        self.end_news()
+        self.end_events()
         self._refuse(list(self._waiting), SHUTTING_DOWN)
         await _all_of(self._starting)
         await _all_of(asyncio.create_task(each.stop()) for each in self._supervisors.values())
@@ -98,9 +98,8 @@ class ModelPool:
         """All that happens from now on."""
         return self._news.subscribe()
 
-    def end_news(self) -> None:
-        """End all subscriptions, also those to come: whoever follows the models would wait for
-        the end of the server, and must not be waited for."""
+    def end_events(self) -> None:
+        """End all subscriptions, and those to come."""
         self._news.close()
 
     def lease_now(self, entry: Entry) -> Lease | None:
