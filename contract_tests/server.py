@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,7 +204,8 @@ def free_port() -> int:
 
 def environment(**variables: str) -> dict[str, str]:
     """Ours without what would change the server's options, and with `variables`."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+    ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
 
 
@@ -218,19 +219,22 @@ def start(
     launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
     router: bool = False,
+    named: bool = False,
+    variables: Mapping[str, str] | None = None,
     **client: Any,
 ) -> OwnServer:
     """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
 
-    `client` are options for the HTTP client, such as `verify`.
+    It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
+    `variables` are added to its environment. `client` are options for the HTTP client, such as `verify`.
     """
     keys = ("--api-key", api_key) if api_key else ()
-    model = () if router else ("--model", MODEL)
+    model = () if router or named else ("--model", MODEL)
     log = directory / f"server-{next(_count)}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
-            env=environment(),
+            env=environment(**(variables or {})),
             cwd=ROOT,
             stdout=sink,
             stderr=sink,
@@ -285,11 +289,11 @@ def start_connexion(directory: Path, **variables: str) -> OwnServer:
     return server
 
 
-def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    """The program, which has to end by itself."""
+def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The program, which has to end by itself; `variables` are added to its environment."""
     return subprocess.run(
         [sys.executable, "-m", "specllama", *FRUGAL, *argv],
-        env=environment(),
+        env=environment(**variables),
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
