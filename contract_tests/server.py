@@ -226,7 +226,8 @@ def start(
     """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
 
     It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
-    `variables` are added to its environment. `client` are options for the HTTP client, such as `verify`.
+    `variables` are added to its environment. `client` are options for the HTTP client, such as
+    `verify`.
     """
     keys = ("--api-key", api_key) if api_key else ()
     model = () if router or named else ("--model", MODEL)

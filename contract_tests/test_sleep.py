@@ -135,7 +135,8 @@ def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
             response = sleepy.get(path)
             if path != "/metrics":
                 contract.check(response)
-        return sleepy.get("/props").json()["is_sleeping"]
+        sleeps: bool = sleepy.get("/props").json()["is_sleeping"]
+        return sleeps
 
     assert look() is False
     wait_until(look, "it sleeps although it is being looked at")
