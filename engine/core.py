@@ -17,6 +17,8 @@ from engine.backend import (
     Context,
     Model,
     NoTokenError,
+    Offload,
+    OffloadedSampler,
     OutOfCellsError,
     Sampler,
 )
@@ -115,6 +117,7 @@ class Engine:
         self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
+        self._offload = Offload(self.context) if options.backend_sampling else None
 
     def _make_tier(self, options: Options) -> SecondTier | None:
         disk, model = None, self.model
@@ -186,11 +189,15 @@ class Engine:
             guide = self.compiler.guide(params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
-        sampler = Sampler(self.model, params, n_ctx, tokens)
         probs = None
         if params.n_probs > 0:
             piece = partial(self._piece, shown=shown)
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
+        sampler: Sampler | OffloadedSampler | None = None
+        if self._offload and params.backend_sampling and guide is None and probs is None:
+            sampler = self._offload.sampler(params, n_ctx, tokens)
+        if sampler is None:
+            sampler = Sampler(self.model, params, n_ctx, tokens)
         request = Request(submit, tokens, params, sampler, prompt, probs)
         request.constraint = guide
         request.shown = shown
@@ -293,6 +300,8 @@ class Engine:
         ends = self._fill_batch(chunks)
         n_tokens = max(ends) + 1
         try:
+            if self._offload is not None:
+                self._offload.arrange(self._device_samplers(chunks))
             self.context.decode(n_tokens)
         except OutOfCellsError:
             if self._scheduler.relieve():
@@ -354,6 +363,16 @@ class Engine:
             ends.append(at - 1)
         return ends
 
+    def _device_samplers(self, chunks: list[Chunk]) -> dict[int, OffloadedSampler | None]:
+        """By sequence id, for all whose next token comes from this step."""
+        samplers = {}
+        for chunk in chunks:
+            if chunk.is_last:
+                sampler = self._requests[chunk.sequence.id].sampler
+                offloaded = sampler if isinstance(sampler, OffloadedSampler) else None
+                samplers[chunk.sequence.seq_id] = offloaded
+        return samplers
+
     def _fail(self, chunks: list[Chunk], message: str) -> list[Event]:
         events: list[Event] = []
         for chunk in chunks:
@@ -374,28 +393,31 @@ class Engine:
         slow = []
         for chunk, end in zip(chunks, ends, strict=True):
             request = self._requests[chunk.sequence.id]
-            if chunk.is_last and request.samples_alone and request.params.n_predict != 0:
-                slow.append((request, end))
+            if chunk.is_last and request.params.n_predict != 0 and request.slow_sampler:
+                slow.append((request, request.slow_sampler, end))
         if len(slow) > 1:
-            tokens = self._pool.choose([(request.sampler, end) for request, end in slow])
-            for (request, _), token in zip(slow, tokens, strict=True):
+            tokens = self._pool.choose([(sampler, end) for _, sampler, end in slow])
+            for (request, _, _), token in zip(slow, tokens, strict=True):
                 request.chosen = token
 
     def _choose(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the constraint lets nothing follow it; None if it lets
-        nothing follow what there is. Raises ConstraintError and NoTokenError."""
+        nothing follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
         if request.chosen is not None:
             token, request.chosen = request.chosen, None
             return token, False
+        sampler = request.sampler
+        if isinstance(sampler, OffloadedSampler):
+            return sampler.sample(index), False
         constraint, allowed = request.constraint, None
         if constraint is not None:
             if constraint.ended:
                 return None
             allowed = constraint.allowed
         if request.probs is None:
-            token = request.sampler.sample(self.context, index, allowed)
+            token = sampler.sample(self.context, index, allowed)
         else:
-            token = request.probs.sample(request.sampler, self.context, index, allowed)
+            token = request.probs.sample(sampler, self.context, index, allowed)
         if constraint is None or token in self.model.eog:
             return token, False
         return token, constraint.advance(token)
@@ -411,6 +433,8 @@ class Engine:
             chosen = self._choose(request, index)
         except (ConstraintError, NoTokenError) as error:
             return self._fail_one(request, ErrorInfo("invalid_request_error", str(error)))
+        except BackendError as error:
+            return self._fail_one(request, ErrorInfo("server_error", str(error)))
         if chosen is None:
             request.stop_type = "eos"
             request.last_token = time.perf_counter()
@@ -535,29 +559,8 @@ class Engine:
         request = active or self._last_in_slot.get(slot)
         if request is None:
             return SlotState(id=slot, n_ctx=self._scheduler.n_ctx)
-        seq = request.sequence
-        return SlotState(
-            id=slot,
-            id_task=request.id,
-            n_ctx=self._scheduler.n_ctx,
-            is_processing=active is not None,
-            params=request.params,
-            prompt=self._text(seq.tokens.view(0, request.n_prompt_kept)),
-            has_next_token=active is not None,
-            has_new_line=request.has_new_line,
-            n_remain=request.n_remain,
-            n_decoded=request.n_decoded,
-            stopping_word=request.stream.stopping_word,
-            n_prompt_tokens=seq.n_prompt,
-            n_prompt_tokens_processed=(
-                seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
-            )
-            - seq.n_cached,
-            n_prompt_tokens_cache=seq.n_cached,
-            n_prompt_tokens_shared=seq.n_shared,
-            n_prompt_tokens_restored=seq.n_restored,
-            generated=self._text(seq.tokens.view(request.n_prompt_kept)),
-        )
+        n_ctx, is_processing = self._scheduler.n_ctx, active is not None
+        return request.slot_state(slot, n_ctx, is_processing=is_processing, text=self._text)
 
     def stats(self) -> Stats:
         """What has been counted since the start, and how much there is to do now."""

@@ -117,6 +117,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     return_tokens: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
+    backend_sampling: bool = False
     n_probs: int = 0
     post_sampling_probs: bool = False
     n_indent: int = 0

@@ -1,14 +1,15 @@
 """One generation on its way: what the engine keeps for a request besides its tokens' places."""
 
 import time
+from collections.abc import Callable
 
 from engine.adapters import key_of
-from engine.backend import Sampler
+from engine.backend import OffloadedSampler, Sampler
 from engine.detokenizer import IndentLimit, TextStream
 from engine.lazy import Guide
 from engine.params import GenerationParams
 from engine.probabilities import ProbabilityLog
-from engine.protocol import PromptProgress, StopType, Submit, Timings
+from engine.protocol import PromptProgress, SlotState, StopType, Submit, Timings
 from engine.sequences import Sequence
 from engine.tokens import TokenArray, TokenBuffer
 
@@ -21,7 +22,7 @@ class Request:
         submit: Submit,
         tokens: TokenArray,
         params: GenerationParams,
-        sampler: Sampler,
+        sampler: Sampler | OffloadedSampler,
         prompt: str,
         probs: ProbabilityLog | None = None,
     ) -> None:
@@ -60,9 +61,12 @@ class Request:
         self.last_token = 0.0
 
     @property
-    def samples_alone(self) -> bool:
-        """Whether choosing a token takes long, and nothing but the sampler has to do with it."""
-        return self.sampler.slow and self.constraint is None and self.probs is None
+    def slow_sampler(self) -> Sampler | None:
+        """The sampler, if it takes long to choose, and nothing else has to do with the choice."""
+        sampler = self.sampler
+        if self.constraint is not None or self.probs is not None:
+            return None
+        return sampler if isinstance(sampler, Sampler) and sampler.slow else None
 
     @property
     def n_remain(self) -> int:
@@ -90,6 +94,32 @@ class Request:
             cache=sequence.n_cached,
             processed=min(sequence.n_past, sequence.n_prompt),
             time_ms=1e3 * (time.perf_counter() - self.started),
+        )
+
+    def slot_state(
+        self, slot: int, n_ctx: int, *, is_processing: bool, text: Callable[[TokenArray], str]
+    ) -> SlotState:
+        """What the slot that serves this, or has served it last, tells; `text` detokenizes."""
+        seq = self.sequence
+        n_evaluated = seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
+        return SlotState(
+            id=slot,
+            id_task=self.id,
+            n_ctx=n_ctx,
+            is_processing=is_processing,
+            params=self.params,
+            prompt=text(seq.tokens.view(0, self.n_prompt_kept)),
+            has_next_token=is_processing,
+            has_new_line=self.has_new_line,
+            n_remain=self.n_remain,
+            n_decoded=self.n_decoded,
+            stopping_word=self.stream.stopping_word,
+            n_prompt_tokens=seq.n_prompt,
+            n_prompt_tokens_processed=n_evaluated - seq.n_cached,
+            n_prompt_tokens_cache=seq.n_cached,
+            n_prompt_tokens_shared=seq.n_shared,
+            n_prompt_tokens_restored=seq.n_restored,
+            generated=text(seq.tokens.view(self.n_prompt_kept)),
         )
 
     @property

@@ -109,6 +109,24 @@ def _is_off(spec: SamplerSpec) -> bool:
             return False
 
 
+def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
+    """Whether a chain of `effective` samplers means the same on a device as on the CPU, and
+    doesn't violate an assertion there: every sampler at most once, no more candidates asked for
+    than there are, nothing kept at all costs, and at most one bias for a token."""
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        return False
+    for name, args in specs:
+        match name:
+            case "top_k" if args[0] > n_vocab:
+                return False
+            case "top_p" | "min_p" if args[1] > 1:
+                return False
+            case "logit_bias" if len({token for token, _ in args[0]}) < len(args[0]):
+                return False
+    return True
+
+
 def is_greedy(params: GenerationParams) -> bool:
     """Whether the most probable token always wins, so that no other sampler matters.
 

@@ -251,7 +251,6 @@ _FIXED_SETTINGS: dict[str, Any] = {
     "speculative.n_max": 0,
     "speculative.n_min": 0,
     "speculative.p_min": 0.0,
-    "backend_sampling": False,
 }
 
 

@@ -1,13 +1,17 @@
-"""Fixtures of many test modules."""
+"""What all tests share: Hypothesis asserts no times, and there is the shipped model."""
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from engine.backend import Model, initialize
 from engine.constraints import Compiler
 from engine.embedded import model_path
 from engine.options import Options
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from engine.options import (
     check_layer,
     layered,
     parse,
+    remarks,
 )
 from engine.options.declaration import Field
 from tests.option_values import (
@@ -117,6 +118,19 @@ def test_files_are_looked_at_unless_that_is_switched_off() -> None:
 def test_a_layer_without_lines_is_named() -> None:
     with pytest.raises(OptionError, match=r"^the cache: ctx-size: "):
         check_layer(Layer("the cache", [Setting("ctx-size", "x")]))
+
+
+def test_one_model_leaves_no_room_for_many() -> None:
+    def told(**given_options: str) -> list[str]:
+        return remarks(Options(**given_options), [], {})  # type: ignore[arg-type]
+
+    assert told(models_dir="d", hf_repo="a/b") == [
+        "--models-dir has no effect: --hf-repo names the only model"
+    ]
+    assert told(models_preset="f", model="m") == [
+        "--models-preset has no effect: --model names the only model"
+    ]
+    assert told(models_dir="d", models_preset="f") == told(model="m") == []
 
 
 # ---- values ------------------------------------------------------------------------------

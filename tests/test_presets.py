@@ -77,7 +77,20 @@ def test_the_documented_example(tmp_path: Path) -> None:
     assert not found.warnings
 
 
-KEY = st.sampled_from(sorted(NO_FILES)).map(lambda name: FIELDS[name])
+def test_the_example_of_the_page_on_preset_files(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "presets.md").read_text()
+    example = page.split("```ini\n")[1].split("```")[0]
+    found = presets(example, tmp_path)
+    assert not found.warnings
+    known, coder = found.sections
+    assert section(example, tmp_path, known) == Options(
+        ctx_size=8192, n_gpu_layers=20, alias="gemma, chat", mmap=False
+    )
+    assert found.sections[known].load_on_startup
+    assert section(example, tmp_path, coder).cache_reuse == 256
+    assert found.sections[coder].stop_timeout == 60
+
+
 NAME = (
     st.text(st.characters(exclude_characters="]", exclude_categories=["C", "Z"]), min_size=1)
     | st.from_regex("[a-z]{1,9}/[A-Za-z0-9]{1,9}:Q[0-9]_K", fullmatch=True)

@@ -33,7 +33,7 @@ def children() -> set[psutil.Process]:
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         before = children()
-        asyncio.run(asyncio.wait_for(test(), 100))  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(test(), 100))
         assert not children() - before
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -124,7 +124,8 @@ async def test_a_crash_while_it_wakes_is_a_restart() -> None:
         await asleep(supervisor)
         request = asyncio.create_task(answer(supervisor))
         await until(lambda: supervisor.pid is not None)
-        assert supervisor.state == "waking"
+        state: str = supervisor.state
+        assert state == "waking"
         assert supervisor.pid is not None
         os.kill(supervisor.pid, signal.SIGKILL)
         assert await request

@@ -16,6 +16,7 @@ from engine.backend.context import (
 )
 from engine.backend.library import initialize, list_devices
 from engine.backend.model import LoraFile, Model
+from engine.backend.offload import Offload, OffloadedSampler
 from engine.backend.rpc import add_rpc_servers
 from engine.backend.sampler import NoTokenError, Sampler
 from engine.errors import BackendError
@@ -28,6 +29,8 @@ __all__ = [
     "LoraFile",
     "Model",
     "NoTokenError",
+    "Offload",
+    "OffloadedSampler",
     "OutOfCellsError",
     "Sampler",
     "StateArray",

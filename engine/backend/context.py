@@ -93,6 +93,9 @@ class Context:
         params.swa_full = options.swa_full
         params.kv_unified = unified
         params.no_perf = not options.perf
+        if options.backend_sampling and not options.embeds():
+            # The device has room for this many, each as large as the vocabulary.
+            params.n_outputs_max, params.n_outputs_max_per_seq = n_seq, 1
         self._perf = options.perf
         self._pools = thread_pools(options)
         if options.embeds():
@@ -191,11 +194,27 @@ class Context:
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request doesn't pay for it."""
         C.llama_set_warmup(self._ctx, True)
+        self.evaluate_any()
+        C.llama_set_warmup(self._ctx, False)
+
+    def evaluate_any(self) -> None:
+        """Evaluate some token, as the first one of sequence 0, and forget it again; its logits
+        are wanted. All sequences must be empty. Raises `BackendError`."""
         self.tokens[0] = max(self.model.bos, self.model.eos, 0)
         self.positions[0], self.sequences[0], self.outputs[0] = 0, 0, 1
         self.decode(1)
-        C.llama_set_warmup(self._ctx, False)
         C.llama_memory_clear(self._memory, True)
+
+    def set_sampler(self, sequence: int, chain: Any) -> bool:
+        """Let the device apply `chain` to the logits of `sequence` from the next decode on;
+        None: no more. False if it can't. At most one output of `sequence` in a batch then, and
+        the chain must stay until another one takes its place."""
+        return bool(C.llama_set_sampler(self._ctx, sequence, chain))
+
+    def sampled(self, index: int) -> int:
+        """The token that the device has chosen at batch position `index`, an output of the last
+        decode; -1 if it hasn't."""
+        return int(C.llama_get_sampled_token_ith(self._ctx, index))
 
     def remove(self, sequence: int, start: int) -> bool:
         """Forget the tokens of `sequence` from position `start` on. False if this kind of

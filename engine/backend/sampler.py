@@ -45,7 +45,7 @@ class Sampler:
         self, model: Model, params: GenerationParams, n_ctx: int, history: TokenArray
     ) -> None:
         specs = effective(plan(params, n_ctx))
-        self._chain = _make_chain(model, [])  # which owns the others
+        self._chain = make_chain(model, [])  # which owns the others
         biases: Sequence[tuple[int, float]] = ()
         if specs[0].name == "logit_bias":
             biases = specs[0].args[0]
@@ -54,10 +54,10 @@ class Sampler:
         self._biases = np.array([bias for _, bias in biases], np.float32)
         self._short = shortlist(specs)
         n_edits = self._short.n_edits if self._short is not None else 0
-        self._edits = _make_chain(model, specs[:n_edits]) if n_edits else None
+        self._edits = make_chain(model, specs[:n_edits]) if n_edits else None
         if self._edits:
             C.llama_sampler_chain_add(self._chain, self._edits)
-        self._rest = _make_chain(model, specs[n_edits:])
+        self._rest = make_chain(model, specs[n_edits:])
         C.llama_sampler_chain_add(self._chain, self._rest)
         self.slow = self._short is None and model.n_vocab > FEW
         self._least = np.inf  # the logit from which on the last shortlist was taken
@@ -207,7 +207,8 @@ def _are_the_largest(values: Floats, n: int, least: float, *, distinct: bool) ->
 _WITH_MEMORY = ("penalties", "dry", "adaptive_p")
 
 
-def _make_chain(model: Model, specs: Sequence[SamplerSpec]) -> Any:
+def make_chain(model: Model, specs: Sequence[SamplerSpec]) -> Any:
+    """A `llama_sampler` that applies `specs` one after the other; the caller frees it."""
     params = C.llama_sampler_chain_default_params()
     params.no_perf = True
     chain = C.llama_sampler_chain_init(params)

@@ -60,6 +60,13 @@ def remarks(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -
     found += shortcuts.notes(name for name in names if name in SHORTCUTS)
     if options.mmproj or options.mmproj_url:
         found.append("--mmproj has no effect: media input is not available yet")
+    if options.models_dir or options.models_preset:
+        for name in ("model", "hf_repo", "model_url"):
+            if getattr(options, name):
+                given = FIELDS["models_dir" if options.models_dir else "models_preset"].canonical
+                found.append(
+                    f"{given} has no effect: {FIELDS[name].canonical} names the only model"
+                )
     return found
 
 

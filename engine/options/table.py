@@ -112,4 +112,5 @@ class Options(ServingOptions, kw_only=True, frozen=True):
             logit_bias=[(token, bias) for token, bias in self.logit_bias],
             grammar=_read_once(self.grammar_file) if self.grammar_file else self.grammar,
             json_schema=self._schema(),
+            backend_sampling=self.backend_sampling,
         )

@@ -17,7 +17,6 @@ _TABLE = """
 -hffv --hf-file-v LLAMA_ARG_HF_FILE_V
 -ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
 -ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
--bs --backend-sampling LLAMA_ARG_BACKEND_SAMPLING
 --mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD
 --image-min-tokens LLAMA_ARG_IMAGE_MIN_TOKENS
 --image-max-tokens LLAMA_ARG_IMAGE_MAX_TOKENS

@@ -349,6 +349,19 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
         ),
     ] = ""
 
+    backend_sampling: Annotated[
+        bool,
+        _sampling(
+            names="-bs --backend-sampling",
+            env="LLAMA_ARG_BACKEND_SAMPLING",
+            help="Choose tokens on the device that runs the model, where it can: for requests "
+            "without grammar, schema, probabilities and limit of thinking whose samplers are "
+            "among penalties, top_k, top_p, min_p and temperature. All others are sampled as "
+            "usual. A matter of speed with a GPU and many slots; on a CPU it is slower. "
+            "Experimental.",
+        ),
+    ] = False
+
     # ---- texts ---------------------------------------------------------------------------
 
     reverse_prompt: Annotated[
