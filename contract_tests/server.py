@@ -216,10 +216,10 @@ def start(
     directory: Path,
     *argv: str,
     api_key: str | None = None,
+    named: bool = False,
     launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
     router: bool = False,
-    named: bool = False,
     variables: Mapping[str, str] | None = None,
     **client: Any,
 ) -> OwnServer:
