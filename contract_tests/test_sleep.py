@@ -5,7 +5,6 @@ A model is asleep when the server says so and its engine process is gone.
 """
 
 import contextlib
-import random
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -164,17 +163,25 @@ def test_a_stream_is_no_idleness(sleepy: OwnServer) -> None:
 
 
 def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
+    """Rounds that come nearer and nearer to that moment: it takes some milliseconds."""
     expected = ask(sleepy)["content"]
-    chance = random.Random(6)
+    delay, step = float(IDLE), 0.008  # s
     slept = 0
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(6):
-            engine = sleepy.engine().pid
-            time.sleep(IDLE + chance.uniform(-0.02, 0.12))
-            slept += not sleepy.engines()
+        for _ in range(9):
+            engine = sleepy.engine()
+            ask(sleepy)
+            time.sleep(delay)
+            was_there = engine.is_running()
             answers = list(pool.map(lambda _: ask(sleepy), range(8)))
             assert {answer["content"] for answer in answers} == {expected}
-            slept += sleepy.engine().pid != engine
+            stayed = sleepy.engine() == engine
+            slept += not stayed
+            if stayed:
+                delay += step
+            elif not was_there:
+                delay -= step
+            step = max(0.001, step * 0.7)
     assert slept, "it never slept: nothing was tested"
 
 
