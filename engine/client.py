@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Literal, TypeVar
 
 from engine.errors import EngineError, ErrorInfo, not_supported
+from engine.outbox import Outbox
 from engine.params import GenerationParams
 from engine.protocol import (
     Accepted,
@@ -127,9 +128,9 @@ class Generation:
 class EngineClient:
     """Requests to one ready engine process; the supervisor feeds it the messages back."""
 
-    def __init__(self, writer: asyncio.StreamWriter, info: ModelInfo) -> None:
+    def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
-        self._writer = writer
+        self._outbox = Outbox(sink)
         self._next_id = 0
         self._generations: dict[int, Generation] = {}
         self._replies: dict[int, asyncio.Future[Reply | Vectors]] = {}
@@ -325,4 +326,4 @@ class EngineClient:
     def _send(self, message: ToEngine) -> None:
         if self._dead is not None:
             raise EngineError(self._dead)
-        self._writer.write(frame(message))
+        self._outbox.write(frame(message))

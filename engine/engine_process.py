@@ -6,55 +6,83 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-
-import msgspec
+from contextlib import suppress
 
 from engine.client import EngineClient
-from engine.protocol import FrameError, Frames, ModelInfo, Step, ToEngine, ToServer, frame
+from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
 
 log = logging.getLogger("engine.process")
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 GRACE = 1.0  # s from the end of its output to the end of the process
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
-READ_SIZE = 1 << 18  # bytes
+STDIN, STDOUT = 0, 1  # file descriptors
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
 spinning a step of a small model takes twice as long. This is some tens of microseconds."""
 
 
+class _Pipes(asyncio.SubprocessProtocol):
+    """What asyncio tells of a process. Its messages are handed on where its output arrives: a
+    reader in between would cost every token a turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.silent_since = 0.0  # time of the loop at which it said something last
+        self.on_message: Callable[[ToServer], None] | None = None
+        self.failure: Exception | None = None  # what was wrong with its output
+        self.output_ended = asyncio.Event()
+        self.exited = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.silent_since = self._loop.time()
+        if self.on_message is None or self.failure is not None:
+            return
+        try:
+            for message in self._frames.feed(data):
+                self.on_message(message)
+        except Exception as error:  # whatever it is, nothing after it can be trusted
+            self.failure = error
+            self.output_ended.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == STDOUT:
+            self.output_ended.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+
 class EngineProcess:
     """A process of `engine.worker`, which has been started and must be seen to its end."""
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        sink: asyncio.StreamWriter,
-        source: asyncio.StreamReader,
+        self, process: asyncio.SubprocessTransport, pipes: _Pipes, sink: asyncio.WriteTransport
     ) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self._process = process
+        self._pipes = pipes
         self._sink = sink
-        self._source = source
         self._ending = False
 
     @classmethod
     async def start(cls) -> "EngineProcess":
         """Raises OSError if the system has no room for another process."""
-        process = await asyncio.create_subprocess_exec(
+        process, pipes = await asyncio.get_running_loop().subprocess_exec(
+            _Pipes,
             *(sys.executable, "-P", "-m", "engine.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stderr=None,  # ours
             env={**WAIT_POLICY, **os.environ},
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        return cls(process, process.stdin, process.stdout)
+        sink = process.get_pipe_transport(STDIN)
+        assert isinstance(sink, asyncio.WriteTransport)
+        return cls(process, pipes, sink)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._process.get_pid()
 
     def send(self, message: ToEngine) -> None:
         """For messages whose answer nobody waits for."""
@@ -68,31 +96,30 @@ class EngineProcess:
     async def listen(self, take: Callable[[ToServer], None]) -> None:
         """Hand on what the process says, until it is dead, stuck or mad: answers to the client,
         everything else to `take`."""
-        frames, loop = Frames(), asyncio.get_running_loop()
-        renewed = loop.time()
-        try:
-            async with asyncio.timeout(HEARTBEAT_TIMEOUT) as watchdog:
-                while data := await self._source.read(READ_SIZE):
-                    # Not for every message: a new timer takes longer than a message.
-                    if (now := loop.time()) - renewed > HEARTBEAT_TIMEOUT / 16:
-                        renewed = now
-                        watchdog.reschedule(now + HEARTBEAT_TIMEOUT)
-                    for message in frames.feed(data):
-                        if isinstance(message, Step) and self.client is not None:
-                            self.client.dispatch(message)  # nearly always
-                        else:
-                            take(message)
-        except TimeoutError:
+
+        def on_message(message: ToServer) -> None:
+            if isinstance(message, Step) and self.client is not None:
+                self.client.dispatch(message)  # nearly always
+            else:
+                take(message)
+
+        pipes, loop = self._pipes, asyncio.get_running_loop()
+        pipes.silent_since, pipes.on_message = loop.time(), on_message
+        while (rest := pipes.silent_since + HEARTBEAT_TIMEOUT - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await pipes.output_ended.wait()
+                    break
+        else:
             log.error("the engine process gives no sign of life and is replaced")
-        except (msgspec.MsgspecError, FrameError) as error:
-            log.error("the engine process sends nonsense and is replaced: %s", error)
-        except ConnectionError:
-            pass
+        pipes.on_message = None
+        if pipes.failure is not None:
+            log.error("the engine process sends nonsense and is replaced: %s", pipes.failure)
 
     def kill(self) -> None:
         """For one that has nothing to lose, or that does not listen any more."""
         self._ending = True
-        if self._process.returncode is None:
+        with suppress(ProcessLookupError):
             self._process.kill()
 
     async def end(self) -> None:
@@ -100,11 +127,11 @@ class EngineProcess:
         self._ending = True
         self._sink.close()
         try:
-            await asyncio.wait_for(self._process.wait(), END_TIMEOUT)
+            await asyncio.wait_for(self._pipes.exited.wait(), END_TIMEOUT)
         except TimeoutError:
             log.warning("the engine process did not end by itself and is killed")
             self.kill()
-            await self._process.wait()
+            await self._pipes.exited.wait()
 
     async def code(self) -> int:
         """The exit status, for one that is not listened to any more. Kills it if need be."""
@@ -112,10 +139,14 @@ class EngineProcess:
             try:
                 # Its pipe closes a moment before it is gone. Killing it in that moment would
                 # take its exit status away from asyncio.
-                await asyncio.wait_for(self._process.wait(), GRACE)
+                await asyncio.wait_for(self._pipes.exited.wait(), GRACE)
             except TimeoutError:
                 self.kill()  # stuck, or it closed its pipe in an odd way
-        return await self._process.wait()
+        await self._pipes.exited.wait()
+        code = self._process.get_returncode()
+        assert code is not None, "it has ended"
+        self._process.close()
+        return code
 
 
 def describe_exit(code: int) -> str:

@@ -72,7 +72,7 @@ class ModelPool:
     async def stop(self) -> None:
         """End everything: requests that wait or run end with an error, and no process stays."""
         self._stopping = True
-        self._news.close()
+        self.end_events()
         self._refuse(list(self._waiting), SHUTTING_DOWN)
         await _all_of(self._starting)
         await _all_of(asyncio.create_task(each.stop()) for each in self._supervisors.values())
@@ -105,6 +105,10 @@ class ModelPool:
     def subscribe(self) -> Subscription:
         """All that happens from now on."""
         return self._news.subscribe()
+
+    def end_events(self) -> None:
+        """End all subscriptions, and those to come."""
+        self._news.close()
 
     def lease_now(self, entry: Entry) -> Lease | None:
         """A lease of a model that is ready and has room for one more; None if `lease` would have

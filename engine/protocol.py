@@ -7,7 +7,7 @@ encoded as arrays, which is shorter and faster: both ends are always the same ve
 """
 
 import struct
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -395,6 +395,7 @@ MAX_FRAME = 1 << 30  # bytes; a longer one means a corrupted stream
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)
 _encoder = msgspec.msgpack.Encoder()
+M = TypeVar("M")
 
 
 def frame(message: ToEngine | ToServer) -> bytes:
@@ -407,14 +408,15 @@ class FrameError(ValueError):
     """What was read is no sequence of frames."""
 
 
-class Frames:
-    """Cuts what comes from an engine process, in pieces of any length, into messages."""
+class FrameReader(Generic[M]):
+    """Cuts what comes through a pipe, in pieces of any length, into messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: msgspec.msgpack.Decoder[M]) -> None:
+        self._decoder = decoder
         self._rest = bytearray()  # the beginning of a frame
         self._wanted = HEADER.size  # bytes of it to go on with
 
-    def feed(self, data: bytes) -> list[ToServer]:
+    def feed(self, data: bytes) -> list[M]:
         """The messages that end in `data`. Raises FrameError and msgspec.MsgspecError."""
         if self._rest:
             self._rest += data
@@ -422,7 +424,7 @@ class Frames:
                 return []
             data = bytes(self._rest)
         view, size, start = memoryview(data), len(data), 0
-        messages: list[ToServer] = []
+        messages: list[M] = []
         self._wanted = HEADER.size
         while size - start >= HEADER.size:
             (length,) = HEADER.unpack_from(data, start)
@@ -432,7 +434,14 @@ class Frames:
             if stop > size:
                 self._wanted = HEADER.size + length
                 break
-            messages.append(to_server_decoder.decode(view[start + HEADER.size : stop]))
+            messages.append(self._decoder.decode(view[start + HEADER.size : stop]))
             start = stop
         self._rest = bytearray(view[start:])
         return messages
+
+
+class Frames(FrameReader[ToServer]):
+    """What an engine process says."""
+
+    def __init__(self) -> None:
+        super().__init__(to_server_decoder)

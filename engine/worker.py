@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from engine.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.core import Engine
@@ -27,7 +27,6 @@ from engine.gbnf import GrammarError
 from engine.options import Options
 from engine.prompts import check_tokens
 from engine.protocol import (
-    HEADER,
     Adapters,
     Cancel,
     Detokenize,
@@ -35,6 +34,7 @@ from engine.protocol import (
     Event,
     Failed,
     FormatChat,
+    FrameReader,
     GetAdapters,
     GetSlots,
     GetStats,
@@ -73,6 +73,10 @@ log = logging.getLogger("engine.worker")
 
 HEARTBEAT_SECONDS = 1.0
 PREPARING_THREADS = 2
+READ_SIZE = 1 << 18  # bytes
+SHORT = 1024
+"""Characters or tokens: converting up to so many takes less time than handing them to another
+thread, which on a busy machine waits for its turn."""
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
 LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 
@@ -80,22 +84,21 @@ LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 class Link:
     """Frames in and out; sending is safe from any thread."""
 
-    def __init__(self, source: BinaryIO, sink: int) -> None:
+    def __init__(self, source: int, sink: int) -> None:
         self._source = source
         self._sink = sink
+        self._frames = FrameReader(to_engine_decoder)
         self._lock = threading.Lock()
 
-    def receive(self) -> ToEngine | None:
-        """The next message; None at the end of the stream."""
-        header = self._source.read(HEADER.size)
-        if len(header) < HEADER.size:
-            return None
-        (length,) = HEADER.unpack(header)
-        body = self._source.read(length)
-        return to_engine_decoder.decode(body) if len(body) == length else None
+    def receive(self) -> list[ToEngine]:
+        """The next messages, as many as have come together; none at the end of the stream."""
+        while data := os.read(self._source, READ_SIZE):
+            if messages := self._frames.feed(data):
+                return messages
+        return []
 
-    def send(self, message: ToServer) -> None:
-        data = memoryview(frame(message))
+    def send(self, *messages: ToServer) -> None:
+        data = memoryview(b"".join(map(frame, messages)))
         with self._lock:
             while data:
                 data = data[os.write(self._sink, data) :]
@@ -186,60 +189,68 @@ class Worker:
     # ---- the reader and its workers ------------------------------------------------------
 
     def _read(self) -> None:
-        while (message := self._link.receive()) is not None:
-            match message:
-                case Submit(id=id):
-                    self._preparing.add(id)
-                    self._start(id, self._prepare, message)
-                case Embed(id=id) | Rerank(id=id):
-                    self._preparing.add(id)
-                    self._start(id, self._prepare_job, message)
-                case Tokenize(id=id):
-                    self._start(id, self._tokenize, message)
-                case Detokenize(id=id):
-                    self._start(id, self._detokenize, message)
-                case FormatChat(id=id):
-                    self._start(id, self._format_chat, message)
-                case SlotAction():
-                    self._slot_actions.start(message, self._inbox.put)
-                case GetAdapters() | SetAdapters():
-                    self._adapters(message)
-                case Cancel() | GetSlots() | GetStats():
-                    self._inbox.put(message)
-                case Load():
-                    log.error("a second load message was ignored: a process serves one model")
+        while messages := self._link.receive():
+            if replies := [reply for reply in map(self._take, messages) if reply is not None]:
+                self._link.send(*replies)
         self._inbox.put(None)
         threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
 
-    def _adapters(self, message: GetAdapters | SetAdapters) -> None:
+    def _take(self, message: ToEngine) -> ToServer | None:
+        """Answer at once what takes less time than to hand it over; start everything else."""
+        match message:
+            case Submit(id=id):
+                self._preparing.add(id)
+                self._start(id, self._prepare, message)
+            case Embed(id=id) | Rerank(id=id):
+                self._preparing.add(id)
+                self._start(id, self._prepare_job, message)
+            case Tokenize(id=id, text=text):
+                if len(text) <= SHORT:
+                    return self._outcome(id, self._tokenize, message)
+                self._start(id, self._tokenize, message)
+            case Detokenize(id=id, tokens=tokens):
+                if len(tokens) <= SHORT:
+                    return self._outcome(id, self._detokenize, message)
+                self._start(id, self._detokenize, message)
+            case FormatChat(id=id):
+                self._start(id, self._format_chat, message)
+            case SlotAction():
+                self._slot_actions.start(message, self._inbox.put)
+            case GetAdapters() | SetAdapters():
+                return self._outcome(message.id, self._adapters, message)
+            case Cancel() | GetSlots() | GetStats():
+                self._inbox.put(message)
+            case Load():
+                log.error("a second load message was ignored: a process serves one model")
+        return None
+
+    def _adapters(self, message: GetAdapters | SetAdapters) -> Adapters:
         """At once, so that it holds for every request that comes behind it."""
-        try:
-            if isinstance(message, SetAdapters):
-                self._engine.lora.set(message.scales)
-        except EngineError as error:
-            self._link.send(Failed(message.id, error.info))
-        else:
-            self._link.send(Adapters(message.id, self._engine.lora.adapters))
+        if isinstance(message, SetAdapters):
+            self._engine.lora.set(message.scales)
+        return Adapters(message.id, self._engine.lora.adapters)
 
     def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
         def run() -> None:
-            try:
-                reply = work(message)
-            except EngineError as error:
-                self._fail(id, error.info)
-            except Exception as error:
-                log.exception("request %d failed", id)
-                self._fail(id, ErrorInfo("server_error", f"{type(error).__name__}: {error}"))
-            else:
-                if reply is not None:
-                    self._link.send(reply)
+            if (reply := self._outcome(id, work, message)) is not None:
+                self._link.send(reply)
 
         self._pool.submit(run)
 
-    def _fail(self, id: int, error: ErrorInfo) -> None:
+    def _outcome(
+        self, id: int, work: Callable[[M], Reply | None], message: M
+    ) -> Reply | Failed | None:
+        """What `work` returns, or how it failed."""
+        try:
+            return work(message)
+        except EngineError as error:
+            failure = error.info
+        except Exception as error:
+            log.exception("request %d failed", id)
+            failure = ErrorInfo("server_error", f"{type(error).__name__}: {error}")
         self._preparing.discard(id)
         self._cancelled.discard(id)
-        self._link.send(Failed(id, error))
+        return Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
         self._inbox.put(self._generator.prepare(message))
@@ -331,13 +342,15 @@ def main() -> int:
     # Frames go to the real stdout; what anything prints goes to stderr.
     sink = os.dup(1)
     os.dup2(2, 1)
-    link = Link(sys.stdin.buffer, sink)
+    link = Link(sys.stdin.fileno(), sink)
     # Signals to the whole process group are for the server, which may want to drain.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    first = link.receive()
-    if not isinstance(first, Load):
-        return 2
+    match link.receive():  # the server says nothing more until it hears that this is done
+        case [Load() as first]:
+            pass
+        case _:
+            return 2
     logging.basicConfig(level=_log_level(first.options), format="%(name)s: %(message)s")
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = _load(link, first.options)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from engine.catalog.catalog import Catalog
 from engine.options import Options
 from specllama.app import create_app
 from specllama.listen import Listeners
+from specllama.transport import Protocol
 
 log = logging.getLogger("specllama")
 
@@ -52,6 +54,7 @@ def serve(
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
     config = uvicorn.Config(
         app,
+        http=Protocol,
         lifespan="on",
         ws="none",
         log_config=None,
@@ -98,6 +101,8 @@ class _Server(uvicorn.Server):
             self.servers.append(
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
+        # The descriptions and what is made of them stay: no collection has to look at them.
+        gc.freeze()
         if self._on_started is not None and not self.should_exit:
             self._on_started()
 
@@ -117,6 +122,8 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if (runtime := self.lifespan.state.get("runtime")) is not None:
+            runtime.pool.end_events()  # streams that have no end of their own would hold this up
         if self.server_state.tasks:
             log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
         for connection in list(self.server_state.connections):

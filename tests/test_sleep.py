@@ -1,6 +1,7 @@
 """Sleeping, waking, draining and downloading, with real engine processes."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,14 +21,21 @@ from engine.options import Options
 from engine.params import GenerationParams
 from engine.pool import ModelPool
 from engine.supervisor import Supervisor
+from tests.playing import EXACT
 
-SLEEPY = Options(sleep_idle_seconds=1)
+SLEEPY = Options(sleep_idle_seconds=1, **EXACT)
 SHORT = GenerationParams(n_predict=8, seed=3, ignore_eos=True)
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
 
 def children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+    """The engine processes; other tests may have left processes of other kinds to the session."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "engine.worker" in process.cmdline():
+                found.add(process)
+    return found
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -3,7 +3,6 @@
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
-import asyncio
 import time
 from contextlib import ExitStack
 
@@ -12,6 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.options import Options
 from handlers.http.errors import RequestError
+from handlers.http.patience import within
+
+JSON = b"application/json"
+"""How the content type of a JSON body is spelled behind these middlewares."""
 
 
 class Cors:
@@ -104,8 +107,7 @@ class Bodies:
     JSON gets one spelling, since Connexion's choice of a validator minds the case.
     """
 
-    _JSON = b"application/json"
-    _TAKEN_FOR_JSON = (_JSON, b"", b"application/x-www-form-urlencoded")
+    _TAKEN_FOR_JSON = (JSON, b"", b"application/x-www-form-urlencoded")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -124,9 +126,9 @@ class Bodies:
                 kind = value
         if length > limit:
             raise _too_large(limit)
-        if kind != self._JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
+        if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
-            scope = {**scope, "headers": [*kept, (b"content-type", self._JSON)]}
+            scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
         return await self.app(scope, _bounded(receive, limit, options.timeout), send)
 
     @staticmethod
@@ -151,8 +153,7 @@ def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
         if complete:  # from now on the only message is that the client is gone
             return await receive()
         try:
-            async with asyncio.timeout(timeout):
-                message = await receive()
+            message = await within(timeout, receive())
         except TimeoutError:
             late = f"The rest of the body did not come within {timeout} seconds."
             raise RequestError(408, late, {"Connection": "close"}) from None

@@ -1,10 +1,11 @@
 """Server-sent events, or lines of JSON: from an iterator of frames to a response.
 
-This is the hot path of the server process: one frame per stream and engine step. A task of
-its own pulls the frames, so that those which are ready together leave in one write.
+This is the hot path of the server process: one frame per stream and engine step. Frames that
+are ready together leave in one write.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -17,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 from handlers.http.disconnect import CancelOnDisconnect
 from handlers.http.errors import Failure, describe
 from handlers.http.ollama import NDJSON, error_document
+from handlers.http.patience import Begun
 
 DONE = b"data: [DONE]\n\n"
 """What ends an OpenAI stream."""
 
-BACKLOG = 256  # frames pulled ahead of a client that reads slowly
 PING_SECONDS = 10.0  # of silence
 
 _encoder = msgspec.json.Encoder()
@@ -82,78 +83,70 @@ class _EventStream(Response):
         self._frames = frames
         self._failed = failed
         self._ping = ping
+        self._started = False
+        self._sent_at = 0.0  # of time.monotonic(), the last frame
         self.status_code = 200
         self.background = None
         # Proxies must neither keep the events for later nor collect them.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(BACKLOG)
-        pump = asyncio.create_task(_pump(self._frames, queue))
+        pinging = self._ping and asyncio.create_task(self._send_pings(self._ping, send))
         try:
             with suppress(ClientDisconnect):  # nobody is left to be told
                 async with CancelOnDisconnect(receive):
-                    await self._send_all(queue, send)
+                    await self._send_all(send)
         finally:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+            if pinging:
+                pinging.cancel()
+                await asyncio.wait({pinging})
+            # A generator left in the middle frees what it holds now, not when it is collected.
+            if (close := getattr(self._frames, "aclose", None)) is not None:
+                await close()
 
-    async def _send_all(self, queue: asyncio.Queue[bytes | Exception | None], send: Send) -> None:
-        started = False
-        more = True
-        while more:
-            item = await self._next(queue, started)
-            burst: list[bytes] = []
-            while isinstance(item, bytes):
-                burst.append(item)
-                if queue.empty():
-                    break
-                item = queue.get_nowait()
-            else:
-                more = False
-                if item is not None:
-                    if not (started or burst):
-                        raise item
-                    burst.append(self._failed(describe(item)))
-            if not started:
-                started = True
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": self.status_code,
-                        "headers": self.raw_headers,
-                    }
-                )
-            await send({"type": "http.response.body", "body": b"".join(burst), "more_body": more})
-
-    async def _next(
-        self, queue: asyncio.Queue[bytes | Exception | None], started: bool
-    ) -> bytes | Exception | None:
-        if self._ping is None or not started or not queue.empty():
-            return await queue.get()
+    async def _send_all(self, send: Send) -> None:
+        burst: list[bytes] = []  # what is ready, and has not been sent yet
         try:
-            async with asyncio.timeout(PING_SECONDS):
-                return await queue.get()
-        except TimeoutError:
-            return self._ping
+            while True:
+                following = Begun(anext(self._frames))
+                if burst and not following.done:
+                    try:
+                        await self._send(send, burst)
+                    except BaseException as error:
+                        await following.interrupt(error)
+                        raise
+                    burst.clear()
+                burst.append(await following)
+        except StopAsyncIteration:
+            pass
+        except Exception as error:
+            if not (self._started or burst):
+                raise
+            burst.append(self._failed(describe(error)))
+        await self._send(send, burst, more=False)
+
+    async def _send(self, send: Send, frames: list[bytes], *, more: bool = True) -> None:
+        self._sent_at = time.monotonic()
+        if not self._started:
+            self._started = True
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+        await send({"type": "http.response.body", "body": b"".join(frames), "more_body": more})
+
+    async def _send_pings(self, ping: bytes, send: Send) -> None:
+        """Once the stream has begun, whenever nothing else was sent for `PING_SECONDS`."""
+        while True:
+            silence = time.monotonic() - self._sent_at if self._started else 0.0
+            if silence >= PING_SECONDS:
+                await self._send(send, [ping])
+                silence = 0.0
+            await asyncio.sleep(PING_SECONDS - silence)
 
 
 class _LineStream(_EventStream):
     media_type = NDJSON
-
-
-async def _pump(
-    frames: AsyncIterator[bytes], queue: asyncio.Queue[bytes | Exception | None]
-) -> None:
-    """Puts every frame into `queue`, then how it ended: an exception, or None."""
-    end: Exception | None = None
-    try:
-        async for item in frames:
-            await queue.put(item)
-    except Exception as error:
-        end = error
-    finally:
-        # A generator left in the middle frees what it holds now, not when it is collected.
-        if (close := getattr(frames, "aclose", None)) is not None:
-            await close()
-    await queue.put(end)

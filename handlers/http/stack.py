@@ -1,0 +1,243 @@
+"""Connexion's middlewares, without the work that comes out the same for every request.
+
+Connexion consults its description anew for each request: it tries all routes, builds the parsers
+of parameters, matches media types against patterns, and picks the handler's arguments from all
+the places where there could be some. Here that is done once, for operations that need no more
+than a JSON body. Whatever else there is goes Connexion's way, which also tells what is wrong.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from http import HTTPMethod
+from typing import Any
+
+from connexion.apps.asynchronous import AsyncApi, AsyncOperation
+from connexion.decorators import StarletteDecorator
+from connexion.decorators.response import AsyncResponseDecorator
+from connexion.frameworks.starlette import Starlette
+from connexion.middleware.abstract import ROUTING_CONTEXT
+from connexion.middleware.context import ContextMiddleware
+from connexion.middleware.exceptions import ExceptionMiddleware
+from connexion.middleware.lifespan import LifespanMiddleware
+from connexion.middleware.request_validation import (
+    RequestValidationAPI,
+    RequestValidationMiddleware,
+    RequestValidationOperation,
+)
+from connexion.middleware.routing import RoutingMiddleware
+from connexion.middleware.security import SecurityMiddleware
+from connexion.middleware.server_error import ServerErrorMiddleware
+from connexion.operations import AbstractOperation
+from connexion.spec import Specification
+from starlette.routing import Match, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
+from handlers.http.validation import JsonBody
+
+# Connexion's classes have no types.
+
+
+class Routing(RoutingMiddleware):  # type: ignore[misc]
+    """Finds paths without parameters in a table; asks the routes for all others."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app)
+        self._known: dict[tuple[str, str], dict[str, str]] = {}  # by method and path
+
+    def add_api(
+        self, specification: Specification, base_path: str | None = None, **options: Any
+    ) -> None:
+        super().add_api(specification, base_path, **options)
+        base = specification.base_path if base_path is None else base_path
+        for path in specification["paths"]:
+            for method in HTTPMethod:
+                if (context := self._context(method, base + path)) is not None:
+                    self._known.setdefault((method, base + path), context)
+
+    def _context(self, method: str, path: str) -> dict[str, str] | None:
+        """What is noted for the middlewares behind when the routes lead from `path` to an
+        operation."""
+        scope = {"type": "http", "method": method, "path": path, "root_path": ""}
+        app: Any = self.router
+        while isinstance(app, Router):
+            app = _first_match(app, scope)
+        if app is None:
+            return None
+        return {"api_base_path": scope["root_path"], "operation_id": app.operation_id}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope.get("root_path"):
+            context = self._known.get((scope["method"], scope["path"]))
+            if context is not None:
+                scope.setdefault("path_params", {})
+                scope.setdefault("extensions", {}).setdefault(ROUTING_CONTEXT, {}).update(context)
+                await self.app(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
+
+def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
+    """Where Starlette's router would send `scope`, which becomes that of the route."""
+    for route in router.routes:
+        match, changes = route.matches(scope)
+        if match is Match.FULL and isinstance(route, Route | Mount):
+            scope.update(changes)
+            return route.app
+    return None
+
+
+class Security(SecurityMiddleware):  # type: ignore[misc]
+    """Lets everybody pass to a server that has no keys."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["state"]["runtime"].api_keys:
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+class _ValidatedOperation(RequestValidationOperation):  # type: ignore[misc]
+    """One operation's validation; a JSON body of a request without parameters needs no
+    preparation."""
+
+    @cached_property
+    def _json_body(self) -> JsonBody:
+        operation = self._operation
+        body: JsonBody = self._validator_map["body"]["application/json"](
+            schema=operation.body_schema("application/json"),
+            required=operation.request_body.get("required", False),
+        )
+        return body
+
+    @cached_property
+    def _headers(self) -> set[bytes]:
+        """Names of the headers that are parameters."""
+        parameters = self._operation.parameters
+        return {each["name"].lower().encode() for each in parameters if each["in"] == "header"}
+
+    @cached_property
+    def _expects(self) -> bool:
+        """Whether there is a parameter that can't be left out."""
+        return any(each.get("required") for each in self._operation.parameters)
+
+    def _has_parameters(self, scope: Scope) -> bool:
+        """Whether the request has parameters, or ought to have some."""
+        return (
+            self._expects
+            or bool(scope["query_string"])
+            or any(name in self._headers for name, _ in scope["headers"])
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._operation
+        if self._has_parameters(scope):
+            await super().__call__(scope, receive, send)
+            return
+        if operation.consumes:
+            kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+            if kinds != [JSON] or "application/json" not in operation.consumes:
+                await super().__call__(scope, receive, send)
+                return
+            receive, scope = await self._json_body.wrap_receive(receive, scope=scope)
+        await self.next_app(scope, receive, send)
+
+
+class _ValidationApi(RequestValidationAPI):  # type: ignore[misc]
+    def make_operation(self, operation: AbstractOperation) -> _ValidatedOperation:
+        return _ValidatedOperation(
+            self.next_app,
+            operation=operation,
+            strict_validation=self.strict_validation,
+            validator_map=self.validator_map,
+        )
+
+
+class Validation(RequestValidationMiddleware):  # type: ignore[misc]
+    """Validates requests, preparing as much as it can."""
+
+    api_cls = _ValidationApi
+
+
+class _Decorator(StarletteDecorator):  # type: ignore[misc]
+    """Connexion decorates a handler anew for every request, always with the same result."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._decorated: Callable[..., Any] | None = None
+
+    def decorate(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._decorated is None:
+            self._decorated = super().decorate(function)
+        return self._decorated
+
+
+class _Operation(AsyncOperation):  # type: ignore[misc]
+    """One handler, and what turns a request into its arguments and its result into a response."""
+
+    @cached_property
+    def fn(self) -> Callable[..., Any]:
+        decorator = _Decorator(pythonic_params=self.pythonic_params, jsonifier=self.jsonifier)
+        decorated: Callable[..., Any] = decorator(self._fn)
+        return decorated
+
+
+class _BodyOperation(_Operation):
+    """A handler whose arguments are in the request's context: the body, as validated."""
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self._fn).parameters)
+
+    @cached_property
+    def fn(self) -> Callable[..., Any]:
+        respond = AsyncResponseDecorator(framework=Starlette, jsonifier=self.jsonifier)
+        responding: Callable[..., Any] = respond(self._fn)
+        return responding
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = scope["extensions"].get("connexion_context", {})
+        arguments = {name: context[name] for name in self._names if name in context}
+        response = await self.fn(**arguments)
+        await response(scope, receive, send)
+
+
+def _needs_only_body(operation: AbstractOperation) -> bool:
+    function = operation.function
+    arguments = inspect.signature(function).parameters
+    kinds = {argument.kind for argument in arguments.values()}
+    return (
+        inspect.iscoroutinefunction(function)
+        and kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        and set(operation.consumes) <= {"application/json"}
+        and not any(parameter["name"] in arguments for parameter in operation.parameters)
+    )
+
+
+class Api(AsyncApi):  # type: ignore[misc]
+    """Connexion's application behind all middlewares."""
+
+    def make_operation(self, operation: AbstractOperation) -> _Operation:
+        kind = _BodyOperation if _needs_only_body(operation) else _Operation
+        made: _Operation = kind.from_operation(
+            operation, pythonic_params=self.pythonic_params, jsonifier=self.jsonifier
+        )
+        return made
+
+
+MIDDLEWARES = [
+    ServerErrorMiddleware,
+    Leases,
+    Measure,
+    Cors,
+    ExceptionMiddleware,
+    Bodies,
+    Routing,
+    Security,
+    Validation,
+    LifespanMiddleware,
+    ContextMiddleware,
+]
+"""From the outside to the inside. Of Connexion's own, those are missing that serve the
+description and validate answers: handlers do the one, and the contract tests the other."""

@@ -1,0 +1,142 @@
+"""Work with a time limit, whenever it has to wait and however it ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from handlers.http.patience import Begun, within
+
+LONG = 60.0  # s; never waited for
+
+
+def test_work_that_need_not_wait() -> None:
+    async def ready() -> int:
+        return 7
+
+    async def failing() -> int:
+        raise LookupError
+
+    async def both() -> None:
+        assert await within(0.0, ready()) == 7  # no timer, so no timeout
+        with pytest.raises(LookupError):
+            await within(0.0, failing())
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("n_waits", [1, 2, 5])
+def test_work_that_waits(n_waits: int) -> None:
+    async def slow(fails: bool) -> int:
+        for _ in range(n_waits):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+        if fails:
+            raise LookupError
+        return n_waits
+
+    async def both() -> None:
+        assert await within(LONG, slow(False)) == n_waits
+        with pytest.raises(LookupError):
+            await within(LONG, slow(True))
+
+    asyncio.run(both())
+
+
+def test_too_long() -> None:
+    ended = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(within(0.001, forever()))
+    assert ended
+
+
+def test_a_cancellation_reaches_the_work() -> None:
+    seen: list[str] = []
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        return "never"
+
+    async def cancel(work: Callable[[], Awaitable[Any]]) -> None:
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel(lambda: within(LONG, stubborn())))
+    assert seen == ["cancelled"]
+
+
+def test_work_may_swallow_a_cancellation() -> None:
+    async def deaf() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "done"
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(within(LONG, deaf()))
+        await asyncio.sleep(0)
+        task.cancel()
+        assert await task == "done"
+
+    asyncio.run(cancel())
+
+
+def test_begun_work_goes_on_when_it_is_awaited() -> None:
+    seen: list[int] = []
+
+    async def work() -> str:
+        seen.append(1)
+        await asyncio.sleep(0.001)
+        seen.append(2)
+        return "result"
+
+    async def main() -> None:
+        begun = Begun(work())
+        assert (begun.done, seen) == (False, [1])
+        await asyncio.sleep(0.01)  # what it waits for is over before anybody asks
+        assert seen == [1]
+        assert await begun == "result"
+        assert (begun.done, seen) == (True, [1, 2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_begun_work_is_interrupted_where_it_waits(swallows: bool) -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except LookupError:
+            await asyncio.sleep(0.001)
+            seen.append("interrupted")
+            if not swallows:
+                raise
+
+    async def main() -> None:
+        begun = Begun(work())
+        if swallows:
+            await begun.interrupt(LookupError())
+        else:
+            with pytest.raises(LookupError):
+                await begun.interrupt(LookupError())
+
+    asyncio.run(main())
+    assert seen == ["interrupted"]

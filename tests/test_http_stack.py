@@ -1,0 +1,80 @@
+"""The prepared ways through Connexion's middlewares lead where Connexion's own do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from connexion.middleware.abstract import ROUTING_CONTEXT
+from connexion.middleware.routing import RoutingMiddleware
+from connexion.spec import Specification
+
+from handlers.description import description_path
+from handlers.http.stack import Routing
+
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT")
+
+
+@pytest.fixture(scope="module")
+def specification() -> Specification:
+    return Specification.load(description_path())
+
+
+def destination(
+    middleware: type[RoutingMiddleware], specification: Specification, base: str, **request: str
+) -> Any:
+    """What is noted about the operation, or what was raised."""
+    seen: list[Any] = []
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["extensions"][ROUTING_CONTEXT], scope["path_params"], scope["path"]))
+
+    async def nothing(*_: Any) -> Any:
+        return {"type": "http.disconnect"}
+
+    async def route() -> None:
+        routing = middleware(behind)
+        routing.add_api(specification, base_path=base)
+        scope: dict[str, Any] = {
+            "type": "http",
+            "headers": [],
+            "query_string": b"",
+            "app": None,
+            **request,
+        }
+        await routing(scope, nothing, nothing)
+
+    try:
+        asyncio.run(route())
+    except Exception as error:
+        return repr(error)
+    return seen
+
+
+@pytest.mark.parametrize("base", ["", "/api"])
+@pytest.mark.parametrize("root", ["", "/proxy"])
+@pytest.mark.parametrize(
+    "path",
+    ["/tokenize", "/health", "/v1/responses", "/v1/responses/r1", "/slots/1", "/x", "/tokenize/"],
+)
+def test_same_destination(specification: Specification, base: str, root: str, path: str) -> None:
+    for method in METHODS:
+        request = {"method": method, "path": root + base + path, "root_path": root}
+        ours = destination(Routing, specification, base, **request)
+        assert ours == destination(RoutingMiddleware, specification, base, **request), request
+
+
+def test_paths_without_parameters_are_known(specification: Specification) -> None:
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    routing = Routing(behind)
+    routing.add_api(specification, base_path="/api")
+    literal = {
+        (method.upper(), f"/api{path}")
+        for path, item in specification["paths"].items()
+        if "{" not in path
+        for method in item
+        if method in ("get", "post", "delete")
+    }
+    assert literal
+    assert literal <= routing._known.keys()
