@@ -216,6 +216,7 @@ def start(
     directory: Path,
     *argv: str,
     api_key: str | None = None,
+    named: bool = False,
     launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
     router: bool = False,
@@ -224,10 +225,12 @@ def start(
 ) -> OwnServer:
     """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
 
-    `client` are options for the HTTP client, such as `verify`.
+    It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
+    `variables` are added to its environment. `client` are options for the HTTP client, such as
+    `verify`.
     """
     keys = ("--api-key", api_key) if api_key else ()
-    model = () if router else ("--model", MODEL)
+    model = () if router or named else ("--model", MODEL)
     log = directory / f"server-{next(_count)}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -287,11 +290,11 @@ def start_connexion(directory: Path, **variables: str) -> OwnServer:
     return server
 
 
-def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    """The program, which has to end by itself."""
+def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The program, which has to end by itself; `variables` are added to its environment."""
     return subprocess.run(
         [sys.executable, "-m", "specllama", *FRUGAL, *argv],
-        env=environment(),
+        env=environment(**variables),
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",

@@ -43,6 +43,7 @@ class ModelPool:
         self._new_supervisor = new_supervisor
         self._supervisors: dict[str, Supervisor] = {}
         self._states: dict[str, State] = {}  # of the supervisors, when they were last heard of
+        self._located: dict[str, Options] = {}  # of models that were in use, with their files
         self._residency = Residency(models_max)
         self._waiting: dict[Ticket, asyncio.Future[Lease]] = {}
         self._starting: set[asyncio.Task[None]] = set()
@@ -80,6 +81,13 @@ class ModelPool:
     def supervisor(self, name: str) -> Supervisor | None:
         """That of a model in use."""
         return self._supervisors.get(name)
+
+    def options(self, name: str) -> Options:
+        """A model's options, with the paths of its files once these have been downloaded. Raises
+        KeyError if there is no such model."""
+        if supervisor := self._supervisors.get(name):
+            return supervisor.options
+        return self._located.get(name) or self._catalog.entries[name].options
 
     def status(self, name: str) -> ModelStatus:
         """Raises KeyError if there is no such model."""
@@ -301,6 +309,7 @@ class ModelPool:
 
     async def _unload(self, name: str, timeout: float, reason: str) -> None:
         await self._supervisors[name].stop(timeout, reason)
+        self._located[name] = self._supervisors[name].options
         del self._supervisors[name], self._unloading[name]
         self._residency.gone(name)
         self._news.update(name, self.status(name))
@@ -318,7 +327,9 @@ class ModelPool:
         if state == "ready":
             self._failures.forget(name)
         elif state == "failed":
-            log.error("the model %r could not be loaded: %s", name, supervisor.failure)
+            if self._catalog.router or supervisor.info is not None:
+                # Of a server's only model, whoever started the server is told (on_fatal).
+                log.error("the model %r could not be loaded: %s", name, supervisor.failure)
             self._failures.add(name, supervisor)
         if state != "stopped":
             self._news.update(name, self.status(name))

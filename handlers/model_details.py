@@ -125,8 +125,7 @@ def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
 
 def model_path(current: Runtime, entry: Entry) -> str:
     """Path of the model's file, the first one of several; "" before it has been downloaded."""
-    supervisor = current.pool.supervisor(entry.name)
-    options = entry.options if supervisor is None else supervisor.options
+    options = current.pool.options(entry.name)
     return "" if wants_fetch(options) else model_file(options.model)
 
 

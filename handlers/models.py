@@ -90,11 +90,16 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "created": current.started,
         "owned_by": "llamacpp",
         "path": model_path(current, entry),
-        "in_cache": entry.in_cache,
+        "in_cache": _in_cache(current, entry),
         "source": entry.source,
         "status": _status_json(entry, status),
         "meta": known.meta() if known else None,
     }
+
+
+def _in_cache(current: Runtime, entry: Entry) -> bool:
+    """Also if it was downloaded since the server has started."""
+    return entry.in_cache or bool(entry.options.hf_repo and model_path(current, entry))
 
 
 def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:

@@ -5,6 +5,7 @@ every request; so several applications can live in one process.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,8 @@ from engine.options import OptionError, Options
 from engine.pool import ModelPool
 from handlers.http.exposition import Metrics
 from handlers.responses_store import ResponseStore, StoreError
+
+log = logging.getLogger("handlers.runtime")
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ async def lifespan(
     """Starts the engines that are to be there from the start and, at the end, stops all of them
     and the template processes.
 
-    `on_fatal` is called with the reason if the only model of a server can't be loaded: what to
-    do then (end, most likely) is the launcher's business. Until then, requests are answered
-    with 503.
+    `on_fatal` is called with the reason if the only model of a server can't be loaded (without it,
+    the log tells): what to do then (end, most likely) is the launcher's business. Until then,
+    requests are answered with 503.
     """
     current = Runtime.of(options, catalog)
     try:
@@ -104,8 +107,12 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
     if current.catalog.router or supervisor is None:
         return  # what can't be loaded is told to those who ask for it
     await supervisor.loaded()
-    if supervisor.state == "failed" and on_fatal is not None:
+    if supervisor.state != "failed":
+        return
+    if on_fatal is not None:
         on_fatal(supervisor.failure)
+    else:
+        log.error("the model could not be loaded: %s", supervisor.failure)
 
 
 async def _read_files(current: Runtime) -> None:

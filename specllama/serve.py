@@ -122,9 +122,10 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
         if (runtime := self.lifespan.state.get("runtime")) is not None:
             runtime.pool.end_events()  # streams that have no end of their own would hold this up
+        if self.server_state.tasks:
+            log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if connection.transport.is_closing():  # it was idle

@@ -175,6 +175,14 @@ def test_list_devices() -> None:
         (["-m", __file__], "is not a GGUF file"),
         (["stray"], 'unexpected argument "stray"'),
         (["--alias", "two\nlines", "-c", "\n"], '-c: "\\n" is not a whole number'),
+        (["-hf", "nonsense"], '-hf: "nonsense" does not look like USER/REPO'),
+        (["-hf", "user/repo", "-m", "specllama-tiny"], "-m: excludes --hf-repo"),
+        (["--hf-file", "model.gguf"], "--hf-repo has to name"),
+        (["-mu", "nonsense"], '-mu: "nonsense" is not an address'),
+        (["--rpc", "nonsense"], '--rpc: "nonsense" does not look like HOST:PORT'),
+        (["--models-dir", "/does/not/exist"], '--models-dir: cannot use "/does/not/exist"'),
+        (["--models-preset", "/does/not/exist.ini"], '--models-preset: cannot open "/does'),
+        (["--sleep-idle-seconds", "0"], "--sleep-idle-seconds: "),
     ],
 )
 def test_a_bad_option_is_one_line(argv: list[str], message: str) -> None:
@@ -183,6 +191,22 @@ def test_a_bad_option_is_one_line(argv: list[str], message: str) -> None:
     assert message in done.stderr
     assert done.stderr.startswith("specllama: error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_bad_key_of_a_preset_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "models.ini"
+    file.write_text("[a]\nmodel = specllama-tiny\n\nctxsize = 3\n", encoding="utf-8")
+    done = run("--models-preset", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    expected = f"specllama: error: {file}:4: ctxsize: unknown key (did you mean ctx-size?)"
+    assert done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:
+    done = run("--cache-list", HF_HUB_CACHE=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "number of models in cache: 0\n"
 
 
 def test_a_bad_variable_is_one_line() -> None:

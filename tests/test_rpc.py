@@ -4,6 +4,7 @@ backend, be it built in or by GGML_BACKEND_PATH (docs/rpc.md)."""
 import asyncio
 import functools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -110,6 +111,18 @@ def test_without_the_backend_the_model_is_not_loaded() -> None:
             await supervisor.stop()
 
     assert "without the RPC backend; docs/rpc.md" in asyncio.run(failure())
+
+
+def test_a_server_of_one_model_says_so_and_ends() -> None:
+    if has_backend():
+        pytest.skip("llama.cpp with the RPC backend")
+    command = [sys.executable, "-m", "specllama", "-m", "specllama-tiny", "--port", "0"]
+    done = subprocess.run(
+        [*command, "--rpc", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert re.search(r"^specllama: error: --rpc: .* without the RPC backend", done.stderr, re.M)
+    assert done.stderr.count("without the RPC backend") == 1
 
 
 def test_listing_devices_says_so_too() -> None:
