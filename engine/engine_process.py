@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from engine.client import EngineClient
 from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
@@ -76,8 +77,8 @@ class EngineProcess:
             stderr=None,  # ours
             env={**WAIT_POLICY, **os.environ},
         )
-        sink = process.get_pipe_transport(STDIN)
-        assert isinstance(sink, asyncio.WriteTransport)
+        # A cast, as uvloop's transports have the methods of asyncio's without being any.
+        sink = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
         return cls(process, pipes, sink)
 
     @property
