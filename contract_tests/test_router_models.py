@@ -337,7 +337,7 @@ def test_many_requests_for_more_models_than_there_is_room(a_router: Routers) -> 
     server = a_router("--models-max", "2")
     expected = {name: told_by(server, name) for name in ASKED}
     assert len({str(answer) for answer in expected.values()}) == len(ASKED)
-    n_threads, n_each, run_length = 8, 25, 9  # loading takes much longer than a request
+    n_threads, n_each, run_length = 8, 25, 13  # loading takes much longer than a request
     names = list(ASKED)
     wrong: queue.Queue[str] = queue.Queue()
     peak = 0
@@ -345,7 +345,7 @@ def test_many_requests_for_more_models_than_there_is_room(a_router: Routers) -> 
     def ask(number: int) -> int:
         nonlocal peak
         for i in range(n_each):
-            name = names[(number // 2 + i // run_length) % len(names)]
+            name = names[(number // 2 + 2 * (i // run_length)) % len(names)]
             if (answer := told_by(server, name)) != expected[name]:
                 wrong.put(f"{name}: {answer}")
             peak = max(peak, len(loaded(server)))

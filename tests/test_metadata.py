@@ -54,7 +54,7 @@ def test_capabilities_of_all_kinds_of_models(zoo: Zoo) -> None:
     found = {name: metadata_of(zoo.path(name)).capabilities for name in models.NAMES}
     assert found == {
         models.CHAT: ("completion", "insert", "tools"),
-        models.OTHER_CHAT: ("completion", "insert", "tools"),
+        models.OTHER_CHAT: ("completion", "insert"),
         models.FIM: ("completion", "insert"),
         models.EMBEDDER: ("embedding",),
         models.RERANKER: ("rerank",),
