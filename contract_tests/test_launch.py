@@ -205,17 +205,21 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
 
 @posix
 def test_draining_ends(own_server: Start) -> None:
-    """A stream that goes on for too long is cut off."""
-    server = own_server("--drain-timeout", "0", "-c", "8192", "-np", "1")
+    """What goes on for too long ends with the documented error, streamed or not."""
+    server = own_server("--drain-timeout", "0", "-c", "8192", "-np", "2")
     processes = family(server)
     request = body("create_completion", n_predict=8000, ignore_eos=True)
-    with (
-        contextlib.suppress(httpx.TransportError, AssertionError),
-        server.stream("/completion", request) as (_, events),
-    ):
+    answers: list[httpx.Response] = []
+    plain = threading.Thread(target=lambda: answers.append(server.post("/completion", request)))
+    with server.stream("/completion", request) as (_, events):
         next(events)
+        plain.start()
+        server.wait_until_busy(2)
         server.process.send_signal(signal.SIGTERM)
-        list(events)
+        *_, last = events
+    plain.join(SECONDS)
+    assert last.json["error"]["type"] == "unavailable_error"
+    assert contract.check(answers[0], 503)["error"]["type"] == "unavailable_error"
     assert server.process.wait(SECONDS) == 0
     nobody_left(processes)
     assert "Traceback" not in server.log.read_text()

@@ -179,6 +179,8 @@ class Supervisor:
                 async with asyncio.timeout(timeout):
                     await self._changes.until(lambda: not self._n_leases or self._stopped())
         self._set_state("stopped")
+        if self._client is not None:  # its requests need not wait for the last step
+            self._client.close(ErrorInfo("unavailable_error", self._leaving))
         if self._fetching is not None:
             self._fetching.cancel()
         if self._process is not None:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.catalog.catalog import Catalog
 from engine.options import Options
+from handlers.runtime import Runtime
 from specllama.app import create_app
 from specllama.listen import Listeners
 from specllama.transport import Protocol
@@ -26,6 +27,7 @@ log = logging.getLogger("specllama")
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
+_FAREWELL = 2  # s in which requests that are ended are told so
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
@@ -62,11 +64,11 @@ def serve(
         access_log=logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO),
         backlog=2048,
         timeout_keep_alive=options.timeout,
-        timeout_graceful_shutdown=options.drain_timeout,
+        timeout_graceful_shutdown=options.drain_timeout + _FAREWELL,
         ssl_keyfile=options.ssl_key_file or None,
         ssl_certfile=options.ssl_cert_file or None,
     )
-    server = _Server(config, listeners, on_started)
+    server = _Server(config, listeners, options.drain_timeout, on_started)
     try:
         server.run(sockets=listeners.tcp)
     except SystemExit:
@@ -81,9 +83,14 @@ class _Server(uvicorn.Server):
     success: uvicorn's own would raise the signal again after the shutdown."""
 
     def __init__(
-        self, config: uvicorn.Config, listeners: Listeners, on_started: Callable[[], None] | None
+        self,
+        config: uvicorn.Config,
+        listeners: Listeners,
+        drain_timeout: float,
+        on_started: Callable[[], None] | None,
     ) -> None:
         super().__init__(config)
+        self._drain_timeout = drain_timeout
         self._listeners = listeners
         self._on_started = on_started
 
@@ -122,16 +129,28 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if (runtime := self.lifespan.state.get("runtime")) is not None:
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        if runtime is not None:
             runtime.pool.end_events()  # streams that have no end of their own would hold this up
         if self.server_state.tasks:
-            log.info("ending; running requests have %s s", self.config.timeout_graceful_shutdown)
+            log.info("ending; running requests have %s s", self._drain_timeout)
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if connection.transport.is_closing():  # it was idle
                 # Over TLS, the end would otherwise wait for the client's goodbye.
                 connection.transport.abort()
-        await super().shutdown(sockets)
+        ending = asyncio.create_task(self._end_requests(runtime))
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_requests(self, runtime: Runtime | None) -> None:
+        """Let what still runs after the time for it end with the documented error: uvicorn
+        would just cancel it."""
+        await asyncio.sleep(self._drain_timeout)
+        if runtime is not None:
+            await runtime.pool.stop()
 
 
 def _with_short_failures(app: ASGIApp, failures: list[str]) -> ASGIApp:
