@@ -138,6 +138,10 @@ class PaperPool:
     def supervisor(self, name: str) -> Any:
         return self._supervisor
 
+    def options(self, name: str) -> Options:
+        options: Options = self._supervisor.options
+        return options
+
     def status(self, name: str) -> ModelStatus:
         return ModelStatus(value="loaded", info=self._supervisor.info)
 
