@@ -290,10 +290,14 @@ def start_connexion(directory: Path, **variables: str) -> OwnServer:
     return server
 
 
-def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program, which has to end by itself; `variables` are added to its environment."""
+def run(
+    *argv: str, model: str | None = MODEL, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The program, which has to end by itself; `variables` are added to its environment. Without
+    a `model`, or another one in `argv`, it would be a router, which bad models don't end."""
+    named = () if model is None else ("--model", model)
     return subprocess.run(
-        [sys.executable, "-m", "specllama", *FRUGAL, *argv],
+        [sys.executable, "-m", "specllama", *FRUGAL, *named, *argv],
         env=environment(**variables),
         cwd=ROOT,
         capture_output=True,

@@ -262,7 +262,7 @@ def test_a_shortcut(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
 def test_a_model_that_is_not_there_ends_it_with_a_line(
     hub: Hub, cache: dict[str, str], argv: list[str], message: str
 ) -> None:
-    done = run(*(each.format(hub=hub.url) for each in argv), **cache)
+    done = run(*(each.format(hub=hub.url) for each in argv), model=None, **cache)
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("specllama: error: ")
@@ -274,7 +274,7 @@ def test_a_model_that_is_not_there_ends_it_with_a_line(
 @needs_own_server
 def test_a_gated_model_says_so(hub: Hub, cache: dict[str, str]) -> None:
     hub.faults.gated = True
-    done = run("-hf", NAME, "--hf-token", TOKEN, **cache)
+    done = run("-hf", NAME, "--hf-token", TOKEN, model=None, **cache)
     assert done.returncode == 1
     assert "is gated: accept its terms" in done.stderr
     assert TOKEN not in done.stderr
