@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
+from engine.head_start import STDIN, STDOUT, Adopted, adopt, command, environment
 from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
 
 log = logging.getLogger("engine.process")
@@ -17,11 +16,6 @@ log = logging.getLogger("engine.process")
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 GRACE = 1.0  # s from the end of its output to the end of the process
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
-STDIN, STDOUT = 0, 1  # file descriptors
-WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
-"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
-milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
 
 
 class _Pipes(asyncio.SubprocessProtocol):
@@ -60,7 +54,10 @@ class EngineProcess:
     """A process of `engine.worker`, which has been started and must be seen to its end."""
 
     def __init__(
-        self, process: asyncio.SubprocessTransport, pipes: _Pipes, sink: asyncio.WriteTransport
+        self,
+        process: asyncio.SubprocessTransport | Adopted,
+        pipes: _Pipes,
+        sink: asyncio.WriteTransport,
     ) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self._process = process
@@ -71,12 +68,15 @@ class EngineProcess:
     @classmethod
     async def start(cls) -> "EngineProcess":
         """Raises OSError if the system has no room for another process."""
-        process, pipes = await asyncio.get_running_loop().subprocess_exec(
-            _Pipes,
-            *(sys.executable, "-P", "-m", "engine.worker"),
-            stderr=None,  # ours
-            env={**WAIT_POLICY, **os.environ},
-        )
+        pipes = _Pipes()
+        process: asyncio.SubprocessTransport | Adopted | None = await adopt(pipes)
+        if process is None:
+            process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: pipes,
+                *command(),
+                stderr=None,  # ours
+                env=environment(),
+            )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
         sink = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
         return cls(process, pipes, sink)

@@ -1,9 +1,7 @@
 """The program `specllama`: llama-server's command line."""
 
-import importlib.metadata
 import logging
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -11,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from engine import head_start
 from engine.options import (
     OptionError,
     Options,
@@ -19,6 +18,7 @@ from engine.options import (
     remarks,
 )
 from specllama import __version__
+from specllama.deferred import deferred_imports
 
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
@@ -57,7 +57,6 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     from engine.catalog.catalog import open_catalog
     from specllama import logs
     from specllama.listen import ListenError, Listeners
-    from specllama.serve import ServeError, serve
 
     logs.configure(options)
     for remark in remarks(options, argv, os.environ):
@@ -65,10 +64,17 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
+            if catalog.loads_at_once():
+                head_start.begin()
+            with deferred_imports():
+                from specllama.serve import ServeError, serve
             scheme = "https" if options.ssl_cert_file else "http"
             urls = listeners.urls(scheme, options.api_prefix)
-            serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
-    except (ListenError, ServeError) as error:
+            try:
+                serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
+            except ServeError as error:
+                return _fail(str(error))
+    except ListenError as error:
         return _fail(str(error))
     return 0
 
@@ -85,6 +91,9 @@ def _print_help() -> None:
 
 
 def _versions() -> str:
+    import importlib.metadata
+    import platform
+
     bindings = importlib.metadata.version("llama-cpp-python")
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"

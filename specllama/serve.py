@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Generator
 from types import FrameType
 
-import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.server import Server
 
 from engine.catalog.catalog import Catalog
 from engine.options import Options
@@ -54,7 +55,7 @@ def serve(
         server.should_exit = True
 
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
-    config = uvicorn.Config(
+    config = Config(
         app,
         http=Protocol,
         lifespan="on",
@@ -78,13 +79,13 @@ def serve(
         raise ServeError(failures[0])
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """uvicorn's server, with UNIX sockets beside the TCP ones and signals that end it with
     success: uvicorn's own would raise the signal again after the shutdown."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: Config,
         listeners: Listeners,
         drain_timeout: float,
         on_started: Callable[[], None] | None,

@@ -52,6 +52,11 @@ class Catalog:
         found = [owner for text in (*containing, *similar) for owner in owners[text]]
         return list(dict.fromkeys(found))[:MAX_NEAR]
 
+    def loads_at_once(self) -> bool:
+        """Whether an engine process is needed as soon as the server starts: a model is loaded
+        then, and needs no download before."""
+        return any(entry.load_on_startup and entry.is_here for entry in self.entries.values())
+
 
 def open_catalog(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> Catalog:
     """The models that `options` name, which were read from `argv` and `environ`.
