@@ -9,7 +9,8 @@ from typing import cast
 
 from engine.client import EngineClient
 from engine.head_start import STDIN, STDOUT, Adopted, adopt, command, environment
-from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
+from engine.options import Options
+from engine.protocol import Frames, Load, ModelInfo, Step, ToEngine, ToServer, frame
 
 log = logging.getLogger("engine.process")
 
@@ -24,7 +25,8 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self.silent_since = 0.0  # time of the loop at which it said something last
-        self.on_message: Callable[[ToServer], None] | None = None
+        self.unheard: list[ToServer] = []  # what it said before anybody listened
+        self.on_message: Callable[[ToServer], None] | None = self.unheard.append
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
         self.exited = asyncio.Event()
@@ -66,10 +68,11 @@ class EngineProcess:
         self._ending = False
 
     @classmethod
-    async def start(cls) -> "EngineProcess":
-        """Raises OSError if the system has no room for another process."""
-        pipes = _Pipes()
-        process: asyncio.SubprocessTransport | Adopted | None = await adopt(pipes)
+    async def start(cls, options: Options) -> "EngineProcess":
+        """Start one that loads the model of `options`, or take the one that was given a head
+        start. Raises OSError if the system has no room for another process."""
+        pipes, load = _Pipes(), frame(Load(options))
+        process: asyncio.SubprocessTransport | Adopted | None = await adopt(load, pipes)
         if process is None:
             process, _ = await asyncio.get_running_loop().subprocess_exec(
                 lambda: pipes,
@@ -79,6 +82,8 @@ class EngineProcess:
             )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
         sink = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
+        if not isinstance(process, Adopted):  # which has heard it
+            sink.write(load)
         return cls(process, pipes, sink)
 
     @property
@@ -106,6 +111,8 @@ class EngineProcess:
 
         pipes, loop = self._pipes, asyncio.get_running_loop()
         pipes.silent_since, pipes.on_message = loop.time(), on_message
+        for message in pipes.unheard:
+            on_message(message)
         while (rest := pipes.silent_since + HEARTBEAT_TIMEOUT - loop.time()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):

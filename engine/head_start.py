@@ -1,9 +1,9 @@
 """An engine process that is started before the server has imported what it needs itself.
 
-Python takes as long to import the engine's modules as the server's: side by side they take half
-the time. This module imports next to nothing, so that it can be called first of all. The process
-waits for its first message; it ends by itself when its pipe closes, so that a server which can't
-start, after all, leaves none behind.
+Python takes as long to import the engine's modules as it takes for the server's, and the model
+has to be loaded: all that goes on side by side. So this module imports next to nothing. The
+process ends by itself when its pipe closes: a server that can't start, after all, leaves none
+behind.
 """
 
 import os
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,8 +21,10 @@ WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 milliseconds, which starves the server process (and themselves) on a busy machine; without
 spinning a step of a small model takes twice as long. This is some tens of microseconds."""
 STDIN, STDOUT = 0, 1  # file descriptors
+PIPE_ROOM = 4096  # bytes that every pipe holds, on every system
 
 _early: "subprocess.Popen[bytes] | None" = None
+_said = b""  # what it was told
 
 
 def command() -> tuple[str, ...]:
@@ -32,17 +33,20 @@ def command() -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
+    """That of an engine process."""
     return {**WAIT_POLICY, **os.environ}
 
 
 def begin() -> None:
-    """Start a process for the next that asks for one (`adopt`), where asyncio can take it over.
-    Call it from the main thread. One that can't be started now is started when it is needed,
-    and whoever needs it is told why that fails."""
+    """Start a process for the first who asks for one (`adopt`), where asyncio can take it over.
+
+    To be called from the main thread. If there is no starting one, whoever asks is told why,
+    by the next attempt.
+    """
     global _early
     if os.name != "posix" or _early is not None:
         return
-    # Until it ignores Ctrl-C by itself, which is for the server, it inherits that.
+    # Ctrl-C is for the server. Until the process ignores it by itself, it inherits that.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _early = subprocess.Popen(
@@ -54,12 +58,34 @@ def begin() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-async def adopt(protocol: "asyncio.SubprocessProtocol") -> "Adopted | None":
-    """The process of `begin`, if there is one that nobody has taken; `protocol` hears of its
-    output and its end, as with `loop.subprocess_exec`."""
-    global _early
-    process, _early = _early, None
-    return None if process is None else await Adopted.of(process, protocol)
+def tell(frame: bytes) -> None:
+    """Say the first thing to the process of `begin`, unless it is so long that this would have
+    to wait until the process reads."""
+    global _said
+    if _early is not None and _early.stdin is not None and len(frame) <= PIPE_ROOM:
+        try:
+            _early.stdin.write(frame)
+            _said = frame
+        except BrokenPipeError:
+            pass  # its end is seen by whoever takes it
+
+
+async def adopt(frame: bytes, protocol: "asyncio.SubprocessProtocol") -> "Adopted | None":
+    """The process of `begin` for one who wants to say `frame` to it, which has been said then;
+    None if there is none, or no longer, or if it was told something else. `protocol` hears of
+    its output and its end, as with `loop.subprocess_exec`."""
+    global _early, _said
+    (process, said), (_early, _said) = (_early, _said), (None, b"")
+    if process is None:
+        return None
+    if said not in (b"", frame):
+        process.kill()
+        process.communicate()
+        return None
+    adopted = await Adopted.of(process, protocol)
+    if not said:
+        adopted.sink.write(frame)
+    return adopted
 
 
 class Adopted:
@@ -71,14 +97,15 @@ class Adopted:
         source: "asyncio.ReadTransport",
         sink: "asyncio.WriteTransport",
     ) -> None:
-        self._process = process
+        self.sink = sink
         self._source = source
-        self._sink = sink
+        self._process = process
 
     @classmethod
     async def of(
         cls, process: "subprocess.Popen[bytes]", protocol: "asyncio.SubprocessProtocol"
     ) -> "Adopted":
+        """Take over a process whose pipes nobody has read from."""
         import asyncio
 
         class Output(asyncio.Protocol):
@@ -89,12 +116,17 @@ class Adopted:
                 protocol.pipe_connection_lost(STDOUT, exc)
 
         loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            process.wait()
+            try:
+                loop.call_soon_threadsafe(protocol.process_exited)
+            except RuntimeError:
+                pass  # the loop is closed: nobody is left who would like to know
+
         sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
         source, _ = await loop.connect_read_pipe(Output, process.stdout)
-        watch = threading.Thread(
-            target=_wait, args=(process, loop, protocol.process_exited), daemon=True
-        )
-        watch.start()
+        threading.Thread(target=wait, daemon=True, name="engine process").start()
         return cls(process, source, sink)
 
     def get_pid(self) -> int:
@@ -104,24 +136,12 @@ class Adopted:
         return self._process.returncode
 
     def get_pipe_transport(self, fd: int) -> "asyncio.BaseTransport | None":
-        return {STDIN: self._sink, STDOUT: self._source}.get(fd)
+        return {STDIN: self.sink, STDOUT: self._source}.get(fd)
 
     def kill(self) -> None:
         """Nothing, if it has ended already."""
         self._process.kill()
 
     def close(self) -> None:
-        self._sink.close()
+        self.sink.close()
         self._source.close()
-
-
-def _wait(
-    process: "subprocess.Popen[bytes]",
-    loop: "asyncio.AbstractEventLoop",
-    tell: Callable[[], None],
-) -> None:
-    process.wait()
-    try:
-        loop.call_soon_threadsafe(tell)
-    except RuntimeError:
-        pass  # the loop is closed: nobody is left who would like to know

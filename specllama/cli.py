@@ -22,6 +22,7 @@ from specllama.deferred import deferred_imports
 
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
+    from engine.catalog.entry import Entry
 
 log = logging.getLogger("specllama")
 
@@ -64,8 +65,8 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
-            if catalog.loads_at_once():
-                head_start.begin()
+            if (first := catalog.first()) is not None:
+                _begin_to_load(first)
             with deferred_imports():
                 from specllama.serve import ServeError, serve
             scheme = "https" if options.ssl_cert_file else "http"
@@ -77,6 +78,14 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     except ListenError as error:
         return _fail(str(error))
     return 0
+
+
+def _begin_to_load(entry: "Entry") -> None:
+    """In a process of its own, while this one imports the server."""
+    head_start.begin()
+    from engine.protocol import Load, frame
+
+    head_start.tell(frame(Load(entry.options)))
 
 
 def _fail(message: str) -> int:

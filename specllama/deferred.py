@@ -1,66 +1,64 @@
 """Spares the server imports of modules that it rarely needs, or never.
 
 Connexion, Starlette and Uvicorn import test clients, HTTP clients, command lines and development
-servers with what everybody uses, a third of the time until the first answer. While
-`deferred_imports` is entered, `import name` of the modules in `LAZY` binds a module that is
-loaded when something of it is used, and what is imported from those in `BYPASSED` are functions
-that import the real thing when they are called.
+servers beside what everybody uses: a third of the time until the first answer. While the context
+of `deferred_imports` is entered, importing one of `DEFERRED` binds something that imports the real
+module when it is used; afterwards, everybody imports the real one.
 """
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-LAZY = ("httpx", "jinja2", "requests")
-"""Bound as whole modules: for URLs in the description, for OAuth2, for templates in its root."""
-
-BYPASSED = ("starlette.testclient", "uvicorn.main", "werkzeug.serving", "werkzeug.test")
-"""Modules from which others import names that the server doesn't use."""
+DEFERRED = (
+    "httpx",  # Connexion: tokens that another server checks
+    "jinja2",  # Connexion: templates in descriptions
+    "requests",  # Connexion: descriptions with parts in the web
+    "starlette.testclient",
+    "uvicorn.main",
+    "werkzeug.serving",
+    "werkzeug.test",
+)
 
 
 @contextmanager
 def deferred_imports() -> Iterator[None]:
-    """For the import of the server, before there are other threads."""
-    bypassed = [name for name in BYPASSED if name not in sys.modules]
-    for name in LAZY:
-        _make_lazy(name)
-    for name in bypassed:
-        sys.modules[name] = _Bypassed(name)
+    """For the import of the server, while there are no other threads."""
+    deferred = [_Deferred(name) for name in DEFERRED if name not in sys.modules]
+    for module in deferred:
+        sys.modules[module.__name__] = module
     try:
         yield
     finally:
-        for name in bypassed:
-            if isinstance(sys.modules.get(name), _Bypassed):
-                del sys.modules[name]
-                parent, _, child = name.rpartition(".")
-                vars(sys.modules.get(parent, ModuleType(parent))).pop(child, None)
+        for module in deferred:
+            module._withdraw()
 
 
-def _make_lazy(name: str) -> None:
-    """See https://docs.python.org/3/library/importlib.html#implementing-lazy-imports"""
-    if name in sys.modules:
-        return
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        return  # whoever needs it says so
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+class _Deferred(ModuleType):
+    """Stands for a module that has not been imported yet."""
 
+    def _withdraw(self) -> None:
+        """Let the next import be that of the real module."""
+        name = self.__name__
+        if sys.modules.get(name) is self:
+            del sys.modules[name]
+        package, _, child = name.rpartition(".")
+        if package in sys.modules and vars(sys.modules[package]).get(child) is self:
+            delattr(sys.modules[package], child)
 
-class _Bypassed(ModuleType):
-    """Stands for a module while others import from it."""
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        if sys.modules.get(self.__name__) is not self:
+            return getattr(importlib.import_module(self.__name__), attribute)
+        # Somebody imports the name now, and calls it later if at all.
+        return self._later(attribute)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
+    def _later(self, attribute: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            return getattr(importlib.import_module(self.__name__), name)(*arguments, **options)
+            return getattr(self, attribute)(*arguments, **options)
 
         return call

@@ -22,7 +22,8 @@ from engine.chat.syntax import (
     TaggedArguments,
     Wrapper,
 )
-from engine.chat.template import CHATML, ChatTemplate
+from engine.chat.builtin import CHATML
+from engine.chat.template import ChatTemplate
 from engine.chat.wire import ChatPrompt
 from engine.errors import EngineError
 from tests.chat_fixtures import FIXTURES, TOOLS, Fixture

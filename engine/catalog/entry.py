@@ -25,9 +25,3 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     load_on_startup: bool = False
     stop_timeout: int = 10  # s that running requests get when the model is unloaded
     in_cache: bool = False
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the model needs no download; nobody has looked whether its file is whole."""
-        options = self.options
-        return bool(options.model or self.in_cache or not (options.hf_repo or options.model_url))
