@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -119,10 +120,8 @@ class Adopted:
 
         def wait() -> None:
             process.wait()
-            try:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 loop.call_soon_threadsafe(protocol.process_exited)
-            except RuntimeError:
-                pass  # the loop is closed: nobody is left who would like to know
 
         sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
         source, _ = await loop.connect_read_pipe(Output, process.stdout)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+import engine.collecting as collecting  # the very first
 from engine.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.core import Engine
 from engine.embedded import model_file
@@ -363,6 +364,7 @@ def main() -> int:
             if isinstance(engine, Engine):
                 engine.compiler.prepare()
             sys.setswitchinterval(SWITCH_SECONDS)
+            collecting.resume()
             Worker(engine, link, first.options).run()
     if engine is None:
         return 1

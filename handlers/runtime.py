@@ -96,6 +96,8 @@ async def lifespan(
     current = Runtime.of(options, catalog)
     try:
         await current.pool.start()
+        if not options.embeds():
+            current.renderer.prepare()  # with the models, so that the first chat needn't wait
         background = [
             asyncio.create_task(_watch_loading(current, on_fatal)),
             asyncio.create_task(_read_files(current)),

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import engine.collecting  # noqa: F401  # the very first
 from engine import head_start
 from engine.options import (
     OptionError,

@@ -19,9 +19,9 @@ async def show_downloads(pool: ModelPool) -> None:
                 if transfer is None:
                     continue
                 if display is None:  # most servers never need what draws it
-                    from specllama.progress import DownloadProgress
+                    from specllama import progress
 
-                    display = stack.enter_context(DownloadProgress())
+                    display = stack.enter_context(progress.DownloadProgress())
                 display.update(event.model, transfer)
             elif event.event in ("download_finished", "download_failed") and display is not None:
                 display.finish(event.model)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import Server
 
+from engine import collecting
 from engine.catalog.catalog import Catalog
 from engine.options import Options
 from handlers.runtime import Runtime
@@ -110,7 +110,7 @@ class _Server(Server):
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
         # The descriptions and what is made of them stay: no collection has to look at them.
-        gc.freeze()
+        collecting.resume()
         if self._on_started is not None and not self.should_exit:
             self._on_started()
 

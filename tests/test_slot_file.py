@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from engine import slot_file
 from engine.embedded import model_path
 from engine.errors import EngineError
-from engine.slot_names import check_name
 from engine.slot_file import Origin
+from engine.slot_names import check_name
 
 ORIGIN = Origin(b"model", {"--cache-type-k": "f16"}, [(b"adapter", 0.5)])
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes")

@@ -56,7 +56,17 @@ class Renderer:
         self._busy: set[_Process] = set()
         self._tasks: set[asyncio.Task[Answer]] = set()
         self._descriptions: dict[TemplateSource, Description] = {}
+        self._preparing: asyncio.Task[None] | None = None
         self._stopped = False
+
+    def prepare(self) -> None:
+        """Start a process before it is needed; whoever needs it is told if that fails."""
+        self._preparing = asyncio.create_task(self._prepare())
+
+    async def _prepare(self) -> None:
+        with suppress(EngineError):
+            self._idle.append(await self._start())
+        self._preparing = None
 
     async def prompt(self, template: TemplateSource, request: ChatRequest) -> ChatPrompt:
         """`engine.chat.prompt.chat_prompt`, whose errors are raised, too."""
@@ -82,6 +92,8 @@ class Renderer:
     async def stop(self) -> None:
         """End all processes; open jobs end with an error."""
         self._stopped = True
+        if self._preparing is not None:
+            await self._preparing
         for process in self._busy:
             process.kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -105,6 +117,8 @@ class Renderer:
     async def _take_turn(self, template: TemplateSource, request: ChatRequest | None) -> Answer:
         if self._stopped:
             raise unavailable("the server is shutting down")
+        if self._preparing is not None:
+            await asyncio.shield(self._preparing)
         self._idle = [process for process in self._idle if process.is_alive]
         process = self._idle.pop() if self._idle else await self._start()
         self._busy.add(process)
