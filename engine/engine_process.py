@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
-from engine.head_start import STDIN, STDOUT, Adopted, adopt, command, environment
+from engine.commands import engine_command, environment
+from engine.head_start import STDIN, STDOUT, Adopted, adopt
 from engine.options import Options
 from engine.protocol import Frames, Load, ModelInfo, Step, ToEngine, ToServer, frame
 
@@ -72,11 +73,13 @@ class EngineProcess:
         """Start one that loads the model of `options`, or take the one that was given a head
         start. Raises OSError if the system has no room for another process."""
         pipes, load = _Pipes(), frame(Load(options))
-        process: asyncio.SubprocessTransport | Adopted | None = await adopt(load, pipes)
+        process: asyncio.SubprocessTransport | Adopted | None = await adopt(
+            engine_command(), pipes, load
+        )
         if process is None:
             process, _ = await asyncio.get_running_loop().subprocess_exec(
                 lambda: pipes,
-                *command(),
+                *engine_command(),
                 stderr=None,  # ours
                 env=environment(),
             )

@@ -1,90 +1,79 @@
-"""An engine process that is started before the server has imported what it needs itself.
+"""Processes that are started before the server has imported what it needs itself.
 
 Python takes as long to import the engine's modules as it takes for the server's, and the model
 has to be loaded: all that goes on side by side. So this module imports next to nothing. The
-process ends by itself when its pipe closes: a server that can't start, after all, leaves none
-behind.
+processes end by themselves when their pipe closes: a server that can't start, after all, leaves
+none behind.
 """
 
 import os
 import signal
 import subprocess
-import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from engine.commands import Command, environment
 
 if TYPE_CHECKING:
     import asyncio
 
-WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
-"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
-milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
 STDIN, STDOUT = 0, 1  # file descriptors
 PIPE_ROOM = 4096  # bytes that every pipe holds, on every system
 
-_early: "subprocess.Popen[bytes] | None" = None
-_said = b""  # what it was told
+
+@dataclass
+class _Early:
+    process: "subprocess.Popen[bytes]"
+    said: bytes  # what it was told
 
 
-def command() -> tuple[str, ...]:
-    """That of an engine process."""
-    return (sys.executable, "-P", "-m", "engine.worker")
+_early: dict[Command, _Early] = {}
 
 
-def environment() -> dict[str, str]:
-    """That of an engine process."""
-    return {**WAIT_POLICY, **os.environ}
-
-
-def begin() -> None:
-    """Start a process for the first who asks for one (`adopt`), where asyncio can take it over.
+def begin(command: Command, frame: bytes = b"") -> None:
+    """Start a process for the first who asks for one with this command (`adopt`), where asyncio
+    can take it over, and say `frame` to it, unless that is too long for a pipe which nobody
+    reads yet.
 
     To be called from the main thread. If there is no starting one, whoever asks is told why,
     by the next attempt.
     """
-    global _early
-    if os.name != "posix" or _early is not None:
+    if os.name != "posix" or command in _early:
         return
     # Ctrl-C is for the server. Until the process ignores it by itself, it inherits that.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _early = subprocess.Popen(
-            command(), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
         )
     except OSError:
-        pass
+        return
     finally:
         signal.signal(signal.SIGINT, before)
+    said = frame if len(frame) <= PIPE_ROOM else b""
+    if said and process.stdin is not None:
+        with suppress(BrokenPipeError):  # its end is seen by whoever takes it
+            process.stdin.write(said)
+    _early[command] = _Early(process, said)
 
 
-def tell(frame: bytes) -> None:
-    """Say the first thing to the process of `begin`, unless it is so long that this would have
-    to wait until the process reads."""
-    global _said
-    if _early is not None and _early.stdin is not None and len(frame) <= PIPE_ROOM:
-        try:
-            _early.stdin.write(frame)
-            _said = frame
-        except BrokenPipeError:
-            pass  # its end is seen by whoever takes it
-
-
-async def adopt(frame: bytes, protocol: "asyncio.SubprocessProtocol") -> "Adopted | None":
+async def adopt(
+    command: Command, protocol: "asyncio.SubprocessProtocol", frame: bytes = b""
+) -> "Adopted | None":
     """The process of `begin` for one who wants to say `frame` to it, which has been said then;
     None if there is none, or no longer, or if it was told something else. `protocol` hears of
     its output and its end, as with `loop.subprocess_exec`."""
-    global _early, _said
-    (process, said), (_early, _said) = (_early, _said), (None, b"")
-    if process is None:
+    early = _early.pop(command, None)
+    if early is None:
         return None
-    if said not in (b"", frame):
-        process.kill()
-        process.communicate()
+    if early.said not in (b"", frame):
+        early.process.kill()
+        early.process.communicate()
         return None
-    adopted = await Adopted.of(process, protocol)
-    if not said:
+    adopted = await Adopted.of(early.process, protocol)
+    if frame and not early.said:
         adopted.sink.write(frame)
     return adopted
 
@@ -97,10 +86,12 @@ class Adopted:
         process: "subprocess.Popen[bytes]",
         source: "asyncio.ReadTransport",
         sink: "asyncio.WriteTransport",
+        exited: "asyncio.Event",
     ) -> None:
         self.sink = sink
         self._source = source
         self._process = process
+        self._exited = exited
 
     @classmethod
     async def of(
@@ -116,17 +107,35 @@ class Adopted:
             def connection_lost(self, exc: Exception | None) -> None:
                 protocol.pipe_connection_lost(STDOUT, exc)
 
-        loop = asyncio.get_running_loop()
+        class Input(asyncio.BaseProtocol):
+            def pause_writing(self) -> None:
+                protocol.pause_writing()
+
+            def resume_writing(self) -> None:
+                protocol.resume_writing()
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                protocol.pipe_connection_lost(STDIN, exc)
+
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+
+        def ended() -> None:
+            exited.set()
+            protocol.process_exited()
 
         def wait() -> None:
             process.wait()
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                loop.call_soon_threadsafe(protocol.process_exited)
+                loop.call_soon_threadsafe(ended)
 
-        sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        sink, _ = await loop.connect_write_pipe(Input, process.stdin)
         source, _ = await loop.connect_read_pipe(Output, process.stdout)
-        threading.Thread(target=wait, daemon=True, name="engine process").start()
-        return cls(process, source, sink)
+        source.pause_reading()
+        adopted = cls(process, source, sink, exited)
+        protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
+        source.resume_reading()
+        threading.Thread(target=wait, daemon=True, name="end of a process").start()
+        return adopted
 
     def get_pid(self) -> int:
         return self._process.pid
@@ -144,3 +153,9 @@ class Adopted:
     def close(self) -> None:
         self.sink.close()
         self._source.close()
+
+    async def _wait(self) -> int:
+        """What `asyncio.subprocess.Process` waits with."""
+        await self._exited.wait()
+        code: int = self._process.returncode
+        return code

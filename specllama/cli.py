@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import engine.collecting  # noqa: F401  # the very first
 from engine import head_start
+from engine.commands import engine_command, template_command
 from engine.options import (
     OptionError,
     Options,
@@ -83,10 +84,11 @@ def _run(options: Options, argv: Sequence[str]) -> int:
 
 def _begin_to_load(entry: "Entry") -> None:
     """In a process of its own, while this one imports the server."""
-    head_start.begin()
     from engine.protocol import Load, frame
 
-    head_start.tell(frame(Load(entry.options)))
+    head_start.begin(engine_command(), frame(Load(entry.options)))
+    if not entry.options.embeds():
+        head_start.begin(template_command())
 
 
 def _fail(message: str) -> int:
