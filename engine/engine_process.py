@@ -2,26 +2,22 @@
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
+from engine.commands import engine_command, environment
 from engine.exits import describe_exit as describe_exit
-from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
+from engine.head_start import STDIN, STDOUT, Adopted, adopt
+from engine.options import Options
+from engine.protocol import Frames, Load, ModelInfo, Step, ToEngine, ToServer, frame
 
 log = logging.getLogger("engine.process")
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 GRACE = 1.0  # s from the end of its output to the end of the process
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
-STDIN, STDOUT = 0, 1  # file descriptors
-WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
-"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
-milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
 
 
 class _Pipes(asyncio.SubprocessProtocol):
@@ -30,7 +26,8 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self.silent_since = 0.0  # time of the loop at which it said something last
-        self.on_message: Callable[[ToServer], None] | None = None
+        self.unheard: list[ToServer] = []  # what it said before anybody listened
+        self.on_message: Callable[[ToServer], None] | None = self.unheard.append
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
         self.exited = asyncio.Event()
@@ -60,7 +57,10 @@ class EngineProcess:
     """A process of `engine.worker`, which has been started and must be seen to its end."""
 
     def __init__(
-        self, process: asyncio.SubprocessTransport, pipes: _Pipes, sink: asyncio.WriteTransport
+        self,
+        process: asyncio.SubprocessTransport | Adopted,
+        pipes: _Pipes,
+        sink: asyncio.WriteTransport,
     ) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self._process = process
@@ -69,16 +69,24 @@ class EngineProcess:
         self._ending = False
 
     @classmethod
-    async def start(cls) -> "EngineProcess":
-        """Raises OSError if the system has no room for another process."""
-        process, pipes = await asyncio.get_running_loop().subprocess_exec(
-            _Pipes,
-            *(sys.executable, "-P", "-m", "engine.worker"),
-            stderr=None,  # ours
-            env={**WAIT_POLICY, **os.environ},
+    async def start(cls, options: Options) -> "EngineProcess":
+        """Start one that loads the model of `options`, or take the one that was given a head
+        start. Raises OSError if the system has no room for another process."""
+        pipes, load = _Pipes(), frame(Load(options))
+        process: asyncio.SubprocessTransport | Adopted | None = await adopt(
+            engine_command(), pipes, load
         )
+        if process is None:
+            process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: pipes,
+                *engine_command(),
+                stderr=None,  # ours
+                env=environment(),
+            )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
         sink = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
+        if not isinstance(process, Adopted):  # which has heard it
+            sink.write(load)
         return cls(process, pipes, sink)
 
     @property
@@ -106,6 +114,8 @@ class EngineProcess:
 
         pipes, loop = self._pipes, asyncio.get_running_loop()
         pipes.silent_since, pipes.on_message = loop.time(), on_message
+        for message in pipes.unheard:
+            on_message(message)
         while (rest := pipes.silent_since + HEARTBEAT_TIMEOUT - loop.time()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):

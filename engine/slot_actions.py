@@ -22,6 +22,7 @@ from engine.prefix_cache import EMPTY, Key
 from engine.prompts import check_tokens
 from engine.protocol import Failed, SlotAction, SlotDone
 from engine.slot_file import Origin, SavedSlot
+from engine.slot_names import check_name
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class SlotActions:
         if message.slot >= self._engine.scheduler.n_slots:
             raise invalid_request(f"there is no slot {message.slot}")
         if message.action != "erase":
-            slot_file.check_name(message.filename)
+            check_name(message.filename)
 
     def _in_thread(self, id: int, work: Callable[[], None]) -> None:
         def run() -> None:

@@ -15,7 +15,6 @@ from engine.errors import ErrorInfo, unavailable
 from engine.options import Options
 from engine.protocol import (
     Heartbeat,
-    Load,
     LoadFailed,
     ModelInfo,
     Progress,
@@ -289,14 +288,12 @@ class Supervisor:
         """Run one engine process to its end; when it became ready."""
         self._ready_at, self._refusal = None, ""
         try:
-            process = self._process = await EngineProcess.start()
+            process = self._process = await EngineProcess.start(self.options)
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
             return None
         if self._stopped():  # while it was being started
             process.kill()
-        else:
-            process.send(Load(self.options))
         try:
             await process.listen(self._take)
         finally:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+import engine.collecting as collecting  # the very first
 from engine.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.core import Engine
 from engine.embedded import model_file
@@ -296,8 +297,9 @@ def _beat(link: Link) -> None:
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
             link.send(Heartbeat())
-        except OSError:
-            return  # the server is gone; the reader ends the process
+        except OSError:  # the server is gone, perhaps before anybody reads what it says
+            stop.wait(LAST_STEP_SECONDS)
+            os._exit(0)
 
 
 def _load(link: Link, options: Options) -> Engine | Embedder | None:
@@ -308,7 +310,8 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
         nonlocal sent
         if fraction - sent >= 0.01:
             sent = fraction
-            link.send(Progress(fraction))
+            with suppress(BrokenPipeError):  # the heartbeat finds that out, too
+                link.send(Progress(fraction))
 
     try:
         if remark := initialize(options.numa):
@@ -354,15 +357,18 @@ def main() -> int:
             return 2
     logging.basicConfig(level=_log_level(first.options), format="%(name)s: %(message)s")
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
-    engine = _load(link, first.options)
+    engine = None
+    with suppress(BrokenPipeError):  # the server is gone
+        engine = _load(link, first.options)
+        if engine is not None:
+            link.send(Ready(engine.info))
+            if isinstance(engine, Engine):
+                engine.compiler.prepare()
+            sys.setswitchinterval(SWITCH_SECONDS)
+            collecting.resume()
+            Worker(engine, link, first.options).run()
     if engine is None:
         return 1
-    link.send(Ready(engine.info))
-    if isinstance(engine, Engine):
-        engine.compiler.prepare()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    with suppress(BrokenPipeError):  # the server is gone
-        Worker(engine, link, first.options).run()
     engine.close()
     engine.model.close()
     return 0

@@ -9,10 +9,9 @@ import msgspec
 import yaml
 from connexion import context
 from starlette.responses import Response
-from swagger_ui_bundle import swagger_ui_path
 
 from engine.errors import EngineError
-from handlers.bundle import bundle
+from handlers.bundled import bundled
 
 _ASSETS = {
     "swagger-ui.css": "text/css",
@@ -57,7 +56,7 @@ def description_path() -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _document(base_path: str) -> dict[str, Any]:
-    document = bundle(description_path())
+    document = bundled(description_path())
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
 
@@ -109,4 +108,6 @@ async def get_docs_asset(asset: str) -> Response:
 
 @functools.cache
 def _asset(name: str) -> bytes:
+    from swagger_ui_bundle import swagger_ui_path
+
     return Path(swagger_ui_path, name).read_bytes()

@@ -7,8 +7,6 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from starlette.responses import Response
 
 from engine.client import EngineClient
@@ -19,7 +17,10 @@ from handlers.generation import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
 from handlers.served import Served, served
 
-Rows = npt.NDArray[np.float32]
+Rows = memoryview
+"""The vectors of one input: float32, with a row for each vector."""
+
+FLOAT = 4  # bytes
 
 _encode = msgspec.json.Encoder().encode
 
@@ -71,7 +72,7 @@ async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) 
                 entry["embedding"] = b64encode(rows.tobytes()).decode("ascii")
                 entry["encoding_format"] = "base64"
             else:
-                entry["embedding"] = rows[0].tolist()
+                entry["embedding"] = rows.tolist()[0]
             data.append(msgspec.Raw(_encode(entry)))
         await asyncio.sleep(0)
     return JSONAnswer(
@@ -101,12 +102,12 @@ async def _vectors(
 
 def split(vectors: Vectors) -> Iterator[Rows]:
     """The rows of each input."""
-    n_rows = sum(vectors.n_rows)
-    values = np.frombuffer(vectors.values, "<f4").reshape(n_rows, -1)
+    values = memoryview(vectors.values)  # as the engine process writes them: little-endian
+    row = len(values) // sum(vectors.n_rows)
     start = 0
     for n in vectors.n_rows:
-        yield values[start : start + n]
-        start += n
+        yield values[start : start + n * row].cast("f", [n, row // FLOAT])
+        start += n * row
 
 
 # ---- inputs ------------------------------------------------------------------------------

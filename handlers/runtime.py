@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from connexion import context
 
@@ -20,8 +21,10 @@ from engine.chat.renderer import Renderer
 from engine.embedded import model_file
 from engine.options import OptionError, Options
 from engine.pool import ModelPool
-from handlers.http.exposition import Metrics
 from handlers.responses_store import ResponseStore, StoreError
+
+if TYPE_CHECKING:
+    from handlers.http.exposition import Metrics
 
 log = logging.getLogger("handlers.runtime")
 
@@ -41,7 +44,7 @@ class Runtime:
     responses: ResponseStore
     api_keys: tuple[bytes, ...] = ()
     renderer: Renderer = field(default_factory=Renderer)
-    metrics: Metrics | None = None
+    metrics: "Metrics | None" = None
 
     @classmethod
     def of(cls, options: Options, catalog: Catalog) -> "Runtime":
@@ -63,8 +66,14 @@ class Runtime:
             started=int(time.time()),
             responses=responses,
             api_keys=api_keys,
-            metrics=Metrics() if options.metrics else None,
+            metrics=_metrics() if options.metrics else None,
         )
+
+
+def _metrics() -> "Metrics":
+    from handlers.http.exposition import Metrics  # imports Prometheus' client
+
+    return Metrics()
 
 
 def runtime() -> Runtime:
@@ -87,6 +96,8 @@ async def lifespan(
     current = Runtime.of(options, catalog)
     try:
         await current.pool.start()
+        if not options.embeds():
+            current.renderer.prepare()  # with the models, so that the first chat needn't wait
         background = [
             asyncio.create_task(_watch_loading(current, on_fatal)),
             asyncio.create_task(_read_files(current)),

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from engine.errors import invalid_request, not_supported, unavailable
 from engine.params import GenerationParams
 from engine.protocol import SlotState
-from engine.slot_file import check_name
+from engine.slot_names import check_name
 from handlers.answers import JSONAnswer
 from handlers.generation import settings_json
 from handlers.http.disconnect import until_disconnect

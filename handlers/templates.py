@@ -4,9 +4,9 @@ from functools import cache
 
 import msgspec
 
+from engine.chat.builtin import BUILTIN_NAMES, CHATML
 from engine.chat.prompt import continued, plain_messages
 from engine.chat.request import ChatRequest
-from engine.chat.template import BUILTIN_NAMES, CHATML
 from engine.chat.wire import ChatPrompt, Description, TemplateSource
 from engine.client import EngineClient
 from engine.errors import EngineError

@@ -12,7 +12,7 @@ from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
 from handlers.runtime import lifespan
-from specllama.progress import show_downloads
+from specllama.downloads import show_downloads
 
 
 def create_app(

@@ -1,9 +1,7 @@
 """The program `specllama`: llama-server's command line."""
 
-import importlib.metadata
 import logging
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -11,6 +9,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import engine.collecting  # noqa: F401  # the very first
+from engine import head_start
+from engine.commands import engine_command, template_command
 from engine.options import (
     OptionError,
     Options,
@@ -19,9 +20,11 @@ from engine.options import (
     remarks,
 )
 from specllama import __version__
+from specllama.deferred import deferred_imports
 
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
+    from engine.catalog.entry import Entry
 
 log = logging.getLogger("specllama")
 
@@ -57,7 +60,6 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     from engine.catalog.catalog import open_catalog
     from specllama import logs
     from specllama.listen import ListenError, Listeners
-    from specllama.serve import ServeError, serve
 
     logs.configure(options)
     for remark in remarks(options, argv, os.environ):
@@ -65,12 +67,28 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
+            if (first := catalog.first()) is not None:
+                _begin_to_load(first)
+            with deferred_imports():
+                from specllama.serve import ServeError, serve
             scheme = "https" if options.ssl_cert_file else "http"
             urls = listeners.urls(scheme, options.api_prefix)
-            serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
-    except (ListenError, ServeError) as error:
+            try:
+                serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
+            except ServeError as error:
+                return _fail(str(error))
+    except ListenError as error:
         return _fail(str(error))
     return 0
+
+
+def _begin_to_load(entry: "Entry") -> None:
+    """In a process of its own, while this one imports the server."""
+    from engine.protocol import Load, frame
+
+    head_start.begin(engine_command(), frame(Load(entry.options)))
+    if not entry.options.embeds():
+        head_start.begin(template_command())
 
 
 def _fail(message: str) -> int:
@@ -85,6 +103,9 @@ def _print_help() -> None:
 
 
 def _versions() -> str:
+    import importlib.metadata
+    import platform
+
     bindings = importlib.metadata.version("llama-cpp-python")
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"

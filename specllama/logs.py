@@ -1,6 +1,5 @@
 """Python's logging, set up as the options say."""
 
-import asyncio
 import logging
 import os
 import sys
@@ -45,6 +44,8 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Not that the start failed, which the program itself says with the reason; and not the
     traceback of each request that the end of draining cut off: uvicorn says how many."""
     kind = record.exc_info[0] if record.exc_info else None
+    import asyncio  # not yet when the log is set up: that is the first thing of all
+
     cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
     return not cut_off and record.msg != "Application startup failed. Exiting."
 

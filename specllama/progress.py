@@ -1,7 +1,6 @@
 """Shows how far downloads are: bars on a terminal, else a line in the log now and then."""
 
 import logging
-from contextlib import closing
 from types import TracebackType
 
 from rich.console import Console
@@ -17,7 +16,6 @@ from rich.progress import (
 
 from engine.catalog.fetch import Transfer
 from engine.catalog.sizes import shown_size
-from engine.pool import ModelPool
 
 log = logging.getLogger("specllama.download")
 
@@ -95,14 +93,3 @@ class DownloadProgress:
         self._logged[model] = step
         share = f"{step * LOG_STEP} % of {shown_size(n_total)}" if n_total else shown_size(n_done)
         log.info("downloading %s: %s", model, share)
-
-
-async def show_downloads(pool: ModelPool) -> None:
-    """Shows what the pool downloads, until it is stopped."""
-    with DownloadProgress() as display, closing(pool.subscribe()) as news:
-        async for event in news:
-            transfer = pool.status(event.model).transfer
-            if event.event == "download_progress" and transfer is not None:
-                display.update(event.model, transfer)
-            elif event.event in ("download_finished", "download_failed"):
-                display.finish(event.model)

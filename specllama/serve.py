@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import os
 import signal
@@ -12,9 +11,11 @@ import sys
 from collections.abc import Callable, Generator
 from types import FrameType
 
-import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.server import Server
 
+from engine import collecting
 from engine.catalog.catalog import Catalog
 from engine.options import Options
 from handlers.runtime import Runtime
@@ -54,7 +55,7 @@ def serve(
         server.should_exit = True
 
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
-    config = uvicorn.Config(
+    config = Config(
         app,
         http=Protocol,
         lifespan="on",
@@ -78,13 +79,13 @@ def serve(
         raise ServeError(failures[0])
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """uvicorn's server, with UNIX sockets beside the TCP ones and signals that end it with
     success: uvicorn's own would raise the signal again after the shutdown."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: Config,
         listeners: Listeners,
         drain_timeout: float,
         on_started: Callable[[], None] | None,
@@ -109,7 +110,7 @@ class _Server(uvicorn.Server):
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
         # The descriptions and what is made of them stay: no collection has to look at them.
-        gc.freeze()
+        collecting.resume()
         if self._on_started is not None and not self.should_exit:
             self._on_started()
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chat.adapting import adapted, short_id
+from engine.chat.builtin import CHATML
 from engine.chat.caps import traits_of
 from engine.chat.conversation import Continuation, conversation
 from engine.chat.detect import detect
@@ -22,7 +23,7 @@ from engine.chat.syntax import (
     TaggedArguments,
     Wrapper,
 )
-from engine.chat.template import CHATML, ChatTemplate
+from engine.chat.template import ChatTemplate
 from engine.chat.wire import ChatPrompt
 from engine.errors import EngineError
 from tests.chat_fixtures import FIXTURES, TOOLS, Fixture

@@ -14,11 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from engine.chat.builtin import CHATML
 from engine.chat.detect import detect
 from engine.chat.prompt import chat_prompt
 from engine.chat.renderer import PROCESSES, Renderer
 from engine.chat.request import ChatRequest
-from engine.chat.template import CHATML, ChatTemplate
+from engine.chat.template import ChatTemplate
 from engine.chat.wire import TemplateSource
 from engine.errors import EngineError
 from tests.chat_fixtures import FIXTURES, TOOLS, Fixture

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.chat.adapting import adapted
+from engine.chat.builtin import CHATML
 from engine.chat.caps import Caps, probe, traits_of
 from engine.chat.conversation import Continuation, conversation, pairs, text_of
-from engine.chat.template import CHATML, ChatTemplate
+from engine.chat.template import ChatTemplate
 from engine.errors import EngineError
 
 USER = {"role": "user", "content": "Hello"}

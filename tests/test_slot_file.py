@@ -17,6 +17,7 @@ from engine import slot_file
 from engine.embedded import model_path
 from engine.errors import EngineError
 from engine.slot_file import Origin
+from engine.slot_names import check_name
 
 ORIGIN = Origin(b"model", {"--cache-type-k": "f16"}, [(b"adapter", 0.5)])
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes")
@@ -186,7 +187,7 @@ def test_a_directory_that_is_gone_is_the_servers_fault(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bad_names(name: str) -> None:
     with pytest.raises(EngineError) as caught:
-        slot_file.check_name(name)
+        check_name(name)
     assert len(caught.value.info.message) < 200
 
 
@@ -195,13 +196,13 @@ def test_bad_names(name: str) -> None:
     ["a", "a.bin", ".hidden", "-rf", "$HOME", "~", "a b", "日本", "é" * 127, "a" * 255, "%2e"],
 )
 def test_good_names(name: str) -> None:
-    slot_file.check_name(name)
+    check_name(name)
 
 
 @given(st.text(max_size=40))
 def test_a_name_that_passes_stays_in_its_directory(name: str) -> None:
     try:
-        slot_file.check_name(name)
+        check_name(name)
     except EngineError:
         return
     path = Path("/base", name)

@@ -6,6 +6,7 @@ on is the caller's to keep, and is named in the docstrings: a failed assertion e
 process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
 """
 
+import engine.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
 from engine.backend.context import (
     MAX_SEQUENCES,
     Context,

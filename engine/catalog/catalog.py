@@ -8,6 +8,7 @@ from engine.catalog import assembly
 from engine.catalog.cache import cached_models, named
 from engine.catalog.entry import Entry
 from engine.catalog.locations import hub_cache
+from engine.catalog.wanted import wants_fetch
 from engine.embedded import MODEL_NAME
 from engine.options import Options
 
@@ -51,6 +52,12 @@ class Catalog:
         similar = difflib.get_close_matches(wanted, owners, n=MAX_NEAR, cutoff=0.6)
         found = [owner for text in (*containing, *similar) for owner in owners[text]]
         return list(dict.fromkeys(found))[:MAX_NEAR]
+
+    def first(self) -> Entry | None:
+        """The model whose engine process is needed as soon as the server starts, if there is
+        one that needs no download before."""
+        loaded = (entry for entry in self.entries.values() if entry.load_on_startup)
+        return next((entry for entry in loaded if not wants_fetch(entry.options)), None)
 
 
 def open_catalog(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> Catalog:

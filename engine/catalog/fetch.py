@@ -18,6 +18,7 @@ from engine.catalog.fetch_protocol import (
     Wanted,
 )
 from engine.catalog.locations import hub_environment
+from engine.catalog.wanted import wants_fetch, wants_model, wants_projector
 from engine.options import Options
 
 __all__ = ["FetchError", "Transfer", "fetch", "wants_fetch"]
@@ -32,11 +33,6 @@ _reports = msgspec.json.Decoder(Report)
 
 class FetchError(Exception):
     """Why the model can't be had; one line for the user."""
-
-
-def wants_fetch(options: Options) -> bool:
-    """Whether `fetch` has to be called before the model of `options` can be loaded."""
-    return _wants_model(options) or _wants_projector(options)
 
 
 async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
@@ -55,24 +51,16 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
     )
 
 
-def _wants_model(options: Options) -> bool:
-    return not options.model and bool(options.hf_repo or options.model_url)
-
-
-def _wants_projector(options: Options) -> bool:
-    return not options.mmproj and bool(options.mmproj_url)
-
-
 def _wanted(options: Options) -> Wanted:
-    repository = options.hf_repo if _wants_model(options) else ""
+    repository = options.hf_repo if wants_model(options) else ""
     named = bool(options.mmproj or options.mmproj_url)
     return Wanted(
         repository=repository,
         file=options.hf_file if repository else "",
         token=options.hf_token,
-        url=options.model_url if _wants_model(options) and not repository else "",
+        url=options.model_url if wants_model(options) and not repository else "",
         projector=options.mmproj_auto and not named,
-        projector_url=options.mmproj_url if _wants_projector(options) else "",
+        projector_url=options.mmproj_url if wants_projector(options) else "",
         offline=options.offline,
     )
 

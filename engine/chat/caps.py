@@ -6,12 +6,14 @@ comes out in the prompt. The names in `Caps` are those of llama-server's `chat_t
 
 import json
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from engine.chat.template import ChatTemplate
 from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.chat.template import ChatTemplate
 
 _USER: dict[str, Any] = {"role": "user", "content": "A question"}
 _ANSWER: dict[str, Any] = {"role": "assistant", "content": "An answer"}
@@ -76,13 +78,13 @@ class Traits(msgspec.Struct, frozen=True):
     developer_role: bool = False
 
 
-def probe(template: ChatTemplate) -> Caps:
+def probe(template: "ChatTemplate") -> Caps:
     """The capabilities of `template`."""
     return traits_of(template).caps
 
 
 @lru_cache(maxsize=16)
-def traits_of(template: ChatTemplate) -> Traits:
+def traits_of(template: "ChatTemplate") -> Traits:
     """What `template` takes; costs about twenty renderings, once per template."""
     probe = _Probe(template)
     string = probe.render({"role": "user", "content": "string_mark"})
@@ -151,7 +153,7 @@ class _Probe:
     """Renders probes; `empty` is the content of messages that only call tools. With `in_parts`
     contents that are a text are given as a part."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: "ChatTemplate") -> None:
         self._template = template
         self.empty: str | None = ""
         self.in_parts = False

@@ -8,7 +8,6 @@ needs one starts a new one.
 
 import asyncio
 import logging
-import sys
 from contextlib import suppress
 from typing import Final, Self
 
@@ -26,14 +25,14 @@ from engine.chat.wire import (
     answer_decoder,
     frame,
 )
+from engine.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, Command, template_command
 from engine.errors import EngineError, invalid_request, server_error, unavailable
+from engine.head_start import adopt
 from engine.protocol import HEADER, MAX_FRAME
 
 log = logging.getLogger("engine.chat.renderer")
 
 PROCESSES: Final = 2
-TIME_LIMIT: Final = 10.0  # s for one job
-MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
 START_TIMEOUT: Final = 60.0  # s until a process is ready
 STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
 BUFFER: Final = 1 << 20  # bytes of a frame that are read ahead
@@ -48,7 +47,9 @@ class Renderer:
     `stop`.
     """
 
-    def __init__(self, *, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(
+        self, *, time_limit: float = TEMPLATE_SECONDS, memory_limit: int = TEMPLATE_MEMORY
+    ) -> None:
         self._time_limit = time_limit
         self._memory_limit = memory_limit
         self._turns = asyncio.Semaphore(PROCESSES)
@@ -56,7 +57,17 @@ class Renderer:
         self._busy: set[_Process] = set()
         self._tasks: set[asyncio.Task[Answer]] = set()
         self._descriptions: dict[TemplateSource, Description] = {}
+        self._preparing: asyncio.Task[None] | None = None
         self._stopped = False
+
+    def prepare(self) -> None:
+        """Start a process before it is needed; whoever needs it is told if that fails."""
+        self._preparing = asyncio.create_task(self._prepare())
+
+    async def _prepare(self) -> None:
+        with suppress(EngineError):
+            self._idle.append(await self._start())
+        self._preparing = None
 
     async def prompt(self, template: TemplateSource, request: ChatRequest) -> ChatPrompt:
         """`engine.chat.prompt.chat_prompt`, whose errors are raised, too."""
@@ -82,6 +93,8 @@ class Renderer:
     async def stop(self) -> None:
         """End all processes; open jobs end with an error."""
         self._stopped = True
+        if self._preparing is not None:
+            await self._preparing
         for process in self._busy:
             process.kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -105,6 +118,8 @@ class Renderer:
     async def _take_turn(self, template: TemplateSource, request: ChatRequest | None) -> Answer:
         if self._stopped:
             raise unavailable("the server is shutting down")
+        if self._preparing is not None:
+            await asyncio.shield(self._preparing)
         self._idle = [process for process in self._idle if process.is_alive]
         process = self._idle.pop() if self._idle else await self._start()
         self._busy.add(process)
@@ -140,13 +155,7 @@ class _Process:
     async def start(cls, memory_limit: int, time_limit: float) -> Self:
         """Raises EngineError (server_error) if there is no starting one."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "engine.chat.rendering"),
-                *(str(memory_limit), str(time_limit)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=BUFFER,
-            )
+            process = await _start(template_command(memory_limit, time_limit))
         except OSError as e:
             raise server_error(f"A template process could not be started: {e}") from e
         made = cls(process)
@@ -222,3 +231,18 @@ class _Process:
             raise EOFError
         message: Ready | Answer = answer_decoder.decode(await self._stdout.readexactly(length))
         return message
+
+
+async def _start(command: Command) -> asyncio.subprocess.Process:
+    """The process that was given a head start, or a new one. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    protocol = asyncio.subprocess.SubprocessStreamProtocol(BUFFER, loop)
+    early = await adopt(command, protocol)
+    if early is not None:
+        return asyncio.subprocess.Process(early, protocol, loop)  # type: ignore[arg-type]
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=BUFFER,
+    )

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
+import engine.collecting as collecting  # the very first
 from engine.chat.caps import probe
 from engine.chat.detect import detect
 from engine.chat.prompt import chat_prompt
@@ -94,6 +95,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     limit_memory(memory)
     jobs = Jobs()
+    collecting.resume()
     with suppress(BrokenPipeError):  # the server is gone
         _write(sink, frame(Ready()))
         while (job := _receive(source)) is not None:

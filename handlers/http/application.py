@@ -1,5 +1,6 @@
 """Puts a Connexion application together: the one way in which every launch gets its server."""
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ from connexion.middleware.main import API
 
 from handlers.http.errors import HANDLED, answer
 from handlers.http.security import SECURITY_MAP
+from handlers.http.specification import Resolved
 from handlers.http.stack import MIDDLEWARES, Api
 from handlers.http.validation import validator_map
 
@@ -34,7 +36,10 @@ def application(lifespan: Lifespan) -> AsyncApp:
 def serve_description(path: Path, base_path: str, lifespan: Lifespan) -> AsyncApp:
     """The application that serves the description at `path` below `base_path`."""
     app = application(lifespan)
-    app.add_api(path, base_path=base_path.rstrip("/"))
+    options = dataclasses.replace(app.middleware.options)
+    app.middleware.apis.append(
+        API(Resolved.at(path), base_path=base_path.rstrip("/"), **vars(options))
+    )
     return app
 
 

@@ -36,6 +36,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
 from handlers.http.validation import JsonBody
 
+_METHODS = frozenset(HTTPMethod)
+
 # Connexion's classes have no types.
 
 
@@ -51,8 +53,8 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
     ) -> None:
         super().add_api(specification, base_path, **options)
         base = specification.base_path if base_path is None else base_path
-        for path in specification["paths"]:
-            for method in HTTPMethod:
+        for path, item in specification["paths"].items():
+            for method in {each.upper() for each in item} & _METHODS:
                 if (context := self._context(method, base + path)) is not None:
                     self._known.setdefault((method, base + path), context)
 

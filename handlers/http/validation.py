@@ -4,6 +4,8 @@ Connexion's own body validator parses twice, compiles the schema anew for every 
 accepts NaN; these take its place in the `validator_map`.
 """
 
+import asyncio
+import threading
 from typing import Any
 
 import msgspec
@@ -22,15 +24,24 @@ _decoder = msgspec.json.Decoder()
 
 
 class _Compiled:
-    """Schemas as compiled validators, by identity: Connexion hands out the same objects."""
+    """Schemas as compiled validators, by identity: Connexion hands out the same objects. Each is
+    compiled when it is needed first."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[Schema, Draft202012Validator]] = {}
+        self._compiling = threading.Lock()
+
+    def known(self, schema: Schema) -> Draft202012Validator | None:
+        """Its validator, if it has been compiled."""
+        known = self._by_id.get(id(schema))
+        return None if known is None else known[1]
 
     def get(self, schema: Schema) -> Draft202012Validator:
-        if (known := self._by_id.get(id(schema))) is None:
-            # Keeping the schema keeps its id from being used again.
-            known = self._by_id[id(schema)] = (schema, compile_schema(schema))
+        """Its validator, compiled in the thread that asks. Safe to use from any thread."""
+        with self._compiling:
+            if (known := self._by_id.get(id(schema))) is None:
+                # Keeping the schema keeps its id from being used again.
+                known = self._by_id[id(schema)] = (schema, compile_schema(schema))
         return known[1]
 
 
@@ -41,18 +52,22 @@ class JsonBody:
     entry `body` becomes the handler's `body`, and nothing is parsed a second time.
     """
 
-    def __init__(self, compiled: Draft202012Validator, required: bool, default: Any) -> None:
+    def __init__(self, compiled: _Compiled, schema: Schema, required: bool) -> None:
         self._compiled = compiled
+        self._schema = schema
         self._required = required
-        self._default = default
+        self._default = schema.get("default", {})
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
         """Reads, decodes and validates. Raises BadRequestProblem."""
         raw = await _read(receive)
         if raw or self._required:
             body = decode(raw)
-            if not self._compiled.is_valid(body):
-                raise BadRequestProblem(detail=sentence(self._compiled, body))
+            validator = self._compiled.known(self._schema)
+            if validator is None:  # the first of all requests, or one beside it
+                validator = await asyncio.to_thread(self._compiled.get, self._schema)
+            if not validator.is_valid(body):
+                raise BadRequestProblem(detail=sentence(validator, body))
         else:
             body = self._default
         context = scope.setdefault("extensions", {}).setdefault("connexion_context", {})
@@ -108,7 +123,7 @@ def validator_map() -> dict[str, Any]:
     compiled = _Compiled()
 
     def json_body(*, schema: Schema, required: bool = False, **_: Any) -> JsonBody:
-        return JsonBody(compiled.get(schema), required, schema.get("default", {}))
+        return JsonBody(compiled, schema, required)
 
     class Parameters(ParameterValidator):  # type: ignore[misc]  # connexion has no types
         @staticmethod
@@ -119,7 +134,7 @@ def validator_map() -> dict[str, Any]:
             if value is None:
                 missing = f"{name}: this {parameter_type} parameter is required"
                 return missing if param.get("required") else None
-            validator = compiled.get(param["schema"])
+            validator = compiled.get(param["schema"])  # small: a moment's work
             return None if validator.is_valid(value) else sentence(validator, value, name)
 
     bodies = MediaTypeDict(VALIDATOR_MAP["body"])

@@ -1,0 +1,24 @@
+"""llama-cpp-python's bindings of the C API, without the rest of that package.
+
+To be imported before anything else of it: its package imports a high-level API as well, with
+template engines and caches, which takes as long as numpy does.
+"""
+
+import sys
+from types import ModuleType
+
+_HIGH_LEVEL = "llama_cpp.llama"
+
+
+def _import_low_level() -> None:
+    if "llama_cpp" in sys.modules:
+        return
+    sys.modules[_HIGH_LEVEL] = ModuleType(_HIGH_LEVEL)
+    try:
+        import llama_cpp
+    finally:
+        del sys.modules[_HIGH_LEVEL]
+    vars(llama_cpp).pop("llama", None)  # whoever imports it gets the real one
+
+
+_import_low_level()

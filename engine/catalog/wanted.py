@@ -1,0 +1,16 @@
+"""What of a model has to be found or downloaded before it can be loaded."""
+
+from engine.options import Options
+
+
+def wants_fetch(options: Options) -> bool:
+    """Whether `fetch` has to be called before the model of `options` can be loaded."""
+    return wants_model(options) or wants_projector(options)
+
+
+def wants_model(options: Options) -> bool:
+    return not options.model and bool(options.hf_repo or options.model_url)
+
+
+def wants_projector(options: Options) -> bool:
+    return not options.mmproj and bool(options.mmproj_url)
