@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
+from engine.exits import is_illegal_instruction
 from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
+from engine.restarts import Life
 
 log = logging.getLogger("engine.process")
 
@@ -63,6 +65,8 @@ class EngineProcess:
         self, process: asyncio.SubprocessTransport, pipes: _Pipes, sink: asyncio.WriteTransport
     ) -> None:
         self.client: EngineClient | None = None  # once it is ready
+        self.ready_at: float | None = None  # of time.monotonic()
+        self.refusal = ""  # why it can't load the model, in its own words
         self._process = process
         self._pipes = pipes
         self._sink = sink
@@ -91,6 +95,7 @@ class EngineProcess:
 
     def open(self, info: ModelInfo) -> EngineClient:
         """It is ready: the way to send it requests."""
+        self.ready_at = time.monotonic()
         self.client = EngineClient(self._sink, info)
         return self.client
 
@@ -134,6 +139,15 @@ class EngineProcess:
             self.kill()
             await self._pipes.exited.wait()
 
+    def life(self, code: int) -> Life:
+        """Its life, now that it has ended with `code`."""
+        return Life(
+            ready=self.ready_at is not None,
+            served=self.client is not None and self.client.has_served,
+            seconds=0.0 if self.ready_at is None else time.monotonic() - self.ready_at,
+            illegal=is_illegal_instruction(code),
+        )
+
     async def code(self) -> int:
         """The exit status, for one that is not listened to any more. Kills it if need be."""
         if not self._ending:
@@ -148,13 +162,3 @@ class EngineProcess:
         assert code is not None, "it has ended"
         self._process.close()
         return code
-
-
-def describe_exit(code: int) -> str:
-    """What a process did that ended with the exit status `code`; negative: a signal's number."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
