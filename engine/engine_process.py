@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
+from engine.engine_log import EngineLog
 from engine.exits import is_illegal_instruction
 from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
 from engine.restarts import Life
@@ -19,7 +20,7 @@ log = logging.getLogger("engine.process")
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 GRACE = 1.0  # s from the end of its output to the end of the process
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
-STDIN, STDOUT = 0, 1  # file descriptors
+STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
@@ -30,16 +31,21 @@ class _Pipes(asyncio.SubprocessProtocol):
     """What asyncio tells of a process. Its messages are handed on where its output arrives: a
     reader in between would cost every token a turn of the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine_log: EngineLog) -> None:
         self.silent_since = 0.0  # time of the loop at which it said something last
         self.on_message: Callable[[ToServer], None] | None = None
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
+        self.log_ended = asyncio.Event()
         self.exited = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
+        self._engine_log = engine_log
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            self._engine_log.feed(data)
+            return
         self.silent_since = self._loop.time()
         if self.on_message is None or self.failure is not None:
             return
@@ -53,6 +59,9 @@ class _Pipes(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == STDOUT:
             self.output_ended.set()
+        elif fd == STDERR:
+            self._engine_log.close()
+            self.log_ended.set()
 
     def process_exited(self) -> None:
         self.exited.set()
@@ -73,12 +82,12 @@ class EngineProcess:
         self._ending = False
 
     @classmethod
-    async def start(cls) -> "EngineProcess":
-        """Raises OSError if the system has no room for another process."""
+    async def start(cls, engine_log: EngineLog) -> "EngineProcess":
+        """What it says on stderr goes to `engine_log`. Raises OSError if the system has no room
+        for another process."""
         process, pipes = await asyncio.get_running_loop().subprocess_exec(
-            _Pipes,
+            lambda: _Pipes(engine_log),
             *(sys.executable, "-P", "-m", "engine.worker"),
-            stderr=None,  # ours
             env={**WAIT_POLICY, **os.environ},
         )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
@@ -158,6 +167,8 @@ class EngineProcess:
             except TimeoutError:
                 self.kill()  # stuck, or it closed its pipe in an odd way
         await self._pipes.exited.wait()
+        with suppress(TimeoutError):  # a debugger that it started may hold its stderr open
+            await asyncio.wait_for(self._pipes.log_ended.wait(), GRACE)
         code = self._process.get_returncode()
         assert code is not None, "it has ended"
         self._process.close()

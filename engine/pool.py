@@ -288,6 +288,7 @@ class ModelPool:
 
     def _create(self, name: str, *, load: bool = True) -> Supervisor:
         supervisor = self._new_supervisor(self._catalog.entries[name].options)
+        supervisor.model = name if self._catalog.router else ""
         self._supervisors[name], self._states[name] = supervisor, supervisor.state
         supervisor.on_change = partial(self._changed, name, supervisor)
         self._start_supervisor(supervisor.start(load=load))

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from engine.catalog.fetch import FetchError, Transfer, fetch, wants_fetch
 from engine.changes import Changes
 from engine.client import EngineClient
+from engine.engine_log import EngineLog, tell
 from engine.engine_process import EngineProcess
 from engine.errors import ErrorInfo, unavailable
 from engine.exits import describe_exit
@@ -77,6 +78,7 @@ class Supervisor:
         self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
         self.on_change: Callable[[], None] = lambda: None
         """Called at every change of `state`, `progress` and `transfer`."""
+        self.model = ""  # its name in the log, where there are many
         self.options = options  # with the paths of files once these have been downloaded
         self._fetch = fetch
         self._restarts = restarts or Restarts()
@@ -286,7 +288,7 @@ class Supervisor:
         """Run one engine process to its end; how long to wait for the next one, if there shall
         be one."""
         try:
-            process = self._process = await EngineProcess.start()
+            process = self._process = await EngineProcess.start(self._engine_log())
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
             return self._restarts.after(Life())
@@ -299,6 +301,9 @@ class Supervisor:
         finally:
             wait = await self._bury(process)
         return wait
+
+    def _engine_log(self) -> EngineLog:
+        return EngineLog(self.model, everything=self.options.logs_everything())
 
     def _take(self, message: ToServer) -> None:
         process = self._process
@@ -350,13 +355,14 @@ class Supervisor:
         if process.client is not None:
             process.client.close(self._farewell(how))
         if self._dozing:
-            log.info("the model sleeps: it was idle for %d s", self.options.sleep_idle_seconds)
+            idle = self.options.sleep_idle_seconds
+            tell(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
             return self._restarts.after(Life(ready=True, served=True))
         wait = self._restarts.after(life)
         woken = self.state == "waking" and not process.refusal
         if wait is not None and (life.ready or woken):
             if not self._stopped():
-                log.error("%s; a new one is started", how)
+                tell(log, logging.ERROR, self.model, f"{how}; a new one is started")
             self._set_state("restarting")
         elif not self._stopped():
             self._fail(process.refusal or how)
