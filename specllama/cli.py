@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from engine.options import (
     parse,
     remarks,
 )
-from specllama import __version__
+from specllama import STARTED, __version__
 
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
@@ -67,7 +68,13 @@ def _run(options: Options, argv: Sequence[str]) -> int:
         with Listeners(options.hosts(), options.port) as listeners:
             scheme = "https" if options.ssl_cert_file else "http"
             urls = listeners.urls(scheme, options.api_prefix)
-            serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
+            serve(
+                options,
+                catalog,
+                listeners,
+                on_listening=lambda: log.info("listening on %s", ", ".join(urls)),
+                on_ready=lambda: _tell_ready(options, catalog, urls),
+            )
     except (ListenError, ServeError) as error:
         return _fail(str(error))
     return 0
@@ -112,8 +119,17 @@ def _print_cache() -> None:
         print(line)
 
 
-def _print_banner(catalog: "Catalog", urls: Sequence[str]) -> None:
-    lines = [f"specllama {__version__}"]
+def _tell_ready(options: Options, catalog: "Catalog", urls: Sequence[str]) -> None:
+    """As a banner for people, and in the log for everybody else."""
+    ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
+    if options.log_format == "text":
+        _print_banner(catalog, urls, ready)
+    fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
+    log.info("%s", ready, extra={"fields": fields, "in_banner": True})
+
+
+def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str) -> None:
+    lines = [f"specllama {__version__}, {ready}"]
     n_others = len(catalog.entries) - 1
     if not catalog.router:
         lines.append(f"  model  {catalog.default}")

@@ -31,6 +31,8 @@ def configure(options: Options) -> None:
         return
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(_formatter(options, colored=_use_colors(options, sys.stderr)))
+    if options.log_format == "text":
+        console.addFilter(lambda record: not getattr(record, "in_banner", False))
     root.handlers = [console]
     if options.log_file:
         file = logging.FileHandler(options.log_file, encoding="utf-8", errors="backslashreplace")
