@@ -244,7 +244,7 @@ def start(
     def address() -> str | None:
         text = log.read_text("utf-8", "replace")
         assert process.poll() is None, f"the server ended with code {process.returncode}:\n{text}"
-        found = re.search(r"^  API +(https?://\S+)", text, re.MULTILINE)
+        found = re.search(r"(?:^  API +|listening on )(https?://[^\s\",]+)", text, re.MULTILINE)
         return found[1] if found else None
 
     try:

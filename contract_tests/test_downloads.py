@@ -130,7 +130,9 @@ def test_a_model_is_downloaded_and_served(
     server.wait_until_ready()
     text = answer(server)
     log = server.log.read_text("utf-8", "replace")
-    steps = re.findall(rf"^downloading {NAME}: (\d+) % of 1\.6 MiB$", log, re.MULTILINE)
+    steps = re.findall(
+        rf"^INFO specllama.download: downloading {NAME}: (\d+) % of 1\.6 MiB$", log, re.MULTILINE
+    )
     assert [int(each) for each in steps] == sorted({int(each) for each in steps})
     assert len(steps) > 2
     assert "\x1b" not in log

@@ -130,6 +130,7 @@ class EngineClient:
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
+        self.has_served = False  # a request was evaluated to its end
         self._outbox = Outbox(sink)
         self._next_id = 0
         self._generations: dict[int, Generation] = {}
@@ -253,6 +254,8 @@ class EngineClient:
             self._answer(message)
 
     def _answer(self, message: Reply | Vectors) -> None:
+        if isinstance(message, Vectors):
+            self.has_served = True
         if (future := self._replies.pop(message.id, None)) and not future.done():
             future.set_result(message)
 
@@ -270,6 +273,7 @@ class EngineClient:
         if generation := self._generations.get(event.id):
             if isinstance(event, Finished | Failed):
                 del self._generations[event.id]
+                self.has_served |= isinstance(event, Finished)
             generation._put(event)
         elif isinstance(event, Failed):
             future = self._replies.pop(event.id, None)

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
 from engine.commands import engine_command, environment
-from engine.exits import describe_exit as describe_exit
-from engine.head_start import STDIN, STDOUT, Adopted, adopt
+from engine.engine_log import EngineLog
+from engine.exits import is_illegal_instruction
+from engine.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
 from engine.options import Options
 from engine.protocol import Frames, Load, ModelInfo, Step, ToEngine, ToServer, frame
+from engine.restarts import Life
 
 log = logging.getLogger("engine.process")
 
@@ -24,17 +27,22 @@ class _Pipes(asyncio.SubprocessProtocol):
     """What asyncio tells of a process. Its messages are handed on where its output arrives: a
     reader in between would cost every token a turn of the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine_log: EngineLog) -> None:
         self.silent_since = 0.0  # time of the loop at which it said something last
         self.unheard: list[ToServer] = []  # what it said before anybody listened
         self.on_message: Callable[[ToServer], None] | None = self.unheard.append
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
+        self.log_ended = asyncio.Event()
         self.exited = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
+        self._engine_log = engine_log
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            self._engine_log.feed(data)
+            return
         self.silent_since = self._loop.time()
         if self.on_message is None or self.failure is not None:
             return
@@ -48,6 +56,9 @@ class _Pipes(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == STDOUT:
             self.output_ended.set()
+        elif fd == STDERR:
+            self._engine_log.close()
+            self.log_ended.set()
 
     def process_exited(self) -> None:
         self.exited.set()
@@ -63,16 +74,19 @@ class EngineProcess:
         sink: asyncio.WriteTransport,
     ) -> None:
         self.client: EngineClient | None = None  # once it is ready
+        self.ready_at: float | None = None  # of time.monotonic()
+        self.refusal = ""  # why it can't load the model, in its own words
         self._process = process
         self._pipes = pipes
         self._sink = sink
         self._ending = False
 
     @classmethod
-    async def start(cls, options: Options) -> "EngineProcess":
+    async def start(cls, options: Options, engine_log: EngineLog) -> "EngineProcess":
         """Start one that loads the model of `options`, or take the one that was given a head
-        start. Raises OSError if the system has no room for another process."""
-        pipes, load = _Pipes(), frame(Load(options))
+        start. What it says on stderr goes to `engine_log`. Raises OSError if the system has no
+        room for another process."""
+        pipes, load = _Pipes(engine_log), frame(Load(options))
         process: asyncio.SubprocessTransport | Adopted | None = await adopt(
             engine_command(), pipes, load
         )
@@ -80,7 +94,6 @@ class EngineProcess:
             process, _ = await asyncio.get_running_loop().subprocess_exec(
                 lambda: pipes,
                 *engine_command(),
-                stderr=None,  # ours
                 env=environment(),
             )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
@@ -99,6 +112,7 @@ class EngineProcess:
 
     def open(self, info: ModelInfo) -> EngineClient:
         """It is ready: the way to send it requests."""
+        self.ready_at = time.monotonic()
         self.client = EngineClient(self._sink, info)
         return self.client
 
@@ -144,6 +158,15 @@ class EngineProcess:
             self.kill()
             await self._pipes.exited.wait()
 
+    def life(self, code: int) -> Life:
+        """Its life, now that it has ended with `code`."""
+        return Life(
+            ready=self.ready_at is not None,
+            served=self.client is not None and self.client.has_served,
+            seconds=0.0 if self.ready_at is None else time.monotonic() - self.ready_at,
+            illegal=is_illegal_instruction(code),
+        )
+
     async def code(self) -> int:
         """The exit status, for one that is not listened to any more. Kills it if need be."""
         if not self._ending:
@@ -154,6 +177,8 @@ class EngineProcess:
             except TimeoutError:
                 self.kill()  # stuck, or it closed its pipe in an odd way
         await self._pipes.exited.wait()
+        with suppress(TimeoutError):  # a debugger that it started may hold its stderr open
+            await asyncio.wait_for(self._pipes.log_ended.wait(), GRACE)
         code = self._process.get_returncode()
         assert code is not None, "it has ended"
         self._process.close()

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.commands import Command, environment
@@ -19,7 +20,7 @@ from engine.commands import Command, environment
 if TYPE_CHECKING:
     import asyncio
 
-STDIN, STDOUT = 0, 1  # file descriptors
+STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors
 PIPE_ROOM = 4096  # bytes that every pipe holds, on every system
 
 
@@ -32,10 +33,10 @@ class _Early:
 _early: dict[Command, _Early] = {}
 
 
-def begin(command: Command, frame: bytes = b"") -> None:
+def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
     """Start a process for the first who asks for one with this command (`adopt`), where asyncio
     can take it over, and say `frame` to it, unless that is too long for a pipe which nobody
-    reads yet.
+    reads yet. With `logs`, its stderr is a pipe as well.
 
     To be called from the main thread. If there is no starting one, whoever asks is told why,
     by the next attempt.
@@ -46,7 +47,12 @@ def begin(command: Command, frame: bytes = b"") -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if logs else None,
+            env=environment(),
         )
     except OSError:
         return
@@ -84,12 +90,12 @@ class Adopted:
     def __init__(
         self,
         process: "subprocess.Popen[bytes]",
-        source: "asyncio.ReadTransport",
+        sources: "list[asyncio.ReadTransport]",
         sink: "asyncio.WriteTransport",
         exited: "asyncio.Event",
     ) -> None:
         self.sink = sink
-        self._source = source
+        self._sources = sources  # stdout, and maybe stderr
         self._process = process
         self._exited = exited
 
@@ -101,11 +107,14 @@ class Adopted:
         import asyncio
 
         class Output(asyncio.Protocol):
+            def __init__(self, fd: int) -> None:
+                self._fd = fd
+
             def data_received(self, data: bytes) -> None:
-                protocol.pipe_data_received(STDOUT, data)
+                protocol.pipe_data_received(self._fd, data)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                protocol.pipe_connection_lost(STDOUT, exc)
+                protocol.pipe_connection_lost(self._fd, exc)
 
         class Input(asyncio.BaseProtocol):
             def pause_writing(self) -> None:
@@ -129,11 +138,16 @@ class Adopted:
                 loop.call_soon_threadsafe(ended)
 
         sink, _ = await loop.connect_write_pipe(Input, process.stdin)
-        source, _ = await loop.connect_read_pipe(Output, process.stdout)
-        source.pause_reading()
-        adopted = cls(process, source, sink, exited)
+        sources = []
+        for fd, pipe in ((STDOUT, process.stdout), (STDERR, process.stderr)):
+            if pipe is not None:
+                source, _ = await loop.connect_read_pipe(partial(Output, fd), pipe)
+                source.pause_reading()
+                sources.append(source)
+        adopted = cls(process, sources, sink, exited)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
-        source.resume_reading()
+        for source in sources:
+            source.resume_reading()
         threading.Thread(target=wait, daemon=True, name="end of a process").start()
         return adopted
 
@@ -144,7 +158,7 @@ class Adopted:
         return self._process.returncode
 
     def get_pipe_transport(self, fd: int) -> "asyncio.BaseTransport | None":
-        return {STDIN: self.sink, STDOUT: self._source}.get(fd)
+        return (self.sink, *self._sources)[fd] if fd <= len(self._sources) else None
 
     def kill(self) -> None:
         """Nothing, if it has ended already."""
@@ -152,7 +166,8 @@ class Adopted:
 
     def close(self) -> None:
         self.sink.close()
-        self._source.close()
+        for source in self._sources:
+            source.close()
 
     async def _wait(self) -> int:
         """What `asyncio.subprocess.Process` waits with."""

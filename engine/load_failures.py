@@ -1,10 +1,13 @@
 """Models that could not be loaded lately, so that not every request tries it again at once."""
 
+import math
 import time
 from dataclasses import dataclass
 
 from engine.errors import EngineError, unavailable
-from engine.supervisor import BACKOFF, Supervisor
+from engine.exits import is_illegal_instruction
+from engine.restarts import BACKOFF
+from engine.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,13 @@ class LoadFailures:
             raise _error(name, failure.text, failure.exit_code)
 
     def add(self, name: str, supervisor: Supervisor) -> None:
-        """It has just failed. After the first time the next request may try again at once."""
+        """It has just failed. After the first time the next request may try again at once; no
+        request tries again what this processor can't do."""
         before = self._failures.get(name)
         n_times = before.n_times if before else 0
         until = time.monotonic() + BACKOFF[min(n_times, len(BACKOFF) - 1)]
+        if is_illegal_instruction(supervisor.exit_code):
+            until = math.inf
         self._failures[name] = Failure(supervisor.failure, supervisor.exit_code, n_times + 1, until)
 
     def forget(self, name: str) -> None:

@@ -69,6 +69,16 @@ class ModelPool:
         for name in names:
             self._start_loading(name)
 
+    async def started(self) -> bool:
+        """Wait for the models that are loaded from the start; whether the server can work, which
+        it can't without its only model."""
+        if self._catalog.router:
+            await _all_of(self._loading.values())
+            return not self._stopping
+        supervisor = self._supervisors[self._catalog.default]
+        await supervisor.loaded()
+        return supervisor.state not in ("failed", "stopped")
+
     async def stop(self) -> None:
         """End everything: requests that wait or run end with an error, and no process stays."""
         self._stopping = True
@@ -288,6 +298,7 @@ class ModelPool:
 
     def _create(self, name: str, *, load: bool = True) -> Supervisor:
         supervisor = self._new_supervisor(self._catalog.entries[name].options)
+        supervisor.model = name if self._catalog.router else ""
         self._supervisors[name], self._states[name] = supervisor, supervisor.state
         supervisor.on_change = partial(self._changed, name, supervisor)
         self._start_supervisor(supervisor.start(load=load))

@@ -10,8 +10,10 @@ from typing import Literal, Protocol
 from engine.catalog.fetch import FetchError, Transfer, fetch, wants_fetch
 from engine.changes import Changes
 from engine.client import EngineClient
-from engine.engine_process import EngineProcess, describe_exit
+from engine.engine_log import EngineLog, tell
+from engine.engine_process import EngineProcess
 from engine.errors import ErrorInfo, unavailable
+from engine.exits import explain_exit
 from engine.options import Options
 from engine.protocol import (
     Heartbeat,
@@ -22,6 +24,7 @@ from engine.protocol import (
     SetAdapters,
     ToServer,
 )
+from engine.restarts import Life, Restarts
 
 log = logging.getLogger("engine.supervisor")
 
@@ -38,8 +41,6 @@ State = Literal[
 ]
 
 RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
-BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # s before the n-th restart in a row
-STABLE_SECONDS = 60.0  # after this time in service, the count of restarts begins anew
 SHUTTING_DOWN = "the server is shutting down"
 
 
@@ -57,14 +58,16 @@ class Supervisor:
     States: `downloading` its files; `downloaded`, and nobody has asked for more; `loading` (the
     first time); `ready`; `sleeping` (no process, and no memory, until somebody calls); `waking`
     (loading after that); `restarting` (after a crash); `failed` (it can't be loaded; tried
-    again, with back-off, if it had been ready once); `stopped`.
+    again, as `engine.restarts` says); `stopped`.
 
     Who works with the engine holds a lease from before `engine` until the end (`acquire`,
     `release`): it keeps the engine awake, and `stop` waits for it. Those that must not wake a
     model use `awake_engine`, and hold none.
     """
 
-    def __init__(self, options: Options, *, fetch: Fetch = fetch) -> None:
+    def __init__(
+        self, options: Options, *, fetch: Fetch = fetch, restarts: Restarts | None = None
+    ) -> None:
         self.state: State = "downloading" if wants_fetch(options) else "loading"
         self.progress = 0.0  # of downloading or loading, 0..1
         self.transfer: Transfer | None = None  # of the last download
@@ -74,15 +77,15 @@ class Supervisor:
         self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
         self.on_change: Callable[[], None] = lambda: None
         """Called at every change of `state`, `progress` and `transfer`."""
+        self.model = ""  # its name in the log, where there are many
         self.options = options  # with the paths of files once these have been downloaded
         self._fetch = fetch
+        self._restarts = restarts or Restarts()
         self._fetching: asyncio.Future[Options] | None = None
         self._client: EngineClient | None = None  # None as well while it falls asleep
         self._process: EngineProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._idle_watch: asyncio.Task[None] | None = None
-        self._ready_at: float | None = None  # of the present process
-        self._refusal = ""  # of the present process to load the model
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._wanted = True  # not while it may sleep, or need not be loaded
@@ -183,7 +186,7 @@ class Supervisor:
         if self._fetching is not None:
             self._fetching.cancel()
         if self._process is not None:
-            if self._ready_at is None:
+            if self._process.client is None:
                 self._process.kill()  # in the middle of loading it would not listen
             await self._process.end()
         if self._task is not None:
@@ -254,20 +257,16 @@ class Supervisor:
         self.on_change()
 
     async def _keep_serving(self) -> None:
-        restarts = 0
         while not self._leaving:
-            ready_at = await self._serve_once()
-            if self.info is None:
-                return  # a model that never loaded is not tried again
+            wait = await self._serve_once()
             if self._dozing:
                 await self._sleep()
-                restarts = 0
-                continue
-            if ready_at is not None and time.monotonic() - ready_at > STABLE_SECONDS:
-                restarts = 0
-            await self._pause(BACKOFF[min(restarts, len(BACKOFF) - 1)])
-            restarts += 1
-        self._set_state("stopped")  # it died while it was given time to finish
+            elif wait is None:
+                break
+            else:
+                await self._pause(wait)
+        if self._leaving:
+            self._set_state("stopped")  # it died while it was given time to finish
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not over the end of the server."""
@@ -285,20 +284,23 @@ class Supervisor:
         self._set_state("waking")
 
     async def _serve_once(self) -> float | None:
-        """Run one engine process to its end; when it became ready."""
-        self._ready_at, self._refusal = None, ""
+        """Run one engine process to its end; how long to wait for the next one, if there shall
+        be one."""
         try:
-            process = self._process = await EngineProcess.start(self.options)
+            process = self._process = await EngineProcess.start(self.options, self._engine_log())
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
-            return None
+            return self._restarts.after(Life())
         if self._stopped():  # while it was being started
             process.kill()
         try:
             await process.listen(self._take)
         finally:
-            await self._bury(process)
-        return self._ready_at
+            wait = await self._bury(process)
+        return wait
+
+    def _engine_log(self) -> EngineLog:
+        return EngineLog(self.model, everything=self.options.logs_everything())
 
     def _take(self, message: ToServer) -> None:
         process = self._process
@@ -310,7 +312,7 @@ class Supervisor:
                 self.progress = fraction
                 self.on_change()
             case Ready(info=info):
-                self._ready_at = self._used_at = time.monotonic()
+                self._used_at = time.monotonic()
                 self.info, self.progress, self.failure = info, 1.0, ""
                 self._client = process.open(info)
                 if self.adapter_scales is not None:
@@ -319,7 +321,7 @@ class Supervisor:
                     self._idle_watch = asyncio.create_task(self._watch_idle(process))
                 self._set_state("ready")
             case LoadFailed(message=text):
-                self._refusal = text
+                process.refusal = text
             case _ if process.client is not None:
                 process.client.dispatch(message)
 
@@ -337,26 +339,31 @@ class Supervisor:
             self._client, self._wanted, self._dozing = None, False, True
             await process.end()
 
-    async def _bury(self, process: EngineProcess) -> None:
+    async def _bury(self, process: EngineProcess) -> float | None:
+        """See a process off; how long to wait for the next one, if there shall be one."""
         code = await process.code()
         if self._idle_watch is not None and not self._dozing:
             self._idle_watch.cancel()
         self._process, self._client, self._idle_watch = None, None, None
         self.exit_code = code
-        was_ready, how = self._ready_at is not None, f"the engine process {describe_exit(code)}"
+        life = process.life(code)
+        how = explain_exit(code, "" if life.ready else "while it loaded the model")
+        how = f"the engine process {how}"
         if process.client is not None:
             process.client.close(self._farewell(how))
         if self._dozing:
-            log.info("the model sleeps: it was idle for %d s", self.options.sleep_idle_seconds)
-        elif was_ready:
+            idle = self.options.sleep_idle_seconds
+            tell(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
+            return self._restarts.after(Life(ready=True, served=True))
+        wait = self._restarts.after(life)
+        woken = self.state == "waking" and not process.refusal
+        if wait is not None and (life.ready or woken):
             if not self._stopped():
-                log.error("%s; a new one is started", how)
-            self._set_state("restarting")
-        elif self.state == "waking" and not self._refusal:
-            log.error("%s while it loaded the model; a new one is started", how)
+                tell(log, logging.ERROR, self.model, f"{how}; a new one is started")
             self._set_state("restarting")
         elif not self._stopped():
-            self._fail(self._refusal or f"{how} while it loaded the model")
+            self._fail(process.refusal or how)
+        return wait
 
     def _farewell(self, how: str) -> ErrorInfo:
         """The error that open requests end with."""

@@ -23,6 +23,7 @@ from engine.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.core import Engine
 from engine.embedded import model_file
 from engine.embedding import Embedder, Job
+from engine.engine_log import send_log
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.gbnf import GrammarError
 from engine.options import Options
@@ -337,7 +338,7 @@ def _log_level(options: Options) -> int:
     """llama.cpp tells a lot at its info level: that is for those who ask for details."""
     if options.log_disable:
         return logging.CRITICAL + 1
-    if options.verbose or options.verbosity >= 4:
+    if options.logs_everything():
         return logging.DEBUG
     return logging.WARNING if options.verbosity >= 2 else logging.ERROR
 
@@ -355,7 +356,7 @@ def main() -> int:
             pass
         case _:
             return 2
-    logging.basicConfig(level=_log_level(first.options), format="%(name)s: %(message)s")
+    send_log(_log_level(first.options))
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = None
     with suppress(BrokenPipeError):  # the server is gone

@@ -6,8 +6,10 @@ from typing import Any, Self
 
 from engine.client import EngineClient, Generation
 from engine.params import GenerationParams
-from engine.protocol import Delta, Finished, Prompt
+from engine.protocol import Delta, Finished, Prompt, Timings
 from handlers.choices import variants
+from handlers.http.notes import notes
+from handlers.usage import note_texts
 
 _Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
 
@@ -33,6 +35,9 @@ class Batch:
             for prompt in prompts
             for variant in variants(params, n)
         ]
+        self._n = n
+        self._notes = notes()
+        self._timings: list[Timings | None] = [None] * len(self._generations)
 
     async def __aenter__(self) -> Self:
         return self
@@ -43,20 +48,25 @@ class Batch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        note_texts(self._notes, self._timings, self._n)
 
     async def results(self) -> list[Finished]:
         """All results, in order. Raises the first EngineError of any."""
         if not self._several:
-            return [await self._generations[0].result()]
-        tasks = [asyncio.create_task(g.result()) for g in self._generations]
-        self._tasks = tasks
-        return await asyncio.gather(*tasks)
+            results = [await self._generations[0].result()]
+        else:
+            tasks = [asyncio.create_task(g.result()) for g in self._generations]
+            self._tasks = tasks
+            results = await asyncio.gather(*tasks)
+        self._timings = [result.timings for result in results]
+        return results
 
     async def events(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
         """(index of the generation, event) of all of them, as they come. Raises the first
         EngineError of any."""
         if not self._several:
             async for event in self._generations[0]:
+                self._timings[0] = event.timings
                 yield 0, event
             return
         for generation in self._generations:
@@ -73,6 +83,7 @@ class Batch:
             if isinstance(item, Exception):
                 raise item
             unfinished -= isinstance(item, Finished)
+            self._timings[index] = item.timings
             yield index, item
 
 

@@ -16,6 +16,7 @@ from handlers.answers import JSONAnswer
 from handlers.generation import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
 from handlers.served import Served, served
+from handlers.usage import counted
 
 Rows = memoryview
 """The vectors of one input: float32, with a row for each vector."""
@@ -95,9 +96,9 @@ async def _vectors(
     norm = body.get("embd_normalize")
     normalize = model.options.embd_normalize if norm is None else int(norm)
     work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
-    async with aclosing(work):
-        async for vectors in work:
-            yield vectors
+    async with aclosing(counted(work)) as vectors:
+        async for each in vectors:
+            yield each
 
 
 def split(vectors: Vectors) -> Iterator[Rows]:

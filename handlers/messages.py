@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+from connexion import context
 from starlette.responses import Response
 
 from handlers.answers import JSONAnswer
 from handlers.chat_run import ChatBatch, count_tokens, prepare
-from handlers.http.anthropic import error_document, new_request_id
+from handlers.http.anthropic import error_document, request_id
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.sse import event_stream, frame
@@ -31,8 +32,8 @@ async def create_message(body: dict[str, Any]) -> Response:
     )
     engine = await model.engine()
     prepared = await prepare(model, engine, request, params)
-    request_id = new_request_id()
-    headers = {"request-id": request_id}
+    id = request_id(context.scope)
+    headers = {"request-id": id}
 
     async def events() -> AsyncIterator[bytes]:
         message: MessageEvents | None = None
@@ -46,7 +47,7 @@ async def create_message(body: dict[str, Any]) -> Response:
                     yield data
 
     def failed(failure: Failure) -> bytes:
-        return frame(error_document(failure.status, failure.info, request_id), "error")
+        return frame(error_document(failure.status, failure.info, id), "error")
 
     if params.stream:
         return event_stream(events(), failed=failed, ping=PING, headers=headers)
@@ -63,4 +64,4 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     request = message_request(body, model.options)
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
-    return JSONAnswer({"input_tokens": n}, headers={"request-id": new_request_id()})
+    return JSONAnswer({"input_tokens": n}, headers={"request-id": request_id(context.scope)})

@@ -13,6 +13,7 @@ from handlers.answers import JSONAnswer
 from handlers.embeddings import split
 from handlers.http.disconnect import until_disconnect
 from handlers.served import served
+from handlers.usage import counted
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:
@@ -50,8 +51,7 @@ async def _scores(
     """The score of each document, and the number of tokens in all."""
     scores: list[float] = []
     n_tokens = 0
-    work = engine.rerank(query, documents)
-    async with aclosing(work):
+    async with aclosing(counted(engine.rerank(query, documents))) as work:
         async for vectors in work:
             scores += [float(rows[0, 0]) for rows in split(vectors)]
             n_tokens += vectors.n_tokens

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+from connexion import context
 from starlette.responses import Response
 
 from engine.chat.request import ChatRequest
@@ -71,7 +72,7 @@ async def create_response(body: dict[str, Any]) -> Response:
         except Exception as error:
             if not begun:
                 raise
-            yield stream.fail(describe(error))
+            yield stream.fail(describe(error, context.scope))
 
     async def answer() -> dict[str, Any]:
         async with ChatBatch(engine, prepared) as batch:

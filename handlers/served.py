@@ -15,6 +15,7 @@ from engine.lease import Lease
 from engine.options import Options
 from engine.protocol import ModelInfo
 from handlers.http.disconnect import until_disconnect
+from handlers.http.notes import notes
 from handlers.runtime import Runtime, runtime
 
 
@@ -72,9 +73,11 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
     query = QueryParams(context.scope["query_string"])
     name = (body or {}).get("model") or query.get("model")
     autoload = query.get("autoload")
+    entry = find(current, name)
+    notes().model = entry.name
     return Served(
         current,
-        find(current, name),
+        entry,
         current.options.models_autoload if autoload is None else autoload.lower() == "true",
     )
 

@@ -1,3 +1,7 @@
 """specllama: a llama-server whose OpenAPI description is its source."""
 
+import time
+
 __version__ = "0.1.0"
+STARTED = time.perf_counter()
+"""When the program began, as far as it can know itself."""

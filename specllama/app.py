@@ -12,7 +12,7 @@ from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
 from handlers.runtime import lifespan
-from specllama.downloads import show_downloads
+from specllama.progress import show_progress
 
 
 def create_app(
@@ -27,7 +27,7 @@ def create_app(
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
         async with lifespan(options, catalog, on_fatal) as runtime:
-            showing = asyncio.create_task(show_downloads(runtime.pool))
+            showing = asyncio.create_task(show_progress(runtime.pool, catalog.entries))
             try:
                 yield {"runtime": runtime}
             finally:

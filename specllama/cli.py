@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from engine.options import (
     parse,
     remarks,
 )
-from specllama import __version__
+from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
 
 if TYPE_CHECKING:
@@ -74,7 +75,13 @@ def _run(options: Options, argv: Sequence[str]) -> int:
             scheme = "https" if options.ssl_cert_file else "http"
             urls = listeners.urls(scheme, options.api_prefix)
             try:
-                serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
+                serve(
+                    options,
+                    catalog,
+                    listeners,
+                    on_listening=lambda: log.info("listening on %s", ", ".join(urls)),
+                    on_ready=lambda: _tell_ready(options, catalog, urls),
+                )
             except ServeError as error:
                 return _fail(str(error))
     except ListenError as error:
@@ -86,7 +93,7 @@ def _begin_to_load(entry: "Entry") -> None:
     """In a process of its own, while this one imports the server."""
     from engine.protocol import Load, frame
 
-    head_start.begin(engine_command(), frame(Load(entry.options)))
+    head_start.begin(engine_command(), frame(Load(entry.options)), logs=True)
     if not entry.options.embeds():
         head_start.begin(template_command())
 
@@ -133,8 +140,17 @@ def _print_cache() -> None:
         print(line)
 
 
-def _print_banner(catalog: "Catalog", urls: Sequence[str]) -> None:
-    lines = [f"specllama {__version__}"]
+def _tell_ready(options: Options, catalog: "Catalog", urls: Sequence[str]) -> None:
+    """As a banner for people, and in the log for everybody else."""
+    ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
+    if options.log_format == "text":
+        _print_banner(catalog, urls, ready)
+    fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
+    log.info("%s", ready, extra={"fields": fields, "in_banner": True})
+
+
+def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str) -> None:
+    lines = [f"specllama {__version__}, {ready}"]
     n_others = len(catalog.entries) - 1
     if not catalog.router:
         lines.append(f"  model  {catalog.default}")

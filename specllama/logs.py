@@ -3,7 +3,10 @@
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 from typing import TextIO
+
+import msgspec
 
 from engine.options import Options
 
@@ -27,6 +30,8 @@ def configure(options: Options) -> None:
         return
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(_formatter(options, colored=_use_colors(options, sys.stderr)))
+    if options.log_format == "text":
+        console.addFilter(lambda record: not getattr(record, "in_banner", False))
     root.handlers = [console]
     if options.log_file:
         file = logging.FileHandler(options.log_file, encoding="utf-8", errors="backslashreplace")
@@ -52,9 +57,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def log_level(options: Options) -> int:
     """The threshold of `--verbosity` and `--verbose`, as a level of Python's logging."""
-    if options.verbose:
-        return logging.DEBUG
-    return _LEVELS.get(options.verbosity, logging.DEBUG)
+    return logging.DEBUG if options.logs_everything() else _LEVELS[options.verbosity]
 
 
 def _use_colors(options: Options, stream: TextIO) -> bool:
@@ -64,15 +67,17 @@ def _use_colors(options: Options, stream: TextIO) -> bool:
 
 
 def _formatter(options: Options, *, colored: bool) -> logging.Formatter:
+    if options.log_format == "json":
+        return _JsonFormatter()
     pattern = "%(message)s"
     if options.log_prefix:
         pattern = "%(levelname)s %(name)s: " + pattern
     if options.log_timestamps:
         pattern = "%(asctime)s.%(msecs)03d " + pattern
-    return _Formatter(pattern, "%Y-%m-%d %H:%M:%S", colored=colored)
+    return _TextFormatter(pattern, "%Y-%m-%d %H:%M:%S", colored=colored)
 
 
-class _Formatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def __init__(self, pattern: str, time_pattern: str, *, colored: bool) -> None:
         super().__init__(pattern, time_pattern)
         self._colored = colored
@@ -81,3 +86,25 @@ class _Formatter(logging.Formatter):
         line = super().format(record)
         color = _COLORS.get(record.levelno, "") if self._colored else ""
         return f"{color}{line}\x1b[0m" if color else line
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object in each line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, for an
+    exception its `traceback`, and the members of a record's `fields`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _encodable(record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = _encodable(self.formatException(record.exc_info))
+        return msgspec.json.encode(line | getattr(record, "fields", {})).decode()
+
+
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which come from the names of files."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -40,9 +40,11 @@ def serve(
     options: Options,
     catalog: Catalog,
     listeners: Listeners,
-    on_started: Callable[[], None] | None = None,
+    on_listening: Callable[[], None],
+    on_ready: Callable[[], None],
 ) -> None:
-    """Serves on `listeners` until SIGINT or SIGTERM; `on_started` is called when it does.
+    """Serves on `listeners` until SIGINT or SIGTERM. `on_listening` is called when it accepts
+    requests, `on_ready` when the models are there that are loaded from the start.
 
     A signal lets running requests go on for `--drain-timeout` seconds. A second Ctrl-C ends
     the process at once. Raises `ServeError`.
@@ -69,7 +71,7 @@ def serve(
         ssl_keyfile=options.ssl_key_file or None,
         ssl_certfile=options.ssl_cert_file or None,
     )
-    server = _Server(config, listeners, options.drain_timeout, on_started)
+    server = _Server(config, listeners, options.drain_timeout, on_listening, on_ready)
     try:
         server.run(sockets=listeners.tcp)
     except SystemExit:
@@ -88,12 +90,15 @@ class _Server(Server):
         config: Config,
         listeners: Listeners,
         drain_timeout: float,
-        on_started: Callable[[], None] | None,
+        on_listening: Callable[[], None],
+        on_ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._drain_timeout = drain_timeout
         self._listeners = listeners
-        self._on_started = on_started
+        self._on_listening = on_listening
+        self._on_ready = on_ready
+        self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -111,8 +116,14 @@ class _Server(Server):
             )
         # The descriptions and what is made of them stay: no collection has to look at them.
         collecting.resume()
-        if self._on_started is not None and not self.should_exit:
-            self._on_started()
+        if not self.should_exit:
+            self._on_listening()
+            self._announcing = asyncio.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        runtime: Runtime | None = self.lifespan.state.get("runtime")
+        if (runtime is None or await runtime.pool.started()) and not self.should_exit:
+            self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -130,6 +141,8 @@ class _Server(Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._announcing is not None:
+            self._announcing.cancel()
         runtime: Runtime | None = self.lifespan.state.get("runtime")
         if runtime is not None:
             runtime.pool.end_events()  # streams that have no end of their own would hold this up

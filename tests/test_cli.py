@@ -367,7 +367,7 @@ def test_running_requests_are_finished_first(start: Start) -> None:
         chunks = answer.iter_text()
         assert next(chunks) == "begin "
         server.process.send_signal(signal.SIGTERM)
-        assert server.line() == "ending; running requests have 600 s\n"
+        assert server.line() == "INFO specllama: ending; running requests have 600 s\n"
         assert server.process.poll() is None
         server.release()
         assert "".join(chunks) == "end"
@@ -447,7 +447,7 @@ def log_as(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     ],
 )
 def test_verbosity(argv: list[str], shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(parse(argv, {}))
+    logs.configure(parse([*argv, "--no-log-prefix"], {}))
     log = logging.getLogger("test")
     for level in ("critical", "error", "warning", "info", "debug"):
         getattr(log, level)(level)
@@ -457,7 +457,7 @@ def test_verbosity(argv: list[str], shown: list[str], capsys: pytest.CaptureFixt
 @pytest.mark.usefixtures("log_as")
 def test_decorations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log"
-    argv = ["--log-prefix", "--log-timestamps", "--log-colors", "on", "--log-file", str(file)]
+    argv = ["--log-timestamps", "--log-colors", "on", "--log-file", str(file)]
     logs.configure(parse(argv, {}))
     logging.getLogger("test").warning("careful")
     time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"

@@ -108,7 +108,11 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
 
 def test_both_launches_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(app: connexion.AsyncApp) -> list[Any]:
-        with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+        fixed = {"x-request-id": "the-same"}
+        with (
+            serving(app) as (host, port),
+            httpx.Client(base_url=f"http://{host}:{port}", headers=fixed) as client,
+        ):
             return [
                 (method, path, response.status_code, headers(response, port), response.content)
                 for method, path, extra in PROBES

@@ -1,6 +1,7 @@
 """The engine process from its supervisor's side: life, death and requests."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from engine.errors import EngineError
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
+from engine.restarts import Life, Restarts
 from engine.supervisor import Supervisor
 
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
@@ -23,9 +25,11 @@ def children() -> set[psutil.Process]:
 
 
 @asynccontextmanager
-async def running(options: Options | None = None) -> AsyncIterator[Supervisor]:
+async def running(
+    options: Options | None = None, restarts: Restarts | None = None
+) -> AsyncIterator[Supervisor]:
     before = children()
-    supervisor = Supervisor(options or Options())
+    supervisor = Supervisor(options or Options(), restarts=restarts)
     await supervisor.start()
     try:
         await supervisor.loaded()
@@ -169,3 +173,100 @@ async def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason() -> Non
         assert "/nowhere/model.gguf" in supervisor.failure
         with pytest.raises(EngineError, match="could not be loaded"):
             await supervisor.engine()
+
+
+# ---- how often it is replaced ----------------------------------------------------------------
+
+
+class Recorded(Restarts):
+    """Remembers what it was told and what it said. No life is long: no busy machine changes what
+    is decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lives: list[Life] = []
+        self.waits: list[float | None] = []
+
+    def after(self, life: Life) -> float | None:
+        life = dataclasses.replace(life, seconds=0.0)
+        self.lives.append(life)
+        self.waits.append(super().after(life))
+        return self.waits[-1]
+
+
+def kill(supervisor: Supervisor, number: int = signal.SIGKILL) -> None:
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, number)
+
+
+async def buried(supervisor: Supervisor, restarts: Recorded, n: int) -> None:
+    """Wait for the end of process number `n`."""
+    while len(restarts.waits) < n:
+        await asyncio.sleep(0.005)
+
+
+@in_loop
+async def test_an_engine_that_served_comes_back_at_once_however_often() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 7):
+            engine = await supervisor.engine()
+            await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+            kill(supervisor)
+            await buried(supervisor, restarts, n)
+        await supervisor.engine()
+        assert restarts.waits == [0.0] * 6
+        assert all(life.ready and life.served for life in restarts.lives)
+
+
+@in_loop
+async def test_an_engine_that_serves_nobody_comes_back_ever_more_slowly() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 3):
+            engine = await supervisor.engine()
+            waiting = engine.generate(["a"], LONG)
+            kill(supervisor)
+            with pytest.raises(EngineError, match="SIGKILL"):
+                await waiting.result()
+            await buried(supervisor, restarts, n)
+        assert restarts.waits == [0.0, 1.0]
+        assert not any(life.served for life in restarts.lives)
+
+
+ADVICE = "built for another processor.*pip install.*llama-cpp-python=="
+
+
+@in_loop
+async def test_an_illegal_instruction_while_it_loads_is_final() -> None:
+    restarts = Recorded()
+    supervisor = Supervisor(Options(), restarts=restarts)
+    await supervisor.start()
+    while supervisor.pid is None:
+        await asyncio.sleep(0.001)
+    kill(supervisor, signal.SIGILL)
+    await supervisor.loaded()
+    assert supervisor.state == "failed"
+    assert "was ended by SIGILL while it loaded the model: this llama.cpp" in supervisor.failure
+    with pytest.raises(EngineError, match=ADVICE):
+        await supervisor.engine()
+    assert restarts.waits == [None]
+    await supervisor.stop()
+
+
+@in_loop
+async def test_an_illegal_instruction_at_work_is_tried_once_more() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 3):
+            engine = await supervisor.engine()
+            waiting = engine.generate(["a"], LONG)
+            kill(supervisor, signal.SIGILL)
+            with pytest.raises(EngineError, match=ADVICE):
+                await waiting.result()
+            await buried(supervisor, restarts, n)
+        assert restarts.waits == [0.0, None]
+        with pytest.raises(EngineError, match=ADVICE):
+            await supervisor.engine()
+        assert supervisor.state == "failed"
+        assert supervisor.pid is None

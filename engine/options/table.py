@@ -31,6 +31,10 @@ class Options(ServingOptions, kw_only=True, frozen=True):
         """Whether the server embeds or reranks, and does not generate."""
         return self.embedding or self.reranking
 
+    def logs_everything(self) -> bool:
+        """Whether somebody asked for all details, llama.cpp's own included."""
+        return self.verbose or self.verbosity >= 4
+
     def aliases(self) -> list[str]:
         """The names of `--alias`, without repetition, in alphabetical order: the first is
         the model's id."""

@@ -5,11 +5,13 @@
 The types are those of https://docs.anthropic.com/en/api/errors.
 """
 
-import secrets
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from starlette.types import Scope
+
 from engine.errors import ErrorInfo
+from handlers.http.notes import notes_of
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -32,8 +34,10 @@ _TYPE: dict[int, ErrorType] = {
 }
 
 
-def new_request_id() -> str:
-    return "req_" + secrets.token_urlsafe(18)
+def request_id(scope: Scope) -> str:
+    """The request's id as this API writes it."""
+    id = notes_of(scope).id
+    return id if id.startswith("req_") else f"req_{id}"
 
 
 def error_document(

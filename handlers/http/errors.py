@@ -22,6 +22,8 @@ from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
 from handlers.http import anthropic, ollama
+from handlers.http.messages import Sentence
+from handlers.http.notes import notes_of
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +49,14 @@ _METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch"
 
 class Failure(msgspec.Struct, frozen=True):
     """An error on its way to the client. `details` are for programs to act on, in APIs whose
-    envelope has a place for them."""
+    envelope has a place for them. `discreet` is the message without the client's own values,
+    where it has some."""
 
     status: int
     info: ErrorInfo
     headers: dict[str, str] = {}
     details: dict[str, Any] = {}
+    discreet: str = ""
 
     def envelope(self) -> dict[str, Any]:
         """The JSON body, also the data of an error event in a stream."""
@@ -88,11 +92,19 @@ def _failure(
     return Failure(status, info, headers or {}, details or {})
 
 
-def describe(error: Exception, scope: Scope | None = None) -> Failure:
-    """How to tell the client of `scope` about an exception that ended its request.
+def describe(error: Exception, scope: Scope) -> Failure:
+    """How to tell the client of `scope` about an exception that ended its request; noted for
+    the line in the log as well.
 
     An exception that nobody has foreseen goes to the log, and no word of it to the client.
     """
+    failure, noted = _describe(error, scope), notes_of(scope)
+    noted.failed(failure.status, failure.discreet or failure.info.message)
+    noted.gone |= isinstance(error, ClientDisconnect)
+    return failure
+
+
+def _describe(error: Exception, scope: Scope) -> Failure:
     match error:
         case EngineError(info=info):
             return Failure(STATUS[info.type], info)
@@ -103,10 +115,13 @@ def describe(error: Exception, scope: Scope | None = None) -> Failure:
         case HTTPException(status_code=401):  # of whichever kind: what was wrong stays secret
             return _failure(401, "Invalid API Key", {"WWW-Authenticate": "Bearer"})
         case ProblemException(status=status, detail=detail) if status < 500 and detail:
-            return _failure(status, detail)
+            failure = _failure(status, str(detail))
+            if isinstance(detail, Sentence):
+                failure = msgspec.structs.replace(failure, discreet=detail.discreet)
+            return failure
         case HTTPException(status_code=404):
-            return _failure(404, "There is no such path." if scope is None else _unknown(scope))
-        case HTTPException(status_code=405) if scope is not None:
+            return _failure(404, _unknown(scope))
+        case HTTPException(status_code=405):
             allowed = ", ".join(_allowed_methods(scope))
             message = f"{scope['method']} is not allowed here, only {allowed}."
             return _failure(405, message, {"Allow": allowed})
@@ -166,7 +181,7 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     failure = describe(error, request.scope)
     headers = dict(failure.headers)
     if _envelope_name(request.scope) == "anthropic":
-        request_id = anthropic.new_request_id()
+        request_id = anthropic.request_id(request.scope)
         document = anthropic.error_document(
             failure.status, failure.info, request_id, failure.details
         )

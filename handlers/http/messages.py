@@ -14,6 +14,10 @@ from handlers.http.shrink import Path, Shrunk
 
 Kind = ValidationErrorKind
 
+_ECHO = re.compile("\x00.*?\x01", re.DOTALL)
+"""Between such marks, texts are the client's own."""
+_NO_MARKS = {0: None, 1: None}
+
 MAX_VALUE = 60  # characters of a value that are echoed
 MAX_NAMES = 12  # alternatives that are listed
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -28,7 +32,20 @@ _NOUNS = {
 }
 
 
-def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> str:
+class Sentence(str):
+    """A sentence about something that a client sent; `discreet` is the same without that."""
+
+    discreet: str
+
+    @classmethod
+    def of(cls, marked: str) -> "Sentence":
+        """From a text in which the client's own is marked."""
+        made = cls(marked.translate(_NO_MARKS))
+        made.discreet = _ECHO.sub("the value", marked)
+        return made
+
+
+def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> Sentence:
     """What is wrong with an invalid instance, which is consumed, and where: of all errors the
     deepest one, which is the most exact.
 
@@ -42,7 +59,7 @@ def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> 
         explained = [_explain(error) for error in validator.iter_errors(shrunk.instance)]
         path, text = max(explained, key=lambda found: len(found[0]))
     where = _dotted(path, name, shrunk.offsets)
-    return f"{where}: {text}" if where else text
+    return Sentence.of(f"{where}: {text}" if where else text)
 
 
 def _dotted(path: Path, name: str, offsets: Mapping[Path, int]) -> str:
@@ -155,7 +172,7 @@ def _unique(items: Iterable[Any]) -> list[Any]:
 
 
 def _text(error: ValidationError) -> str:
-    value = shorten(error.instance)
+    value = _echo(error.instance)
     match error.kind:
         case Kind.Type(types=types):
             return _expected(error.instance, list(types))
@@ -190,22 +207,22 @@ def _text(error: ValidationError) -> str:
         case Kind.UniqueItems():
             return "the items are not all different"
         case Kind.AdditionalProperties(unexpected=names):
-            return f"{_listed(names)} not allowed here"
+            return f"{_marked(_listed(names))} not allowed here"
     # Some other keyword: the library's own words, which may quote the whole instance.
-    return _cut(error.message, 4 * MAX_VALUE)
+    return _marked(_cut(error.message, 4 * MAX_VALUE))
 
 
 def _expected(instance: Any, types: Sequence[str]) -> str:
     # Every integer is a number.
     kept = [name for name in types if not (name == "integer" and "number" in types)]
     nouns = [_NOUNS[name] for name in sorted(kept, key=lambda name: name == "null")]
-    return f"{shorten(instance)} is not {' or '.join(nouns)}"
+    return f"{_echo(instance)} is not {' or '.join(nouns)}"
 
 
 def _not_one_of(instance: Any, options: Sequence[Any]) -> str:
     if len(options) == 1:
-        return f"{shorten(instance)} is not {shorten(options[0])}"
-    return f"{shorten(instance)} is not one of {_listed(options)}"
+        return f"{_echo(instance)} is not {shorten(options[0])}"
+    return f"{_echo(instance)} is not one of {_listed(options)}"
 
 
 def _listed(options: Sequence[Any]) -> str:
@@ -220,6 +237,14 @@ def _size(error: ValidationError) -> int:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _echo(instance: Any) -> str:
+    return _marked(shorten(instance))
+
+
+def _marked(text: str) -> str:
+    return f"\x00{text.translate(_NO_MARKS)}\x01"
 
 
 def shorten(value: Any) -> str:

@@ -31,6 +31,8 @@ class Cors:
         (b"access-control-max-age", b"86400"),
     )
 
+    _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id")
+
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
@@ -51,7 +53,7 @@ class Cors:
         async def send_allowed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 credentials = self._PREFLIGHT[0]
-                message["headers"] = [*message["headers"], *allow, credentials]
+                message["headers"] = [*message["headers"], *allow, credentials, self._EXPOSED]
             await send(message)
 
         return await self.app(scope, receive, send_allowed)

@@ -95,7 +95,7 @@ class _EventStream(Response):
         try:
             with suppress(ClientDisconnect):  # nobody is left to be told
                 async with CancelOnDisconnect(receive):
-                    await self._send_all(send)
+                    await self._send_all(scope, send)
         finally:
             if pinging:
                 pinging.cancel()
@@ -104,7 +104,7 @@ class _EventStream(Response):
             if (close := getattr(self._frames, "aclose", None)) is not None:
                 await close()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         burst: list[bytes] = []  # what is ready, and has not been sent yet
         try:
             while True:
@@ -122,7 +122,7 @@ class _EventStream(Response):
         except Exception as error:
             if not (self._started or burst):
                 raise
-            burst.append(self._failed(describe(error)))
+            burst.append(self._failed(describe(error, scope)))
         await self._send(send, burst, more=False)
 
     async def _send(self, send: Send, frames: list[bytes], *, more: bool = True) -> None:

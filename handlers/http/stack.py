@@ -34,6 +34,7 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
+from handlers.http.request_log import RequestLog
 from handlers.http.validation import JsonBody
 
 _METHODS = frozenset(HTTPMethod)
@@ -229,6 +230,7 @@ class Api(AsyncApi):  # type: ignore[misc]
 
 
 MIDDLEWARES = [
+    RequestLog,
     ServerErrorMiddleware,
     Leases,
     Measure,

@@ -284,6 +284,15 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
             default="none",
         ),
     ] = ""
+    log_format: Annotated[
+        Literal["text", "json"],
+        _log(
+            names="--log-format",
+            env="LLAMA_ARG_LOG_FORMAT",
+            metavar="FORMAT",
+            help="How to write the log: text for people, or json, with one object in each line.",
+        ),
+    ] = "text"
     log_colors: Annotated[
         Switch,
         _log(
@@ -299,14 +308,16 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
         bool,
         _log(
             names="--log-prefix",
+            negative="--no-log-prefix",
             env="LLAMA_LOG_PREFIX",
             help="Begin each line of the log with its level and its source.",
         ),
-    ] = False
+    ] = True
     log_timestamps: Annotated[
         bool,
         _log(
             names="--log-timestamps",
+            negative="--no-log-timestamps",
             env="LLAMA_LOG_TIMESTAMPS",
             help="Begin each line of the log with the time.",
         ),

@@ -1,0 +1,63 @@
+"""What is noted of one request while it is served, for its line in the log.
+
+The notes lie in the state of the ASGI scope, where the middleware puts them that writes the line
+(`handlers.http.request_log`). Nothing in them is content.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from connexion import context
+from starlette.types import Scope
+
+HEADER = b"x-request-id"
+MAX_ID = 128  # characters
+_ID = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_ID)
+_STATE = "notes"
+
+
+@dataclass(slots=True)
+class Notes:
+    """Counts are tokens of all prompts and texts of the request."""
+
+    id: str
+    model: str = ""  # by its name in the catalog
+    n_prompt: int = 0  # cached ones included
+    n_cached: int = 0
+    n_predicted: int = 0
+    predicted_per_second: float = 0.0
+    status: int = 0  # of the failure: in a stream, the answer's own was sent long before
+    error: str = ""  # why it failed, without anything that the client sent as content
+    gone: bool = False  # the client went away before its answer was complete
+
+    def failed(self, status: int, error: str) -> None:
+        self.status, self.error = status, error
+
+
+def take_notes(scope: Scope) -> Notes:
+    """New notes of the request of `scope`, with the id that it brings along, or a new one."""
+    notes = scope["state"][_STATE] = Notes(request_id(scope["headers"]))
+    return notes
+
+
+def notes_of(scope: Scope) -> Notes:
+    notes: Notes = scope["state"][_STATE]
+    return notes
+
+
+def notes() -> Notes:
+    """Those of the current request."""
+    return notes_of(context.scope)
+
+
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The first `X-Request-Id` if it is of at most `MAX_ID` visible ASCII characters, else a
+    new one."""
+    for name, value in headers:
+        if name == HEADER:
+            if _ID.fullmatch(value):
+                return value.decode("ascii")
+            break
+    return "req_" + secrets.token_urlsafe(18)

@@ -1,0 +1,133 @@
+"""The outermost middleware: an id for every request, and a line about it in the log.
+
+POST /v1/chat/completions 200 model=tiny in=12 cached=4 out=32 ms=45.2 tokens/s=820.1 id=req_...
+"""
+
+import logging
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from handlers.http.notes import HEADER, Notes, take_notes
+
+log = logging.getLogger("http")
+
+CLIENT_GONE = 499  # as nginx calls it: no answer was begun
+MAX_ERROR = 300  # characters of an error's message in the log
+MAX_PATH = 200
+_POLLED = ("health", "metrics")  # asked for every few seconds by machines
+
+
+class RequestLog:
+    """Gives every answer its `X-Request-Id`, and tells the log how the request went."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        notes = take_notes(scope)
+        header = (HEADER, notes.id.encode())
+        status, complete = 0, False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status, complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], header]
+            else:
+                complete = not message.get("more_body", False)
+            await send(message)
+
+        begin = time.perf_counter()
+        try:
+            return await self.app(scope, receive, send_noted)
+        finally:
+            ms = 1000 * (time.perf_counter() - begin)
+            if not status or notes.gone:
+                status, complete = CLIENT_GONE, False
+            level = _level(scope, status, notes)
+            if log.isEnabledFor(level):
+                fields = request_fields(scope, status, ms, notes, complete=complete)
+                log.log(level, "%s", request_line(fields), extra={"fields": fields})
+
+
+def _level(scope: Scope, status: int, notes: Notes) -> int:
+    if 500 in (status, notes.status):
+        return logging.WARNING  # ours to mend; other statuses above are states of the server
+    polled = scope["path"].rpartition("/")[2] in _POLLED or scope["method"] == "OPTIONS"
+    return logging.DEBUG if polled and status == 200 else logging.INFO
+
+
+def request_fields(
+    scope: Scope, status: int, ms: float, notes: Notes, *, complete: bool
+) -> dict[str, Any]:
+    """The line's content; what does not apply is left out."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    fields: dict[str, Any] = {
+        "method": scope["method"],
+        "path": escaped(raw.decode("latin-1"), MAX_PATH),
+        "status": status,
+    }
+    if notes.model:
+        fields["model"] = notes.model
+    if notes.n_prompt:
+        fields["tokens_in"] = notes.n_prompt
+        fields["tokens_cached"] = notes.n_cached
+    if notes.n_predicted:
+        fields["tokens_out"] = notes.n_predicted
+    fields["ms"] = round(ms, 1)
+    if notes.predicted_per_second:
+        fields["tokens_per_second"] = round(notes.predicted_per_second, 1)
+    fields["request_id"] = notes.id
+    if not complete:
+        fields["client_gone"] = True
+    if notes.error:
+        fields["error"] = escaped(notes.error, MAX_ERROR)
+    return fields
+
+
+_NAMES = {
+    "tokens_in": "in",
+    "tokens_cached": "cached",
+    "tokens_out": "out",
+    "tokens_per_second": "tokens/s",
+    "request_id": "id",
+}
+
+
+def request_line(fields: dict[str, Any]) -> str:
+    """One line of text for people."""
+    words = [fields["method"], fields["path"], str(fields["status"])]
+    for name, value in fields.items():
+        if name == "client_gone":
+            words.append("client=gone")
+        elif name in ("model", "error"):
+            words.append(f"{name}={_quoted(value)}")
+        elif name not in ("method", "path", "status"):
+            words.append(f"{_NAMES.get(name, name)}={value}")
+    return " ".join(words)
+
+
+def _quoted(text: str) -> str:
+    """`text` as one word: in quotes if it has spaces or quotes itself."""
+    if text.isprintable() and not any(char in text for char in ' "='):
+        return text
+    inner = escaped(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{inner}"'
+
+
+def escaped(text: str, limit: int | None = None) -> str:
+    """`text` of at most `limit` characters, in which all can be seen: no control characters, no
+    line ends, nothing that turns the direction of the text around."""
+    if limit is not None and len(text) > limit:
+        text = text[:limit] + "..."
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
