@@ -31,6 +31,7 @@ from engine.constraint_source import (
     translated,
 )
 from engine.gbnf import GrammarError
+from engine.idle import IdleTime
 from engine.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger
 from engine.tokens import TokenArray
@@ -148,11 +149,20 @@ class Compiler:
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
         self._thread = _DeepThread()
+        self._idle: IdleTime | None = None  # while the vocabulary is read ahead
         self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
 
-    def prepare(self) -> None:
-        """Read the vocabulary in the background, so that the first request needn't wait."""
-        self._thread.submit(self._vocabularies.get)
+    def prepare(self, is_busy: Callable[[], bool]) -> None:
+        """Read the vocabulary in the background, so that the first constraint needn't wait for
+        it: while `is_busy` says that there is nothing to do, or when a constraint comes."""
+        idle = self._idle = IdleTime(is_busy)
+        self._thread.submit(lambda: self._vocabularies.get(pause=idle.wait))
+
+    def _soon(self, work: Callable[[], T]) -> Future[T]:
+        """`work` in the compiler's thread, behind what it does already."""
+        if self._idle is not None:
+            self._idle.hurry()
+        return self._thread.submit(work)
 
     def guide(self, params: GenerationParams) -> Guide | None:
         """What the grammar or the schema of `params`, and its limit of thinking, let a text be;
@@ -164,7 +174,7 @@ class Compiler:
         answer = params.answer
         if answer is None or answer.thoughts is None or answer.reasoning_budget < 0:
             return constraint
-        vocabulary = self._thread.submit(lambda: self._vocabularies.get(_shown(params))).result()
+        vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params))).result()
         closing = self._model.tokenize(
             answer.thoughts.end.encode(), add_special=False, parse_special=True
         ).tolist()
@@ -178,7 +188,7 @@ class Compiler:
         key = source.key
         found = self._cached(key)
         if found is None:
-            found = self._thread.submit(lambda: self._compile_once(key, source)).result()
+            found = self._soon(lambda: self._compile_once(key, source)).result()
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
         if found.waiting is None:
@@ -231,6 +241,8 @@ class Compiler:
     def close(self) -> None:
         """Wait for the threads: what they use is the model's."""
         self._closed.set()
+        if self._idle is not None:
+            self._idle.hurry()
         self._thread.close()
         self._masks.shutdown(cancel_futures=True)
 

@@ -10,10 +10,11 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.commands import Command, environment
 
@@ -106,27 +107,35 @@ class Adopted:
         """Take over a process whose pipes nobody has read from."""
         import asyncio
 
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        early: list[Callable[[], None]] | None = []
+
+        def tell(event: Callable[..., None], *arguments: Any) -> None:
+            """Let `protocol` hear of what it can understand only once it is connected."""
+            if early is None:
+                event(*arguments)
+            else:
+                early.append(partial(event, *arguments))
+
         class Output(asyncio.Protocol):
             def __init__(self, fd: int) -> None:
                 self._fd = fd
 
             def data_received(self, data: bytes) -> None:
-                protocol.pipe_data_received(self._fd, data)
+                tell(protocol.pipe_data_received, self._fd, data)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                protocol.pipe_connection_lost(self._fd, exc)
+                tell(protocol.pipe_connection_lost, self._fd, exc)
 
         class Input(asyncio.BaseProtocol):
             def pause_writing(self) -> None:
-                protocol.pause_writing()
+                tell(protocol.pause_writing)
 
             def resume_writing(self) -> None:
-                protocol.resume_writing()
+                tell(protocol.resume_writing)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                protocol.pipe_connection_lost(STDIN, exc)
-
-        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+                tell(protocol.pipe_connection_lost, STDIN, exc)
 
         def ended() -> None:
             exited.set()
@@ -142,12 +151,12 @@ class Adopted:
         for fd, pipe in ((STDOUT, process.stdout), (STDERR, process.stderr)):
             if pipe is not None:
                 source, _ = await loop.connect_read_pipe(partial(Output, fd), pipe)
-                source.pause_reading()
                 sources.append(source)
         adopted = cls(process, sources, sink, exited)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
-        for source in sources:
-            source.resume_reading()
+        events, early = early, None
+        for event in events:
+            event()
         threading.Thread(target=wait, daemon=True, name="end of a process").start()
         return adopted
 

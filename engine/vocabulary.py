@@ -2,12 +2,14 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from llguidance import LLTokenizer
 
 from engine.backend import Model
 from engine.gbnf import GrammarError
 
+STRIDE = 256  # tokens; reading so many takes a millisecond or two
 CACHED = 4  # sets of visible control tokens; a template needs one
 
 
@@ -53,21 +55,28 @@ class Vocabularies:
         self._lexemes: list[bytes] = []
         self._cache: OrderedDict[frozenset[int], Vocabulary] = OrderedDict()
 
-    def get(self, shown: frozenset[int] = frozenset()) -> Vocabulary:
-        """The vocabulary with `shown`, which are control tokens that end no text."""
+    def get(
+        self, shown: frozenset[int] = frozenset(), pause: Callable[[], None] = lambda: None
+    ) -> Vocabulary:
+        """The vocabulary with `shown`, which are control tokens that end no text. `pause` is
+        called now and then while it is being read, which takes seconds if it is large."""
         if (found := self._cache.get(shown)) is None:
-            found = self._cache[shown] = Vocabulary(self._model, self._read(), shown)
+            lexemes = self._read(pause)
+            pause()
+            found = self._cache[shown] = Vocabulary(self._model, lexemes, shown)
             if len(self._cache) > CACHED:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(shown)
         return found
 
-    def _read(self) -> list[bytes]:
+    def _read(self, pause: Callable[[], None]) -> list[bytes]:
         """The bytes of every token. What doesn't show in a text can't follow a grammar either:
         such tokens begin with a byte that occurs in no text."""
         if not self._lexemes:
             lexemes = []
             for token in range(self._model.n_vocab):
+                if token % STRIDE == 0:
+                    pause()
                 if self._closed.is_set():
                     raise GrammarError("the server is shutting down")
                 piece = self._model.piece(token, special=True)

@@ -364,7 +364,8 @@ def main() -> int:
         if engine is not None:
             link.send(Ready(engine.info))
             if isinstance(engine, Engine):
-                engine.compiler.prepare()
+                generator = engine
+                engine.compiler.prepare(lambda: generator.has_work)
             sys.setswitchinterval(SWITCH_SECONDS)
             collecting.resume()
             Worker(engine, link, first.options).run()

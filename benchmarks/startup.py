@@ -1,0 +1,148 @@
+"""How long a server takes from its command to its first answers.
+
+    python -m benchmarks.startup [--starts N] [--model FILE] [--command "llama-server ..."]
+
+Each start is measured three times over: until a connection is answered at all, until the first
+token of a completion, and until that of a chat. Beside it stands what Python alone takes to start
+and to import the modules that a serving process had imported by then, in a process that does
+nothing else: no server made of them can be faster. Starts of different servers take turns.
+"""
+
+import argparse
+import asyncio
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.client import ClientError, Connection
+from engine.embedded.build import ensure
+
+TIMEOUT = 120.0  # s for one start
+POLL = 0.002  # s between two attempts
+PATHS: dict[str, tuple[str, str, object]] = {
+    "answer": ("GET", "/health", None),
+    "completion": ("POST", "/completion", {"prompt": "a", "n_predict": 1}),
+    "chat": (
+        "POST",
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    ),
+}
+OURS = (sys.executable, "-m", "specllama")
+PROBE = """
+import atexit, runpy, sys
+atexit.register(lambda: print(*sys.modules, sep=","))
+runpy.run_module("specllama", run_name="__main__")
+"""
+"""A server that tells at its end what it has imported."""
+IMPORT = """
+import gc, importlib, sys
+gc.disable()
+for name in sys.argv[1].split(","):
+    if name not in sys.modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            pass  # made by another module, which a later name brings in
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    options = _arguments(argv)
+    model = str(ensure("bench-100m") if options.model == "bench-100m" else options.model)
+    ours = [*OURS, "-m", model] if model else list(OURS)
+    commands = {"specllama": ours, **{text: shlex.split(text) for text in options.command}}
+    modules = _imported_modules(ours)
+    imports: list[float] = []
+    figures: dict[tuple[str, str], list[float]] = {}
+    for _ in range(options.starts):
+        imports.append(_import_seconds(modules))
+        for name, command in commands.items():
+            for line in PATHS:
+                seconds = asyncio.run(_first_answer(command, line))
+                figures.setdefault((name, line), []).append(seconds)
+    floor = statistics.median(imports)
+    print(f"Python and {len(modules)} modules: {floor * 1000:.0f} ms")
+    for (name, line), values in figures.items():
+        median = statistics.median(values)
+        spread = f"{min(values) * 1000:.0f}..{max(values) * 1000:.0f}"
+        print(f"{name}: {line}: {median * 1000:.0f} ms ({spread}), {median / floor:.2f} of that")
+    return 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--starts", type=int, default=7, help="of each kind (default: 7)")
+    parser.add_argument(
+        "--model", default="", help="a file, or bench-100m; default: the shipped one"
+    )
+    parser.add_argument(
+        "--command", action="append", default=[], help="another server; --port is added to it"
+    )
+    return parser.parse_args(argv)
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+async def _first_answer(command: Sequence[str], line: str) -> float:
+    """Seconds from starting `command` to the answer that `line` asks for. Raises ClientError."""
+    port = _free_port()
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--port", port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        await _ask(port, line, process)
+        return time.perf_counter() - begun
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def _ask(port: str, line: str, process: subprocess.Popen[bytes]) -> None:
+    """Until there is an answer. Raises ClientError if there is none in time."""
+    deadline = time.perf_counter() + TIMEOUT
+    while time.perf_counter() < deadline and process.poll() is None:
+        try:
+            async with Connection(f"http://127.0.0.1:{port}") as connection:
+                await connection.request(*PATHS[line])
+                return
+        except (ClientError, OSError):
+            await asyncio.sleep(POLL)
+    raise ClientError(f"no answer to {PATHS[line][1]}")
+
+
+def _imported_modules(command: Sequence[str]) -> list[str]:
+    """What the server process of `command` has imported when it has answered a chat."""
+    port = _free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROBE, *command[len(OURS) :], "--port", port],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        asyncio.run(_ask(port, "chat", process))
+    finally:
+        process.terminate()
+        output, _ = process.communicate()
+    return output.decode().strip().split(",")
+
+
+def _import_seconds(modules: Sequence[str]) -> float:
+    """How long a Python takes that imports `modules` and ends."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-c", IMPORT, ",".join(modules)], check=True)
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    sys.exit(main())
