@@ -7,6 +7,7 @@ stdin; a few workers tokenize and prepare requests, so that a long prompt's toke
 holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the process.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -361,6 +362,7 @@ def main() -> int:
     if isinstance(engine, Engine):
         engine.compiler.prepare()
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()  # what was loaded stays: no collection between two steps has to look at it
     with suppress(BrokenPipeError):  # the server is gone
         Worker(engine, link, first.options).run()
     engine.close()
