@@ -1,7 +1,6 @@
 """Processor time of a server's processes, by what they are for."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import psutil
@@ -56,10 +55,11 @@ def listener(url: str) -> int | None:
     if parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         return None
     try:
-        connections: Iterable[psutil._common.sconn] = psutil.net_connections("tcp")
+        connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:  # macOS asks for root
         return None
     for each in connections:
         if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
-            return each.pid
+            pid: int | None = each.pid
+            return pid
     return None

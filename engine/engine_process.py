@@ -21,7 +21,7 @@ STDIN, STDOUT = 0, 1  # file descriptors
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
+spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
 
 
 class _Pipes(asyncio.SubprocessProtocol):
