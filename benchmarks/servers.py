@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 from benchmarks.client import ClientError, Connection
+from benchmarks.processes import Times, listener, times
 
 START_TIMEOUT = 180.0  # seconds
 STOP_TIMEOUT = 10.0
@@ -49,13 +48,9 @@ class Server:
                 if await _exists(connection, "POST", path, {text_field: "?"}):
                     self.tokenizer = (path, text_field)
 
-    def cpu_seconds(self) -> float | None:
-        """Processor time of the server and its children so far; None for a remote one."""
-        if self.pid is None:
-            return None
-        process = psutil.Process(self.pid)
-        times = [p.cpu_times() for p in (process, *process.children(recursive=True))]
-        return float(sum(t.user + t.system for t in times))
+    def cpu_times(self) -> Times:
+        """Processor time of its processes so far; empty for one on another machine."""
+        return {} if self.pid is None else times(self.pid)
 
 
 def specllama_command(model: Path, port: int, threads: int) -> list[str]:
@@ -105,7 +100,7 @@ def started(name: str, command: Command, model: Path, threads: int) -> Iterator[
 
 def running(name: str, url: str) -> Server:
     """A server that somebody else has started. Raises ClientError if it doesn't answer."""
-    server = Server(name, url)
+    server = Server(name, url, listener(url))
     asyncio.run(server.probe())
     return server
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.client import ClientError, Connection, Stream
+from benchmarks.processes import ALL, spent
 from benchmarks.scenarios import SCENARIOS, SMALL, Metrics, Sizes, completion, words
 from benchmarks.servers import PEER, Server, peer_command, running, specllama_command, started
 from engine.embedded import model_path
@@ -75,19 +76,30 @@ async def measure_streams(server: Server, n_streams: int, plan: Plan, seed: int)
         async with Connection(server.url) as connection:
             return await connection.stream("/v1/completions", request)
 
+    before = server.cpu_times()
     streams = await asyncio.gather(*[one(index) for index in range(n_streams)])
+    used = spent(before, server.cpu_times())
     elapsed = max(s.finished for s in streams) - min(s.started for s in streams)
     gaps = [gap for stream in streams for gap in stream.gaps]
+    n_tokens = sum(stream.n_tokens for stream in streams)
     label = f"{n_streams} stream{'s' if n_streams > 1 else ''}: "
     metrics = {
-        label + "tokens/s": sum(stream.n_tokens for stream in streams) / elapsed,
+        label + "tokens/s": n_tokens / elapsed,
         label + "first token ms": 1e3 * statistics.median(s.time_to_first_token for s in streams),
     }
     if len(gaps) > 1:
         percentiles = statistics.quantiles(gaps, n=100, method="inclusive")
         metrics[label + "gap p50 ms"] = 1e3 * percentiles[49]
         metrics[label + "gap p99 ms"] = 1e3 * percentiles[98]
-    return metrics
+    return metrics | per_unit(f"{label}CPU s/1000 tokens", 1e3, used, n_tokens)
+
+
+def per_unit(label: str, scale: float, used: dict[str, float], n: int) -> Metrics:
+    """Processor time by process, for each of `n`."""
+    return {
+        label if role == ALL else f"{label}, {role}": scale * seconds / n
+        for role, seconds in used.items()
+    }
 
 
 async def measure_requests(
@@ -108,10 +120,12 @@ async def measure_requests(
 
     await client(plan.request_seconds)
     alone = 1e3 * statistics.median(times)
-    started_at = time.perf_counter()
+    before, started_at = server.cpu_times(), time.perf_counter()
     counts = await asyncio.gather(*[client(plan.request_seconds) for _ in range(4)])
     elapsed = time.perf_counter() - started_at
-    return {f"{label}: median ms": alone, f"{label}: requests/s": sum(counts) / elapsed}
+    used = spent(before, server.cpu_times())
+    metrics = {f"{label}: median ms": alone, f"{label}: requests/s": sum(counts) / elapsed}
+    return metrics | per_unit(f"{label}: CPU s/1000 requests", 1e3, used, sum(counts))
 
 
 async def measure(server: Server, plan: Plan, seed: int, wanted: Collection[str]) -> Metrics:
@@ -157,16 +171,13 @@ def run_rounds(
         for server in servers if number % 2 == 0 else reversed(servers):
             console.print(f"round {number + 1}/{plan.rounds}: {server.name}", style="dim")
             others = [other for other in servers if other is not server]
-            before = [other.cpu_seconds() for other in others]
+            before = [other.cpu_times() for other in others]
             started_at = time.perf_counter()
             results[server.name].append(asyncio.run(measure(server, plan, number, wanted)))
             elapsed = time.perf_counter() - started_at
             for other, used_before in zip(others, before, strict=True):
-                used = other.cpu_seconds()
-                if used is None or used_before is None:
-                    continue
-                if used - used_before > IDLE_SHARE * elapsed:
-                    share = (used - used_before) / elapsed
+                share = spent(used_before, other.cpu_times()).get(ALL, 0.0) / elapsed
+                if share > IDLE_SHARE:
                     message = f"{other.name} used {share:.0%} of a processor while idle"
                     console.print(message, style="yellow")
     return results

@@ -61,6 +61,7 @@ SLICE = 64
 """Inputs in one message: a request for the vectors of many is sent little by little, so that
 neither process is ever busy with a long message, and no request gets more than its turn."""
 SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
+_LAST = (Finished, Failed)  # events that end a generation; made once, unlike a union of types
 
 
 class Generation:
@@ -271,7 +272,7 @@ class EngineClient:
 
     def _put(self, event: Event) -> None:
         if generation := self._generations.get(event.id):
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, _LAST):
                 del self._generations[event.id]
                 self.has_served |= isinstance(event, Finished)
             generation._put(event)

@@ -9,7 +9,7 @@ Command = tuple[str, ...]
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some tens of microseconds."""
+spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
 

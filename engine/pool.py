@@ -16,7 +16,7 @@ from engine.model_events import Subscription
 from engine.model_news import ModelNews
 from engine.model_status import ModelStatus
 from engine.options import Options
-from engine.residency import Residency, Ticket
+from engine.residency import Place, Residency, Ticket
 from engine.supervisor import SHUTTING_DOWN, State, Supervisor
 
 log = logging.getLogger("engine.pool")
@@ -129,15 +129,8 @@ class ModelPool:
         if not self._catalog.router:
             supervisor.acquire()
             return Lease(entry, supervisor, supervisor.release)
-        ticket = self._residency.request(entry.name)
-        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = future
-        self._settle()
-        if future.done():
-            return future.result()
-        self._residency.withdraw(ticket)
-        del self._waiting[ticket]
-        return None
+        place = self._residency.grant_now(entry.name)
+        return None if place is None else self._granted(entry.name, place)
 
     async def lease(self, entry: Entry, *, autoload: bool = True) -> Lease:
         """Use the model until the lease is released.
@@ -282,11 +275,11 @@ class ModelPool:
             else:
                 self._create(name)
         for ticket in plan.granted:
-            self._waiting.pop(ticket).set_result(self._granted(ticket))
+            assert ticket.place is not None
+            self._waiting.pop(ticket).set_result(self._granted(ticket.name, ticket.place))
 
-    def _granted(self, ticket: Ticket) -> Lease:
-        supervisor, place = self._supervisors[ticket.name], ticket.place
-        assert place is not None
+    def _granted(self, name: str, place: Place) -> Lease:
+        supervisor = self._supervisors[name]
         supervisor.acquire()
 
         def release() -> None:
@@ -294,7 +287,7 @@ class ModelPool:
             self._residency.release(place)
             self._settle()
 
-        return Lease(self._catalog.entries[ticket.name], supervisor, release)
+        return Lease(self._catalog.entries[name], supervisor, release)
 
     def _create(self, name: str, *, load: bool = True) -> Supervisor:
         supervisor = self._new_supervisor(self._catalog.entries[name].options)

@@ -77,6 +77,13 @@ class Residency:
         self._waiting.setdefault(name, deque()).append(ticket)
         return ticket
 
+    def grant_now(self, name: str) -> Place | None:
+        """A lease without a ticket: what `plan` would grant at once. None if somebody waits, or if
+        the model has no place to stay."""
+        if self._waiting or not self.resident(name):
+            return None
+        return self._use(self._places[name])
+
     def withdraw(self, ticket: Ticket) -> None:
         """They want it no longer, and have not got it yet."""
         waiting = self._waiting.pop(ticket.name)
@@ -108,6 +115,8 @@ class Residency:
 
     def plan(self) -> Plan:
         """Decide, given all that happened."""
+        if not self._waiting:  # mostly: nobody needs a place
+            return Plan()
         admitted = self._admit()
         shortage = self._shortage()
         evicted = self._evict(shortage)
@@ -154,8 +163,12 @@ class Residency:
         for name in open:
             place = self._places[name]
             for ticket in self._waiting.pop(name):
-                self._n_uses += 1
-                place.n_leases, place.used = place.n_leases + 1, self._n_uses
-                ticket.place = place
+                ticket.place = self._use(place)
                 granted.append(ticket)
         return granted
+
+    def _use(self, place: Place) -> Place:
+        """One more lease of it begins."""
+        self._n_uses += 1
+        place.n_leases, place.used = place.n_leases + 1, self._n_uses
+        return place

@@ -70,7 +70,8 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
     Raises EngineError (not_found_error) for a name that the catalog doesn't have.
     """
     current = runtime()
-    query = QueryParams(context.scope["query_string"])
+    string = context.scope["query_string"]
+    query = QueryParams(string) if string else {}
     name = (body or {}).get("model") or query.get("model")
     autoload = query.get("autoload")
     entry = find(current, name)

@@ -49,6 +49,19 @@ class World:
         self.apply()
         return ticket
 
+    def request_now(self, name: str) -> None:
+        """A lease at once is one that a ticket would have got at once."""
+        place = self.residency.grant_now(name)
+        assert (place is not None) == (
+            not self.waiting and name in self.in_memory and name not in self.leaving
+        )
+        if place is not None:
+            assert place is self.places[name]
+            self.clock += 1
+            self.granted[name] = self.clock
+            self.leases.append(Ticket(name, 0, place))
+        self.apply()
+
     def withdraw(self, ticket: Ticket) -> None:
         self.waiting.remove(ticket)
         self.residency.withdraw(ticket)
@@ -116,6 +129,10 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def request(self, name: str) -> None:
         self.world.request(name)
+
+    @rule(name=st.sampled_from(NAMES))
+    def request_now(self, name: str) -> None:
+        self.world.request_now(name)
 
     @precondition(lambda self: self.world.waiting)
     @rule(data=st.data())

@@ -95,7 +95,9 @@ class _EventStream(Response):
         try:
             with suppress(ClientDisconnect):  # nobody is left to be told
                 async with CancelOnDisconnect(receive):
-                    await self._send_all(scope, send)
+                    # A task of its own is woken up for each frame without going through all the
+                    # middlewares that wait for this one.
+                    await asyncio.create_task(self._send_all(scope, send))
         finally:
             if pinging:
                 pinging.cancel()
