@@ -180,6 +180,7 @@ def test_probabilities(exact: OwnServer) -> None:
 
 def test_of_another_process(exact: OwnServer, expected: dict[str, str], own_server: Start) -> None:
     exact.kill_engine()
+    exact.engine()  # the next one
     exact.wait_until_ready()
     assert all_said(exact) == expected
     for arguments in (("--threads", "2"), ("--parallel", "7"), ("--ubatch-size", "96")):
