@@ -176,12 +176,12 @@ def streams_have_no_end() -> None:
 
 
 def streams_have_a_broken_event() -> None:
-    original = handlers.http.sse.frame
+    original = handlers.http.sse.sse_event
 
-    def frame(data: Any, event: str | None = None) -> bytes:
+    def sse_event(data: Any, event: str | None = None) -> bytes:
         return b'data: {"content": "a"}\n\n' + original(data, event)
 
-    _replace(handlers.native_format, "frame", frame)
+    _replace(handlers.native_format, "sse_event", sse_event)
 
 
 def streams_are_announced_as_text() -> None:
@@ -336,12 +336,12 @@ def a_status_forgets_its_failure() -> None:
 
 
 def events_tell_states_that_nobody_knows() -> None:
-    original = handlers.http.sse.frame
+    original = handlers.http.sse.sse_event
 
-    def frame(data: Any, event: str | None = None) -> bytes:
+    def sse_event(data: Any, event: str | None = None) -> bytes:
         return original(data, event).replace(b'"loaded"', b'"ready"')
 
-    _replace(handlers.models, "frame", frame)
+    _replace(handlers.models, "sse_event", sse_event)
 
 
 MUTANTS: dict[str, Mutant] = {
