@@ -1,7 +1,7 @@
 """Options of the model and of its context."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -12,6 +12,7 @@ AUTO_SLOTS = 4
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
+_cache_type = partial(values.choice, choices=get_args(CacheType))
 _model = partial(Opt, group="Model")
 _context = partial(Opt, group="Context and slots")
 
@@ -291,6 +292,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TYPE",
             help="Data type of the keys in the KV cache.",
             default="f16",
+            read=_cache_type,
         ),
     ] = ""
     cache_type_v: Annotated[
@@ -301,6 +303,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TYPE",
             help="Data type of the values in the KV cache; a quantized one needs --flash-attn.",
             default="f16; bf16 if --reproducible",
+            read=_cache_type,
         ),
     ] = ""
     swa_full: Annotated[
