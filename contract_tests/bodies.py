@@ -57,12 +57,13 @@ BODIES: dict[str, Any] = {
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
 """Never done, so none of those that are simply called."""
 STREAMING = [each.definition["operationId"] for each in contract.streaming()]
+"""All that generate, in whichever API's form."""
 RESPONSES = [name for name in STREAMING if "response" in name]
 """In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
 ANTHROPIC = ["create_message", "count_message_tokens"]
 """Another API's format, in errors as well: see test_messages.py."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
-"""In the native form, or one with choices."""
+"""Those in the native form, or one with choices."""
 COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
 STORED = ["get_response", "delete_response", "list_response_input_items"]
 """About a response that was kept."""

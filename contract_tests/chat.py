@@ -114,8 +114,8 @@ def answers(server: Server, request: dict[str, Any]) -> list[Answer]:
 
 
 def the_answer(server: Server, request: dict[str, Any]) -> Answer:
-    """The answer to `request`, which is the same in a stream. What is cached would change the
-    rounding, and with it what is sampled."""
+    """The answer to `request`, which is the same in a stream. Not from the cache: that changes the
+    rounding, and with it what is sampled, of a server that isn't reproducible."""
     plain, streamed = answers(server, {**request, "cache_prompt": False})
     assert plain.said == streamed.said
     return plain

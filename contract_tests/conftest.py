@@ -63,30 +63,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The server under test. It is shared: tests must not depend on each other's requests.
-
-    Its slots have a KV cache each: in a unified one the last digits of a slot's logits depend on
-    where in the cache its tokens lie, and with them, now and then, a sampled token.
-    """
-    yield from _shared(request, tmp_path_factory, "--parallel", "4")
-
-
-@pytest.fixture(scope="session")
-def default_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The server under test, with the default options if we start it."""
-    yield from _shared(request, tmp_path_factory)
-
-
-def _shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, *argv: str
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
+    """The server under test, with the default options if we start it. It is shared: tests must
+    not depend on each other's requests.
+
+    Equal requests give equal texts there, whatever was served before: test_reproducibility.py.
+    """
     if url := request.config.getoption("--base-url"):
         outside = Server(url, request.config.getoption("--api-key"))
         yield outside
         outside.close()
         return
-    own = start(tmp_path_factory.mktemp("server"), *argv, api_key=API_KEY)
+    own = start(tmp_path_factory.mktemp("server"), api_key=API_KEY)
     request.config.stash[_logs].append(own.log)
     yield own
     own.close()

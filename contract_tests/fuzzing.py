@@ -14,7 +14,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from contract_tests import contract, lint
-from contract_tests.bodies import ENDLESS
+from contract_tests.bodies import EMBEDDING, ENDLESS, RERANKING, STREAMING
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -22,23 +22,6 @@ N_PREDICT = 2
 
 N_TEXTS = 3
 """And so many texts for a prompt."""
-
-GENERATING = (
-    "create_completion",
-    "create_completion_plural",
-    "create_openai_completion",
-    "create_chat_completion",
-    "create_chat_completion_unversioned",
-    "create_ollama_chat",
-    "create_infill",
-    "create_response",
-    "create_response_unversioned",
-    "create_message",
-)
-
-
-EMBEDDING = ("create_embedding", "create_embedding_plural", "create_openai_embeddings")
-RERANKING = ("create_rerank", "create_reranking", "create_rerank_v1", "create_reranking_v1")
 
 
 @dataclass
@@ -74,7 +57,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
             "operations": [
                 {
                     "include-operation-id": [
-                        *GENERATING,
+                        *STREAMING,
                         "apply_template",
                         "count_chat_tokens",
                         "count_chat_tokens_unversioned",
@@ -153,7 +136,7 @@ def bound_length(case: Case[Any]) -> None:
     Not a `map_case` hook: those are not called for the cases of the coverage phase.
     """
     raw = case.operation.definition.raw
-    if isinstance(case.body, dict) and raw["operationId"] in GENERATING:
+    if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
         case.body = with_bounded_length(case.body)
 
 

@@ -41,14 +41,14 @@ def call(case: Case[Any], server: Server) -> Any:
 
 @positive.parametrize()
 @unhurried
-def test_valid_requests(case: Case[Any], default_server: Server) -> None:
-    call(case, default_server)
+def test_valid_requests(case: Case[Any], server: Server) -> None:
+    call(case, server)
 
 
 @negative.parametrize()
 @unhurried
-def test_invalid_requests(case: Case[Any], default_server: Server) -> None:
-    call(case, default_server)
+def test_invalid_requests(case: Case[Any], server: Server) -> None:
+    call(case, server)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@
 """
 
 import json
+import re
+from typing import Any
 
 import httpx
 import pytest
 
-from contract_tests import contract
+from contract_tests import contract, lint
 from contract_tests.bodies import ANTHROPIC, BODIES, STREAMING
 from contract_tests.conftest import Start
 from contract_tests.provocations import (
@@ -115,3 +117,55 @@ def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
     raw = json.dumps(BODIES["tokenize"]).encode()
     headers = {"Content-Type": kind} if kind else {}
     contract.check(server.post("/tokenize", content=raw, headers=headers))
+
+
+# ---- examples ------------------------------------------------------------------------------
+
+
+def form(error: Any) -> str:
+    """An error without what differs from request to request: numbers, names, fields."""
+    text = json.dumps(error, sort_keys=True)
+    text = re.sub(r"\breq_[\w-]+", "req", text)
+    text = re.sub(r"\\\"(\\\\.|[^\\\"])*?\\\"|'[^']*'", "'...'", text)
+    text = re.sub(r'(?<=": ")[\w.\[\]]+(?=: )', "field", text)
+    return re.sub(r"\d+", "0", text)
+
+
+def examples_of_errors() -> dict[str, tuple[Any, list[tuple[str, int]]]]:
+    """Each example of an error, by its text, with the operations and statuses that have it."""
+    found: dict[str, tuple[Any, list[tuple[str, int]]]] = {}
+    for name, status in DOCUMENTED:
+        if status >= 400:
+            media = contract.answers(contract.operations()[name], status)[contract.JSON]
+            for _, example in lint.examples(media):
+                _, places = found.setdefault(json.dumps(example), (example, []))
+                places.append((name, status))
+    return found
+
+
+EXAMPLES = examples_of_errors()
+
+
+def told(response: httpx.Response, alone: bool) -> Any:
+    error = response.json()
+    return {"error": error["error"]["message"]} if alone else error
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_errors_are_said(example: str, server: Server, situations: Situations) -> None:
+    """By a server that is provoked to answer with that status. Ollama's clients, whose form
+    test_ollama.py looks at, are told the message alone."""
+    error, places = EXAMPLES[example]
+    alone = isinstance(error["error"], str)
+    said: set[str] = set()
+    for name, status in places:
+        shared, own = provoked(name, status)
+        for how in shared:
+            said |= {form(told(response, alone)) for response in how(server, name)}
+        if form(error) in said:
+            return
+        for how_own in own:
+            said |= {form(told(response, alone)) for response in how_own(situations, name)}
+        if form(error) in said:
+            return
+    raise AssertionError("\n".join([f"nobody says {form(error)}, but:", *sorted(said)]))

@@ -4,6 +4,7 @@
 belongs to the thread that calls `step`.
 """
 
+import logging
 import random
 import time
 from functools import partial
@@ -26,6 +27,7 @@ from engine.budget import PrefillBudget
 from engine.constraints import Compiler, ConstraintError
 from engine.disk_cache import DiskCache
 from engine.errors import ErrorInfo, invalid_request
+from engine.exactness import depends_on_batch
 from engine.gbnf import GrammarError
 from engine.host_cache import HostCache
 from engine.infill import Room
@@ -55,6 +57,8 @@ from engine.sequences import Chunk
 from engine.shifting import context_shift
 from engine.stats import Stats
 from engine.tokens import TokenArray
+
+log = logging.getLogger("engine.core")
 
 CACHED_SEQUENCES = 16
 """Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
@@ -117,6 +121,7 @@ class Engine:
         self._stats = Stats() if options.metrics else None
         if options.warmup:
             self.context.warm_up()
+            self._check_exactness(options)
         self._offload = Offload(self.context) if options.backend_sampling else None
 
     def _make_tier(self, options: Options) -> SecondTier | None:
@@ -150,6 +155,13 @@ class Engine:
         ):
             if wanted:
                 raise BackendError(f"{name}: the memory of this model can't be shifted")
+
+    def _check_exactness(self, options: Options) -> None:
+        if options.is_reproducible() and depends_on_batch(self.context):
+            log.warning(
+                "--reproducible can't be had here: what this model's kernels compute of a token "
+                "depends on what else is in the batch (the README tells which do)"
+            )
 
     @property
     def info(self) -> ModelInfo:

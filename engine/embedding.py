@@ -118,7 +118,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class InputPart:
     """`n` more tokens of `input`, to be evaluated in the next step."""
 
     input: Input
@@ -140,7 +140,7 @@ class Embedder:
         self._queue: deque[Job] = deque()  # those with inputs not begun, whose turn it is first
         self._long: Input | None = None  # the one input that takes several steps
         self._template = model.rerank_template
-        self._latest: list[Piece] = []
+        self._latest: list[InputPart] = []
         self.lora = LoraScales(model, options)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
@@ -272,14 +272,14 @@ class Embedder:
         stats.n_decode += 1
         stats.n_busy += n_inputs
 
-    def _plan(self) -> list[Piece]:
+    def _plan(self) -> list[InputPart]:
         """At least one piece. Every request with inputs left gets its turn; one whose next input
         doesn't fit beside the others is first in the next step."""
         room = min(self.context.n_batch, self._n_cells) if self._n_cells else self.context.n_batch
-        pieces: list[Piece] = []
+        pieces: list[InputPart] = []
         if (long := self._long) is not None:
             share = max(1, room // 2) if self._queue else room
-            pieces.append(Piece(long, min(long.n_pending, share)))
+            pieces.append(InputPart(long, min(long.n_pending, share)))
             room = min(room - pieces[0].n, self._n_cells - long.n_past - pieces[0].n)
         sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
         skipped: list[Job] = []
@@ -294,7 +294,7 @@ class Embedder:
             next_.sequence = sequences.pop()
             if is_long:
                 self._long = next_
-            pieces.append(Piece(next_, n))
+            pieces.append(InputPart(next_, n))
             room -= n
             job.n_begun += 1
             if job.n_begun < len(job.inputs):
@@ -302,7 +302,7 @@ class Embedder:
         self._queue.extendleft(reversed(skipped))
         return pieces
 
-    def _fill_batch(self, pieces: list[Piece]) -> int:
+    def _fill_batch(self, pieces: list[InputPart]) -> int:
         context, at = self.context, 0
         for piece in pieces:
             start, end = piece.input.n_past, at + piece.n
@@ -312,13 +312,13 @@ class Embedder:
             at = end
         return at
 
-    def _read(self, pieces: list[Piece], n_tokens: int) -> list[Rows]:
+    def _read(self, pieces: list[InputPart], n_tokens: int) -> list[Rows]:
         if self.context.pooling != "none":
             return [self.context.vector_of_sequence(piece.input.sequence) for piece in pieces]
         rows = self.context.vectors_of_tokens(n_tokens)
         return np.split(rows, np.cumsum([piece.n for piece in pieces])[:-1])
 
-    def _advance(self, piece: Piece, part: Rows) -> Vectors | Failed | None:
+    def _advance(self, piece: InputPart, part: Rows) -> Vectors | Failed | None:
         """Note what the piece gave; the answer, if that completes its request."""
         input, job = piece.input, piece.input.job
         input.parts.append(part)
@@ -347,7 +347,7 @@ class Embedder:
             sum(map(len, job.inputs)),
         )
 
-    def _release(self, pieces: list[Piece]) -> None:
+    def _release(self, pieces: list[InputPart]) -> None:
         """Free the cells of what is complete."""
         if self._long is not None and not self._long.n_pending:
             self._long = None
@@ -358,7 +358,7 @@ class Embedder:
             if piece.input is not self._long:
                 self.context.remove(piece.input.sequence, 0)
 
-    def _fail(self, pieces: list[Piece], message: str) -> list[Vectors | Failed]:
+    def _fail(self, pieces: list[InputPart], message: str) -> list[Vectors | Failed]:
         jobs = dict.fromkeys(piece.input.job for piece in pieces)
         for job in jobs:
             self._drop(job)
@@ -376,7 +376,7 @@ class Embedder:
         working = {piece.input.sequence: piece for piece in self._latest}
         return [self._slot_state(slot, working.get(slot)) for slot in range(self._n_sequences)]
 
-    def _slot_state(self, slot: int, piece: Piece | None) -> SlotState:
+    def _slot_state(self, slot: int, piece: InputPart | None) -> SlotState:
         n_tokens = len(piece.input.tokens) if piece else 0
         return SlotState(
             id=slot,

@@ -57,8 +57,6 @@ class Identity:
 def _settings(options: Options) -> dict[str, str]:
     """The options that decide how a text becomes cells of the KV cache."""
     names = (
-        "cache_type_k",
-        "cache_type_v",
         "override_kv",
         "rope_scaling",
         "rope_scale",
@@ -76,4 +74,5 @@ def _settings(options: Options) -> dict[str, str]:
         f"{slot_file.fingerprint(path).hex()}:{scale}" for path, scale in vectors
     )
     settings["--control-vector-layer-range"] = str(options.control_vector_layer_range)
+    settings["--cache-type-k"], settings["--cache-type-v"] = options.cache_types()
     return settings | {"--kv-unified": "on" if options.unified_kv_cache() else "off"}

@@ -12,7 +12,7 @@ from engine.tokens import TokenArray, common_prefix
 MIN_FREE = 4  # cells that a context shift may free at the least, less the token to come
 
 
-class Chunk(NamedTuple):
+class CachedSpan(NamedTuple):
     """`length` tokens that are cached at `source` and wanted at `target` <= `source`."""
 
     source: int
@@ -31,13 +31,15 @@ def context_shift(n_past: int, n_ctx: int, n_keep: int, n_discard: int) -> tuple
     return n_keep, min(n_discard or n_left // 2, n_left - 1)
 
 
-def reusable_chunks(cached: TokenArray, prompt: TokenArray, start: int, n_min: int) -> list[Chunk]:
+def reusable_chunks(
+    cached: TokenArray, prompt: TokenArray, start: int, n_min: int
+) -> list[CachedSpan]:
     """Chunks of at least `n_min` tokens of `cached` that continue `prompt` from `start` on.
 
     Both are equal before `start`. As in llama-server: each chunk is the first one behind the
     last that fits, and the chunks follow each other in `prompt` without a gap.
     """
-    chunks: list[Chunk] = []
+    chunks: list[CachedSpan] = []
     source = target = start
     haystack, width = cached.tobytes(), cached.itemsize
     while target + n_min <= len(prompt):
@@ -46,7 +48,7 @@ def reusable_chunks(cached: TokenArray, prompt: TokenArray, start: int, n_min: i
         if source < 0:
             break
         length = common_prefix(cached[source:], prompt[target:])
-        chunks.append(Chunk(source, target, length))
+        chunks.append(CachedSpan(source, target, length))
         source += length
         target += length
     return chunks

@@ -16,7 +16,7 @@ from handlers.native_format import NativeFormat
 from handlers.openai_format import ChatChunks, chat_completion, head, wants_verbose
 from handlers.probabilities import chat_probabilities
 from handlers.served import served
-from handlers.templates import chat_prompt
+from handlers.templates import rendered_prompt
 from handlers.unsupported import CHAT, refuse_unsupported
 
 
@@ -91,5 +91,5 @@ async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read."""
     model = served(body)
     engine = await model.engine()
-    prompt = await chat_prompt(model, engine, chat_request(body, model.options))
+    prompt = await rendered_prompt(model, engine, chat_request(body, model.options))
     return JSONAnswer({"prompt": prompt.text})

@@ -22,7 +22,7 @@ from engine.params import GenerationParams
 from engine.protocol import Delta, Finished
 from handlers.batch import Batch
 from handlers.served import Served
-from handlers.templates import chat_prompt
+from handlers.templates import rendered_prompt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -83,7 +83,7 @@ async def prepare(
     tools or schemas that can't be followed, not_supported_error, server_error if the template
     itself is at fault.
     """
-    prompt = await chat_prompt(model, engine, request)
+    prompt = await rendered_prompt(model, engine, request)
     parser = partial(
         answer_parser,
         prompt.syntax,

@@ -11,7 +11,7 @@ from handlers.chat_run import ChatBatch, count_tokens, prepare
 from handlers.http.anthropic import error_document, request_id
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
-from handlers.http.sse import event_stream, frame
+from handlers.http.sse import event_stream, sse_event
 from handlers.messages_format import PING, MessageEvents, MessageFormat
 from handlers.messages_request import message_params, message_request, refuse_threads
 from handlers.served import served
@@ -47,7 +47,7 @@ async def create_message(body: dict[str, Any]) -> Response:
                     yield data
 
     def failed(failure: Failure) -> bytes:
-        return frame(error_document(failure.status, failure.info, id), "error")
+        return sse_event(error_document(failure.status, failure.info, id), "error")
 
     if params.stream:
         return event_stream(events(), failed=failed, ping=PING, headers=headers)

@@ -13,7 +13,7 @@ import msgspec
 from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from engine.protocol import Finished, PromptProgress, Timings
 from handlers.chat_run import ChatAnswer, ChatEvent, finish_reason
-from handlers.http.sse import frame
+from handlers.http.sse import sse_event
 from handlers.messages_request import CALL_PREFIX
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -21,7 +21,7 @@ BlockKind = Literal["thinking", "text", "tool_use"]
 
 _encode = msgspec.json.Encoder().encode
 
-PING = frame({"type": "ping"}, "ping")
+PING = sse_event({"type": "ping"}, "ping")
 
 
 class MessageFormat(msgspec.Struct, frozen=True):
@@ -196,4 +196,4 @@ class MessageEvents:
 
 
 def _event(type_: str, **fields: Any) -> bytes:
-    return frame({"type": type_, **fields}, type_)
+    return sse_event({"type": type_, **fields}, type_)

@@ -13,7 +13,7 @@ from engine.errors import not_supported
 from engine.model_status import ModelStatus
 from engine.options.arguments import arguments
 from handlers.answers import JSONAnswer
-from handlers.http.sse import event_stream, frame
+from handlers.http.sse import event_stream, sse_event
 from handlers.model_details import details, facts, file_facts, model_path, modified_at
 from handlers.runtime import Runtime, runtime
 from handlers.served import find
@@ -54,9 +54,9 @@ async def stream_model_events() -> Response:
         with closing(current.pool.subscribe()) as news:
             for name in current.catalog.entries:
                 data = {"status": current.pool.status(name).value}
-                yield frame({"model": name, "event": "model_status", "data": data})
+                yield sse_event({"model": name, "event": "model_status", "data": data})
             async for event in news:
-                yield frame(msgspec.structs.asdict(event))
+                yield sse_event(msgspec.structs.asdict(event))
 
     return event_stream(events(), ping=PING)
 

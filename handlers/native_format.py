@@ -8,7 +8,7 @@ import msgspec
 from engine.params import GenerationParams
 from engine.protocol import Delta, Finished, PromptProgress
 from handlers.generation import settings_json, timings_json
-from handlers.http.sse import frame
+from handlers.http.sse import sse_event
 from handlers.probabilities import Probabilities
 
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ class NativeFormat:
 
     def finish(self, index: int, result: Finished) -> bytes:
         """The last event of a stream, ready to be sent."""
-        return frame(self.result(index, result))
+        return sse_event(self.result(index, result))
 
     def result(self, index: int, result: Finished) -> dict[str, Any]:
         """The whole answer, or the last event of a stream."""

@@ -18,7 +18,7 @@ from handlers.http.errors import describe
 from handlers.http.sse import event_stream
 from handlers.responses_format import Output, Status, finished_response, new_response, status_of
 from handlers.responses_items import Item
-from handlers.responses_request import chat_request, request_items, response_params
+from handlers.responses_request import request_items, response_chat_request, response_params
 from handlers.responses_store import Order
 from handlers.responses_stream import ResponseStream
 from handlers.responses_truncation import room_for_answer, truncated
@@ -34,7 +34,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     store = runtime().responses
     params, probabilities = response_params(body, model.options.generation_defaults())
     history, items = await request_items(body, store)
-    request = chat_request(body, [*history, *items], model.options)
+    request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
@@ -122,7 +122,7 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     model = served(body)
     history, items = await request_items(body, runtime().responses)
-    request = chat_request(body, [*history, *items], model.options)
+    request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     n = await count_tokens(model, engine, request)

@@ -39,7 +39,9 @@ async def request_items(
     return [] if previous is None else await store.conversation(previous), new
 
 
-def chat_request(body: Mapping[str, Any], items: Sequence[Item], options: Options) -> ChatRequest:
+def response_chat_request(
+    body: Mapping[str, Any], items: Sequence[Item], options: Options
+) -> ChatRequest:
     """What `body` asks for when `items` are the whole conversation.
 
     Raises EngineError: invalid_request_error for items and tools that don't fit together,

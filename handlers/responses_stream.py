@@ -11,7 +11,7 @@ from engine.protocol import Delta, Timings
 from handlers.chat_run import ChatEvent
 from handlers.generation import timings_json
 from handlers.http.errors import Failure
-from handlers.http.sse import frame
+from handlers.http.sse import sse_event
 from handlers.native_format import progress_json
 from handlers.responses_format import Event, Output, Status, failed_response
 
@@ -70,4 +70,4 @@ class ResponseStream:
     def _frame(self, event: Event) -> bytes:
         number = self._number
         self._number += 1
-        return frame({**event, "sequence_number": number}, event["type"])
+        return sse_event({**event, "sequence_number": number}, event["type"])

@@ -44,7 +44,7 @@ async def description(model: Served, info: ModelInfo, source: str) -> Descriptio
         return None  # not valid, or it never ends: whoever chats is told so
 
 
-async def chat_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
+async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
     """The prompt for the messages of a chat request, and what is known of the answer.
 
     Raises EngineError: invalid_request_error for messages that the template doesn't take,

@@ -7,11 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from engine.chat import harmony_markers
 from engine.chat.call_shape import shape_of
 from engine.chat.output import ChatMessage, ToolCall
 from engine.chat.parser import answer_parser
 from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import HARMONY_MARKERS, OutputSyntax
+from engine.chat.syntax import OutputSyntax
 
 TYPES: dict[str, Any] = {
     "text": {"type": "string"},
@@ -64,7 +65,7 @@ def said(message: ChatMessage) -> tuple[str, str, list[tuple[str, str]]]:
 def tokens(syntax: OutputSyntax) -> set[str]:
     """All markers that may not be in a text for it to come back."""
     if syntax.harmony:
-        return {*HARMONY_MARKERS, "<|return|>"}
+        return {*harmony_markers.MARKERS, harmony_markers.RETURN}
     found = {syntax.content.begin, syntax.content.end}
     if syntax.reasoning:
         found |= {syntax.reasoning.begin, syntax.reasoning.end}

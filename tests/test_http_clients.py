@@ -15,7 +15,7 @@ from engine.errors import unavailable
 from handlers.http import sse
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
-from handlers.http.sse import DONE, event_stream, frame
+from handlers.http.sse import DONE, event_stream, sse_event
 from tests.http_support import handlers_module, serving, small_app
 
 ended: "queue.Queue[str]" = queue.Queue()
@@ -36,7 +36,7 @@ async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
             raise unavailable("Loading model")
         for index in range(body["count"]):
             await asyncio.sleep(body.get("seconds", 0))
-            yield frame({"index": index, "text": "ä\n"})
+            yield sse_event({"index": index, "text": "ä\n"})
         if body.get("fail") == "late":
             raise unavailable("gone")
         if body.get("fail") == "bug":
@@ -54,7 +54,7 @@ async def stream(body: dict[str, Any]) -> Response:
 
 
 def failed(failure: Failure) -> bytes:
-    return frame(failure.status, "error")
+    return sse_event(failure.status, "error")
 
 
 @pytest.fixture(scope="module")

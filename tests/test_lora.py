@@ -24,6 +24,7 @@ EXACT: dict[str, Any] = {
     "cache_type_k": "f32",
     "cache_type_v": "f32",
     "threads": 1,
+    "kv_unified": True,
 }
 
 

@@ -248,7 +248,9 @@ def test_escapes_can_be_left_alone() -> None:
 
 def test_slots_and_the_kv_cache() -> None:
     for argv, slots, unified in [
-        ([], 4, True),
+        ([], 4, False),  # the shipped model is to be reproducible
+        (["--reproducible", "off"], 4, True),
+        (["-hf", "user/model"], 4, True),
         (["-np", "3"], 3, False),
         (["-np", "3", "-kvu"], 3, True),
         (["--no-kv-unified"], 4, False),

@@ -34,7 +34,7 @@ from handlers.responses_format import (
     status_of,
 )
 from handlers.responses_items import input_items, messages
-from handlers.responses_request import chat_request, request_items, response_params
+from handlers.responses_request import request_items, response_chat_request, response_params
 from handlers.responses_store import ResponseStore
 from handlers.responses_stream import ResponseStream
 from handlers.responses_truncation import room_for_answer, truncated
@@ -140,12 +140,12 @@ def test_a_thousand_items_keep_their_order() -> None:
 
 def request(body: dict[str, Any], **options: Any) -> ChatRequest:
     items = input_items(body.get("input", "Hello"))
-    return chat_request(body, items, Options(**options))
+    return response_chat_request(body, items, Options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
     options = Options(reasoning_budget=0, reasoning_format="none")
-    asked = chat_request({}, input_items("Hello"), options)
+    asked = response_chat_request({}, input_items("Hello"), options)
     assert (asked.reasoning_budget, asked.reasoning_format) == (0, "none")
 
 

@@ -195,8 +195,11 @@ def test_bad_names(name: str) -> None:
     "name",
     ["a", "a.bin", ".hidden", "-rf", "$HOME", "~", "a b", "日本", "é" * 127, "a" * 255, "%2e"],
 )
-def test_good_names(name: str) -> None:
+def test_good_names(name: str, tmp_path: Path) -> None:
     check_name(name)
+    save(tmp_path, name)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert slot_file.read(str(tmp_path), name).origin == ORIGIN
 
 
 @given(st.text(max_size=40))

@@ -70,7 +70,7 @@ class Context:
     def __init__(self, model: Model, options: Options, n_seq: int, unified: bool) -> None:
         self.model = model
         params = C.llama_context_default_params()
-        params.n_ctx = options.ctx_size
+        params.n_ctx = options.context_size()
         params.n_batch = options.batch_size
         params.n_ubatch = min(options.ubatch_size, options.batch_size)
         params.n_seq_max = n_seq
@@ -86,8 +86,7 @@ class Context:
         params.yarn_beta_slow = options.yarn_beta_slow
         params.yarn_beta_fast = options.yarn_beta_fast
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
-        params.type_k = _KV_TYPES[options.cache_type_k]
-        params.type_v = _KV_TYPES[options.cache_type_v]
+        params.type_k, params.type_v = (_KV_TYPES[name] for name in options.cache_types())
         params.offload_kqv = options.kv_offload
         params.op_offload = options.op_offload
         params.swa_full = options.swa_full

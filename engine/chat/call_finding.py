@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from engine.chat.matching import end_of_calls, objects_in, same
 from engine.chat.probing import Answer, Call, Prober, Style, call_id
-from engine.chat.syntax import CallSyntax, Fill, Hole, TaggedArguments
+from engine.chat.syntax import HOLE_MARKS, HOLES_BY_MARK, CallSyntax, Fill, TaggedArguments
 from engine.chat.tags import closings, common_prefix, common_suffix, inside, tags
 
 ONE = Call("zqfirst_tool", {"zqkey_a": "Zqvalue_a", "zqkey_b": "Zqvalue_b"}, "zqfirst11")
@@ -28,14 +28,7 @@ _CHECKS = (
     ),
 )
 
-_MARKS: dict[Hole, str] = {
-    "name": "\ue000",
-    "arguments": "\ue001",
-    "id": "\ue002",
-    "index": "\ue003",
-}
-_HOLES = {mark: hole for hole, mark in _MARKS.items()}
-_HOLE = re.compile("([\ue000-\ue003])")
+_MARK = re.compile("([\ue000-\ue003])")
 _INDEX_GUESSES = 8
 
 Body = Callable[[str], str]
@@ -170,12 +163,12 @@ def _patterns(
     if spans is None or any(a[1] > b[0] for a, b in pairwise(spans)):
         return
     for start, end in reversed(spans):
-        text = text[:start] + _MARKS["arguments"] + text[end:]
+        text = text[:start] + HOLE_MARKS["arguments"] + text[end:]
     for index, call in enumerate(calls):
         id = call_id(call, index, style)
         if not style.named_ids:
-            text = text.replace(id, _MARKS["id"])
-        text = text.replace(call.name, _MARKS["name"])
+            text = text.replace(id, HOLE_MARKS["id"])
+        text = text.replace(call.name, HOLE_MARKS["name"])
     guesses = 0
     if len(calls) == 2:
         for zero in re.finditer(r"(?<!\d)0(?!\d)", text):
@@ -184,7 +177,7 @@ def _patterns(
                 alike = text[a - 1] == text[b - 1] and text[a + 1 : a + 2] == text[b + 1 : b + 2]
                 if 0 < a < b and alike and guesses < _INDEX_GUESSES:
                     guesses += 1
-                    mark = _MARKS["index"]
+                    mark = HOLE_MARKS["index"]
                     yield text[:a] + mark + text[a + 1 : b] + mark + text[b + 1 :]
     yield text
 
@@ -193,8 +186,8 @@ def _solve(
     pattern: str, count: int, tagged: TaggedArguments | None, end_of_turn: str
 ) -> CallSyntax | None:
     """The syntax that writes `pattern`, an answer of `count` calls (1 or 2)."""
-    pieces = _HOLE.split(pattern)
-    texts, holes = pieces[::2], [_HOLES[mark] for mark in pieces[1::2]]
+    pieces = _MARK.split(pattern)
+    texts, holes = pieces[::2], [HOLES_BY_MARK[mark] for mark in pieces[1::2]]
     size = len(holes) // count
     own = holes[:size]
     if len(holes) != size * count or own * count != holes or len(set(own)) != size:

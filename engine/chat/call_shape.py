@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.syntax import CallSyntax, Fill, Hole
+from engine.chat.syntax import HOLE_MARKS, HOLES_BY_MARK, CallSyntax, Fill, Hole
 
 _TOKEN = re.compile(
     r"\[[A-Za-z_]+\]"  # [TOOL_CALLS]
@@ -22,15 +22,7 @@ _TOKEN = re.compile(
     r'|[^\s\[\]{},:"<]+'
 )
 _PUNCTUATION = frozenset('[]{},:"')
-_HOLES: dict[Hole, str] = {
-    "name": "\ue000",
-    "arguments": "\ue001",
-    "id": "\ue002",
-    "index": "\ue003",
-}
-"""Stand-ins from a private area of Unicode."""
-_BY_STAND_IN = {stand_in: hole for hole, stand_in in _HOLES.items()}
-_BARE_STAND_IN = re.compile('(?<!")([\ue000-\ue003])')
+_BARE_MARK = re.compile('(?<!")([\ue000-\ue003])')
 
 ALIASES = {"arguments": "parameters", "parameters": "arguments"}
 """Keys that models mistake for one another."""
@@ -152,9 +144,9 @@ def _openings(begin: tuple[str, ...], head: tuple[str, ...]) -> dict[str, tuple[
 
 def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]:
     """`parts` with the JSON object that contains name and arguments, if any, as one part."""
-    flat = "".join(p if isinstance(p, str) else _HOLES[p.hole] for p in parts)
+    flat = "".join(p if isinstance(p, str) else HOLE_MARKS[p.hole] for p in parts)
     for start in (match.start() for match in re.finditer(r"\{", flat)):
-        quoted = _BARE_STAND_IN.sub(r'"\1"', flat[start:])
+        quoted = _BARE_MARK.sub(r'"\1"', flat[start:])
         try:
             value, length = json.JSONDecoder().raw_decode(quoted)
         except ValueError:
@@ -166,7 +158,7 @@ def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]
         # Back to a length in `flat`, which has no quotes around bare holes.
         end = len(flat)
         for cut in range(start, len(flat) + 1):
-            if len(_BARE_STAND_IN.sub(r'"\1"', flat[start:cut])) >= length:
+            if len(_BARE_MARK.sub(r'"\1"', flat[start:cut])) >= length:
                 end = cut
                 break
         return [*_parts(flat[:start]), Envelope(frozenset(members), roles), *_parts(flat[end:])]
@@ -179,14 +171,14 @@ def _members(
     """All members of an object and of the objects in it, with the hole that a member is."""
     for key, inner in value.items():
         here = (*path, key)
-        yield here, _BY_STAND_IN.get(inner) if isinstance(inner, str) else None
+        yield here, HOLES_BY_MARK.get(inner) if isinstance(inner, str) else None
         if isinstance(inner, dict):
             yield from _members(inner, here)
 
 
 def _parts(flat: str) -> Iterator[str | Fill]:
     for piece in re.split("([\ue000-\ue003])", flat):
-        if piece in _BY_STAND_IN:
-            yield Fill(_BY_STAND_IN[piece])
+        if piece in HOLES_BY_MARK:
+            yield Fill(HOLES_BY_MARK[piece])
         elif piece:
             yield piece

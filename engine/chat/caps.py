@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
+from engine.chat import harmony_markers
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def traits_of(template: "ChatTemplate") -> Traits:
         text_hides_calls=tool_calls and "call_mark" not in beside_text,
         short_ids=tool_calls and not long_ids,
         # Only templates with channels give developers a voice.
-        developer_role="<|channel|>" in template.source,
+        developer_role=harmony_markers.CHANNEL in template.source,
     )
 
 

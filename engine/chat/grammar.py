@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from engine.chat import harmony_markers as harmony
 from engine.chat.lark import Lark, choice, literal, optional, regex, sequence
-from engine.chat.syntax import HERMES_CALLS, Fill, OutputSyntax, Wrapper
+from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax
 from engine.chat.tagged import ANY_OBJECT, tagged_arguments
 from engine.errors import invalid_request
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
@@ -27,9 +28,7 @@ _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
 _PLAIN_KEYWORDS = frozenset(
     ("type", "properties", "required", "title", "description", "$schema", "$id", "$defs")
 )
-_HARMONY_THOUGHTS = Wrapper("<|channel|>analysis<|message|>", "<|end|>")
-_HARMONY_NEXT = "<|start|>assistant"
-_HARMONY_JSON = '(" <|constrain|>json" | " json")?'
+_HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
 
 
 class AnswerGrammar(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ def answer_params(
 
     Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
     """
-    wrapper = _HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
+    wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
     thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
     if grammar is None:
         rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget)
@@ -345,7 +344,7 @@ class _Harmony:
             functions,
             _behind_channel,
             lambda name: before(name).lstrip(),
-            lambda name: _HARMONY_NEXT + before(name),
+            lambda name: harmony.NEXT + before(name),
         )
 
     def _one_of(self, functions: Functions, *headers: Callable[[str], str]) -> str:
@@ -354,7 +353,7 @@ class _Harmony:
                 sequence(
                     literal(header(name)),
                     _HARMONY_JSON,
-                    literal("<|message|>"),
+                    literal(harmony.MESSAGE),
                     self.lark.json(_parameters_of(name), parameters),
                 )
                 for name, parameters in functions.items()
@@ -363,13 +362,13 @@ class _Harmony:
         )
 
     def text(self, body: str) -> str:
-        begin = literal("<|channel|>final")
-        return sequence(begin, _HARMONY_JSON, literal("<|message|>"), body)
+        begin = literal(harmony.FINAL)
+        return sequence(begin, _HARMONY_JSON, literal(harmony.MESSAGE), body)
 
     def after_thoughts(self, body: str, thinking: bool) -> str:
-        begin, end = _HARMONY_THOUGHTS.begin, _HARMONY_THOUGHTS.end
+        begin, end = HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end
         thoughts = self.lark.lazily(f"/(?s:.*){regex(end)}/")
-        rest = sequence(thoughts, literal(_HARMONY_NEXT))
+        rest = sequence(thoughts, literal(harmony.NEXT))
         return sequence(rest if thinking else optional(sequence(literal(begin), rest)), body)
 
     def only(self, body: str) -> str:
@@ -380,15 +379,15 @@ class _Harmony:
 
     def triggers(self, functions: Functions) -> list[GrammarTrigger]:
         return [
-            GrammarTrigger(text="<|channel|>commentary to=functions."),
-            GrammarTrigger(text="<|start|>assistant to=functions."),
-            GrammarTrigger(text="to=functions.", at_start=True),
+            GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"{harmony.NEXT} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"to={harmony.FUNCTIONS}", at_start=True),
         ]
 
 
 def _behind_channel(name: str) -> str:
-    return f"<|channel|>commentary to=functions.{name}"
+    return f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}{name}"
 
 
 def _before_channel(name: str) -> str:
-    return f" to=functions.{name}<|channel|>commentary"
+    return f" to={harmony.FUNCTIONS}{name}{harmony.COMMENTARY}"

@@ -14,15 +14,22 @@ first used; here the text of any model is at hand, and four markers are simple t
 import re
 
 from engine.chat.call_parser import Tools, new_call_id
+from engine.chat.harmony_markers import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FUNCTIONS,
+    MESSAGE,
+    NEXT,
+    RETURN,
+    START,
+)
 from engine.chat.incremental import IncrementalParser
 from engine.chat.json_stream import Sink
 from engine.chat.output import CallArguments, CallStart, Content
 from engine.chat.reader import Step
 from engine.chat.request import ReasoningFormat
-
-START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"
-FUNCTIONS = "functions."
 
 _HEADERS = (START, CHANNEL, CONSTRAIN, f"to={FUNCTIONS}")
 _ENDS = (END, CALL, RETURN)
@@ -43,9 +50,9 @@ class HarmonyParser(IncrementalParser):
         self._calls = 0
         self._said = {"thoughts": False, "content": False}
         self._glue = ""
-        header, found, body = prompt.rpartition(f"{START}assistant")[2].partition(MESSAGE)
+        header, found, body = prompt.rpartition(NEXT)[2].partition(MESSAGE)
         self._opened = f"{CHANNEL}analysis" if thinking else ""
-        if not thinking and f"{START}assistant" in prompt:
+        if not thinking and NEXT in prompt:
             if found and not any(end in body for end in _ENDS):
                 self._opened = header or CHANNEL
             elif not found:

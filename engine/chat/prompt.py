@@ -8,18 +8,24 @@ from typing import Any
 
 import msgspec
 
+from engine.chat import harmony_markers
 from engine.chat.adapting import adapted
 from engine.chat.caps import Caps, traits_of
 from engine.chat.conversation import Continuation, Conversation, conversation, pairs
 from engine.chat.fallback import with_tool_notes, with_tools_as_text
 from engine.chat.request import ChatRequest
-from engine.chat.syntax import HERMES_CALLS, OutputSyntax, Wrapper
+from engine.chat.syntax import (
+    HARMONY_CONTENT,
+    HARMONY_THOUGHTS,
+    HERMES_CALLS,
+    OutputSyntax,
+    Wrapper,
+)
 from engine.chat.template import ChatTemplate
 from engine.chat.wire import ChatPrompt
 from engine.errors import EngineError, invalid_request
 
-_HARMONY_THOUGHTS = Wrapper("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
-_HARMONY_CONTENT = Wrapper("<|channel|>final<|message|>", "<|return|>")
+_THOUGHTS_BEFORE_MORE = Wrapper(HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end + harmony_markers.NEXT)
 _MARK = "0000mark0000"
 
 
@@ -180,7 +186,7 @@ def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 def _wrappers(syntax: OutputSyntax) -> tuple[Wrapper | None, Wrapper]:
     """What is around thoughts and content."""
     if syntax.harmony:
-        return _HARMONY_THOUGHTS, _HARMONY_CONTENT
+        return _THOUGHTS_BEFORE_MORE, HARMONY_CONTENT
     return syntax.reasoning, syntax.content
 
 

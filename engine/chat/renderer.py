@@ -23,7 +23,7 @@ from engine.chat.wire import (
     Refused,
     TemplateSource,
     answer_decoder,
-    frame,
+    renderer_frame,
 )
 from engine.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, Command, template_command
 from engine.errors import EngineError, invalid_request, server_error, unavailable
@@ -182,7 +182,7 @@ class _Process:
         number = self._numbers.get(template, len(self._numbers))
         job = Job(number, None if template in self._numbers else template, request)
         try:
-            data = frame(job)
+            data = renderer_frame(job)
         except (UnicodeEncodeError, RecursionError) as e:
             raise invalid_request(f"This request can't be given to a chat template: {e}") from e
         try:

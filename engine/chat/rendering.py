@@ -29,8 +29,8 @@ from engine.chat.wire import (
     Ready,
     Refused,
     TemplateSource,
-    frame,
     job_decoder,
+    renderer_frame,
 )
 from engine.errors import EngineError, invalid_request
 from engine.limits import limit_memory, set_alarm
@@ -52,7 +52,7 @@ class Jobs:
     def reply(self, job: Job) -> bytearray:
         """The answer to `job`, ready to be written."""
         try:
-            return frame(self._answer(job))
+            return renderer_frame(self._answer(job))
         except EngineError as e:
             # The words may be the template's own.
             message = e.info.message.encode(errors="replace").decode()
@@ -63,7 +63,7 @@ class Jobs:
             info = invalid_request("This request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
             info = invalid_request("The chat template makes text that is not Unicode").info
-        return frame(Refused(info))
+        return renderer_frame(Refused(info))
 
     def _answer(self, job: Job) -> Answer:
         if job.source is not None:
@@ -97,7 +97,7 @@ def main() -> None:
     jobs = Jobs()
     collecting.resume()
     with suppress(BrokenPipeError):  # the server is gone
-        _write(sink, frame(Ready()))
+        _write(sink, renderer_frame(Ready()))
         while (job := _receive(source)) is not None:
             set_alarm(ORPHAN_FACTOR * seconds)
             reply = jobs.reply(job)

@@ -9,10 +9,22 @@ from typing import Literal
 
 import msgspec
 
+from engine.chat import harmony_markers
+
 Hole = Literal["name", "arguments", "id", "index"]
 """What stands between the fixed texts of a call. `name` is the tool's, `arguments` are an object
 in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
 number of the call, counted from 0."""
+
+
+HOLE_MARKS: dict[Hole, str] = {
+    "name": "\ue000",
+    "arguments": "\ue001",
+    "id": "\ue002",
+    "index": "\ue003",
+}
+"""Stand-ins for holes in texts, from a private area of Unicode."""
+HOLES_BY_MARK = {mark: hole for hole, mark in HOLE_MARKS.items()}
 
 
 class Fill(msgspec.Struct, frozen=True):
@@ -86,18 +98,12 @@ class OutputSyntax(msgspec.Struct, frozen=True):
                 tagged = calls.tagged
                 found += [tagged.begin, tagged.middle, tagged.end, tagged.separator]
         if self.harmony:
-            found += list(HARMONY_MARKERS)
+            found += list(harmony_markers.MARKERS)
         return list(dict.fromkeys(text for text in found if text))
 
 
-HARMONY_MARKERS = (
-    "<|start|>",
-    "<|end|>",
-    "<|message|>",
-    "<|channel|>",
-    "<|constrain|>",
-    "<|call|>",
-)
+HARMONY_THOUGHTS = Wrapper(harmony_markers.THOUGHTS, harmony_markers.END)
+HARMONY_CONTENT = Wrapper(harmony_markers.FINAL + harmony_markers.MESSAGE, harmony_markers.RETURN)
 
 HERMES_CALLS = CallSyntax(
     parts=(

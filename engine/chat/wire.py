@@ -79,7 +79,7 @@ answer_decoder = msgspec.json.Decoder(FromProcess)
 _encoder = msgspec.json.Encoder()
 
 
-def frame(message: Job | FromProcess) -> bytearray:
+def renderer_frame(message: Job | FromProcess) -> bytearray:
     """One message, ready to be written.
 
     Raises UnicodeEncodeError for a lone surrogate, RecursionError for what is nested too deeply.

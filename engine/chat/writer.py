@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from engine.chat import harmony
+from engine.chat import harmony_markers as harmony
 from engine.chat.output import ChatMessage, ToolCall
 from engine.chat.syntax import CallSyntax, Hole, OutputSyntax, TaggedArguments
 

@@ -23,10 +23,10 @@ def check(options: Options) -> None:
         _named("--dry-sequence-breaker", partial(options.unescaped, text))
     if options.reranking and options.pooling not in ("", "rank"):
         raise OptionError(f"--reranking means --pooling rank, not {options.pooling}")
-    if options.flash_attn == "off" and options.cache_type_v not in _FLOAT_CACHE_TYPES:
+    cache_type_v = options.cache_types()[1]
+    if options.flash_attn == "off" and cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
-            f"--cache-type-v {options.cache_type_v} needs Flash Attention, "
-            "which --flash-attn off forbids"
+            f"--cache-type-v {cache_type_v} needs Flash Attention, which --flash-attn off forbids"
         )
     if bool(options.ssl_cert_file) != bool(options.ssl_key_file):
         given, missing = ("cert", "key") if options.ssl_cert_file else ("key", "cert")

@@ -60,6 +60,8 @@ def remarks(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -
     found += shortcuts.notes(name for name in names if name in SHORTCUTS)
     if options.mmproj or options.mmproj_url:
         found.append("--mmproj has no effect: media input is not available yet")
+    if options.reproducible == "on":
+        found += [f"--reproducible: {name} undoes it" for name in options.irreproducible()]
     if options.models_dir or options.models_preset:
         for name in ("model", "hf_repo", "model_url"):
             if getattr(options, name):

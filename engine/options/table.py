@@ -3,11 +3,15 @@
 import functools
 import json
 
+from engine.embedded import model_file, model_path
 from engine.options import files, values
 from engine.options.tables.compute import THREAD_PLACEMENT, ComputeOptions
-from engine.options.tables.model import AUTO_SLOTS
+from engine.options.tables.model import AUTO_SLOTS, CacheType
 from engine.options.tables.serving import ServingOptions
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+
+SHIPPED_CONTEXT = 8192
+"""Tokens that the shipped model was trained with."""
 
 _read_once = functools.cache(files.read_text)
 
@@ -25,7 +29,59 @@ class Options(ServingOptions, kw_only=True, frozen=True):
 
     def unified_kv_cache(self) -> bool:
         """Whether all slots share one KV cache."""
-        return self.parallel < 0 if self.kv_unified is None else self.kv_unified
+        if self.kv_unified is not None:
+            return self.kv_unified
+        return self.parallel < 0 and not self.is_reproducible()
+
+    def is_shipped(self) -> bool:
+        """Whether the model is the one that ships with the package."""
+        if self.hf_repo or self.model_url:
+            return False
+        return model_file(self.model) == str(model_path())
+
+    def is_reproducible(self) -> bool:
+        """Whether texts are to depend on their requests alone. What that takes is decided here,
+        and what is given explicitly wins over it: `irreproducible`.
+
+        llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of
+        the cells, and passes over those of other texts, whoever else is in the batch; unless keys
+        and values both are f16 (or f32, which it makes f16), where it chooses between three ways
+        of adding by the number of tokens in the batch and of cells. So their types have to differ.
+        With a KV cache for each slot the order of the cells is that of the tokens; in a unified one
+        a text that goes on uses what others have left free.
+        """
+        if self.reproducible == "auto":
+            return self.is_shipped() and not self.embeds()
+        return self.reproducible == "on" and not self.embeds()
+
+    def irreproducible(self) -> list[str]:
+        """The given options that make texts depend on more than their requests."""
+        found = []
+        if self.unified_kv_cache():
+            found.append("--kv-unified")
+        if self.flash_attn == "off":
+            found.append("--flash-attn off")
+        if {*self.cache_types()} <= {"f16", "f32"}:
+            found.append("--cache-type-k {} --cache-type-v {}".format(*self.cache_types()))
+        if self.cache_reuse:
+            found.append("--cache-reuse")
+        return found
+
+    def cache_types(self) -> tuple[CacheType, CacheType]:
+        """The data types of the keys and of the values in the KV cache."""
+        return (
+            self.cache_type_k or "f16",
+            self.cache_type_v or ("bf16" if self.is_reproducible() else "f16"),
+        )
+
+    def context_size(self) -> int:
+        """How many cells all slots have together; 0: as many as the model was trained with.
+
+        The shipped model is so small that each of its slots can have those.
+        """
+        if self.ctx_size or self.unified_kv_cache() or self.parallel >= 0:
+            return self.ctx_size
+        return self.n_slots() * SHIPPED_CONTEXT if self.is_shipped() and not self.embeds() else 0
 
     def embeds(self) -> bool:
         """Whether the server embeds or reranks, and does not generate."""

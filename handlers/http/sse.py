@@ -28,7 +28,7 @@ PING_SECONDS = 10.0  # of silence
 _encoder = msgspec.json.Encoder()
 
 
-def frame(data: Any, event: str | None = None) -> bytes:
+def sse_event(data: Any, event: str | None = None) -> bytes:
     """One event with `data` as JSON, of the type `event` if that is given."""
     head = b"data: " if event is None else b"event: %b\ndata: " % event.encode()
     return b"".join((head, _encoder.encode(data), b"\n\n"))
@@ -45,7 +45,7 @@ def line(data: Any) -> bytes:
 
 def error_frame(failure: Failure) -> bytes:
     """An event `{"error": {...}}`."""
-    return frame(failure.envelope())
+    return sse_event(failure.envelope())
 
 
 def event_stream(

@@ -1,17 +1,18 @@
 """Options of the model and of its context."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 from engine.options import values
-from engine.options.declaration import INT32_MAX, Opt
+from engine.options.declaration import INT32_MAX, Opt, Switch
 
 AUTO_SLOTS = 4
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
+_cache_type = partial(values.choice, choices=get_args(CacheType))
 _model = partial(Opt, group="Model")
 _context = partial(Opt, group="Context and slots")
 
@@ -193,7 +194,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=INT32_MAX,
             help="Size of the context, shared by all slots.",
-            default="0 (what the model was trained with)",
+            default="0 (what the model was trained with; so much for each slot of the shipped one)",
         ),
     ] = 0
     parallel: Annotated[
@@ -204,7 +205,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             help="Number of slots: how many requests are worked on at the same time, up to 256.",
             read=values.slots,
-            default=f"-1 ({AUTO_SLOTS}, with a unified KV cache)",
+            default=f"-1 ({AUTO_SLOTS}, with a unified KV cache unless --reproducible)",
         ),
     ] = -1
     batch_size: Annotated[
@@ -257,9 +258,23 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             negative="-no-kvu --no-kv-unified",
             env="LLAMA_ARG_KV_UNIFIED",
             help="One KV cache that all slots share, rather than an equal part for each.",
-            default="on if the number of slots is automatic",
+            default="on if the number of slots is automatic, unless --reproducible",
         ),
     ] = None
+    reproducible: Annotated[
+        Switch,
+        _context(
+            names="--reproducible",
+            env="LLAMA_ARG_REPRODUCIBLE",
+            metavar="[on|off|auto]",
+            help="Make a text depend on its request alone (on the CPU), not on what is cached or "
+            "who else is served: --no-kv-unified --cache-type-k f16 --cache-type-v bf16, as far as "
+            "these are not given. Long prompts take longer to evaluate.",
+            default="auto (on for the shipped model)",
+            bare="on",
+            read=values.switch,
+        ),
+    ] = "auto"
     defrag_thold: Annotated[
         float,
         _context(
@@ -270,23 +285,27 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = -1.0
     cache_type_k: Annotated[
-        CacheType,
+        Literal["", CacheType],
         _context(
             names="-ctk --cache-type-k",
             env="LLAMA_ARG_CACHE_TYPE_K",
             metavar="TYPE",
             help="Data type of the keys in the KV cache.",
+            default="f16",
+            read=_cache_type,
         ),
-    ] = "f16"
+    ] = ""
     cache_type_v: Annotated[
-        CacheType,
+        Literal["", CacheType],
         _context(
             names="-ctv --cache-type-v",
             env="LLAMA_ARG_CACHE_TYPE_V",
             metavar="TYPE",
             help="Data type of the values in the KV cache; a quantized one needs --flash-attn.",
+            default="f16; bf16 if --reproducible",
+            read=_cache_type,
         ),
-    ] = "f16"
+    ] = ""
     swa_full: Annotated[
         bool,
         _context(

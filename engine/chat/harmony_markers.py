@@ -1,0 +1,12 @@
+"""The fixed texts of Harmony (`engine.chat.harmony`), for all that read, write or constrain it."""
+
+START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"
+MARKERS = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL)
+"""Those that have to be shown to be read. RETURN ends the answer."""
+NEXT = f"{START}assistant"
+"""What every message of an answer but the first begins with: the prompt ends with it."""
+FUNCTIONS = "functions."
+THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
+FINAL = f"{CHANNEL}final"
+COMMENTARY = f"{CHANNEL}commentary"
