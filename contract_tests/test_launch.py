@@ -250,6 +250,20 @@ def test_it_can_be_stopped_while_it_loads(own_server: Start) -> None:
 
 
 @posix
+def test_an_engine_that_serves_may_be_killed_often(own_server: Start) -> None:
+    server = own_server("-np", "1")
+    request, seen = body("create_completion"), set()
+    for _ in range(6):
+        server.ask("/completion", request)
+        seen.add(server.engine().pid)
+        server.kill_engine()
+        server.engine()  # the next one, for which requests wait
+    server.ask("/completion", request)
+    assert len(seen) == 6
+    assert server.log.read_text("utf-8").count("; a new one is started") == 6
+
+
+@posix
 def test_a_killed_engine_is_replaced(own_server: Start) -> None:
     server = own_server("-np", "4")
     long = body("create_completion", n_predict=1500, ignore_eos=True)

@@ -64,7 +64,7 @@ def serve(
         ws="none",
         log_config=None,
         server_header=False,
-        access_log=logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO),
+        access_log=False,  # handlers.http.request_log says more, and nothing of the query
         backlog=2048,
         timeout_keep_alive=options.timeout,
         timeout_graceful_shutdown=options.drain_timeout + _FAREWELL,
