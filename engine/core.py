@@ -22,6 +22,7 @@ from engine.backend import (
     OffloadedSampler,
     OutOfCellsError,
     Sampler,
+    warm_up,
 )
 from engine.budget import PrefillBudget
 from engine.constraints import Compiler, ConstraintError
@@ -120,7 +121,7 @@ class Engine:
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats() if options.metrics else None
         if options.warmup:
-            self.context.warm_up()
+            warm_up(self.context)
             self._check_exactness(options)
         self._offload = Offload(self.context) if options.backend_sampling else None
 

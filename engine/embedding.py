@@ -20,6 +20,7 @@ from engine.backend import (
     EmbeddingContext,
     Model,
     OutOfCellsError,
+    warm_up,
 )
 from engine.backend import Vectors as Rows
 from engine.errors import ErrorInfo, invalid_request, server_error
@@ -145,7 +146,7 @@ class Embedder:
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
         if options.warmup:
-            context.warm_up()
+            warm_up(context)
         if context.pooling == "rank":
             self._check_head()
 

@@ -33,6 +33,8 @@ log = logging.getLogger("specllama")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
     given = sys.argv[1:] if argv is None else argv
+    if given and given[0] in COMMANDS:
+        return COMMANDS[given[0]](given[1:])
     try:
         options = parse(given, os.environ)
         if options.help:
@@ -50,6 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    from specllama.doctor import main
+
+    return main(argv)
+
+
+COMMANDS = {"doctor": _doctor}
+"""What the first argument may be instead of an option: each takes those that follow, and returns
+the exit code."""
 
 
 def _run(options: Options, argv: Sequence[str]) -> int:

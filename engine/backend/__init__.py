@@ -20,6 +20,7 @@ from engine.backend.model import LoraFile, Model
 from engine.backend.offload import Offload, OffloadedSampler
 from engine.backend.rpc import add_rpc_servers
 from engine.backend.sampler import NoTokenError, Sampler
+from engine.backend.warming import warm_up
 from engine.errors import BackendError
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "add_rpc_servers",
     "initialize",
     "list_devices",
+    "warm_up",
 ]

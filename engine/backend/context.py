@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -63,7 +63,8 @@ class OutOfCellsError(Exception):
 class Context:
     """The KV cache of one model, and one batch that is filled and decoded again and again.
 
-    `n_ctx` is the number of cells of all sequences, `n_ctx_seq` of one sequence, in tokens.
+    `n_seq` is the number of sequences, `n_ctx` that of the cells of all of them, `n_ctx_seq` of
+    one of them, in tokens.
     Raises `BackendError` if there is no memory for it or the options don't fit the model.
     """
 
@@ -111,6 +112,8 @@ class Context:
         # A recurrent state is of all tokens before: none of them can be taken out.
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
         self._unified = unified
+        self.n_seq = n_seq
+        self._embeds = options.embeds()
         self._window = 0 if options.swa_full else model.n_swa
         self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
@@ -190,18 +193,26 @@ class Context:
             self._rows[address] = row
         return row
 
-    def warm_up(self) -> None:
-        """Touch every weight once, so that the first request doesn't pay for it."""
-        C.llama_set_warmup(self._ctx, True)
-        self.evaluate_any()
-        C.llama_set_warmup(self._ctx, False)
-
     def evaluate_any(self) -> None:
         """Evaluate some token, as the first one of sequence 0, and forget it again; its logits
         are wanted. All sequences must be empty. Raises `BackendError`."""
-        self.tokens[0] = max(self.model.bos, self.model.eos, 0)
-        self.positions[0], self.sequences[0], self.outputs[0] = 0, 0, 1
-        self.decode(1)
+        self.evaluate([1])
+
+    def evaluate(self, lengths: Sequence[int]) -> None:
+        """The same for several tokens of each of the first sequences, at once: 1 or more of
+        each, n_batch of all at the most. Returns when the device has finished."""
+        n, first = sum(lengths), 0
+        self.tokens[:n] = max(self.model.bos, self.model.eos, 0)
+        for sequence, length in enumerate(lengths):
+            rows = slice(first, first + length)
+            self.positions[rows] = np.arange(length)
+            self.sequences[rows] = sequence
+            if not self._embeds:  # that needs all of them, always
+                self.outputs[rows] = 0
+                self.outputs[rows.stop - 1] = 1
+            first += length
+        self.decode(n)
+        C.llama_synchronize(self._ctx)
         C.llama_memory_clear(self._memory, True)
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:

@@ -1,0 +1,247 @@
+"""`specllama doctor`: whether this machine and this installation will do, and what won't.
+
+llama.cpp is asked in a child process: one that was built for another processor ends it.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine.build_report import BuildError, BuildReport, ask
+from engine.catalog.cache import cached_models
+from engine.catalog.locations import hub_cache, url_cache
+from engine.catalog.sizes import shown_size
+from engine.embedded import model_path
+from engine.options import OptionError, Options, parse
+from engine.processor import Processor, this_processor
+from specllama import __version__
+from specllama.listen import ListenError, Listeners
+
+FLAGS = {
+    "SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX2": "avx2", "FMA": "fma", "F16C": "f16c",
+    "BMI2": "bmi2", "AVX_VNNI": "avx_vnni", "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VNNI": "avx512_vnni", "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8",
+    "NEON": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm",
+    "SVE": "sve", "SVE2": "sve2", "SME": "sme",
+}  # fmt: skip
+"""ggml's features, and what Linux calls the instruction sets that they need."""
+
+FEW_FILES = 1024
+"""Open files below which a server is soon full: each connection takes one."""
+REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={}"
+
+Status = Literal["ok", "remark", "fault"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at. A `fault` is something that will not work, a `remark`
+    something that could be better. `data` holds the same as `text`, for programs."""
+
+    name: str
+    status: Status
+    text: str
+    data: dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints what it finds; 0, or 1 if something will not work."""
+    parser = argparse.ArgumentParser(
+        prog="specllama doctor",
+        description="Tells whether this machine and this installation will do.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.parse_args(argv)
+    checks = []
+    for check in examine(os.environ):
+        checks.append(check)
+        if not given.json:
+            mark = "" if check.status == "ok" else f"{check.status.upper()}: "
+            print(f"{check.name + ':':<18}{mark}{check.text}", flush=True)
+    works = all(check.status != "fault" for check in checks)
+    if given.json:
+        print(json.dumps({"ok": works, "checks": msgspec.to_builtins(checks)}, indent=2))
+    return 0 if works else 1
+
+
+def examine(
+    environ: Mapping[str, str],
+    processor: Processor | None = None,
+    ask_build: Callable[[], BuildReport] = ask,
+) -> Iterator[Check]:
+    """One check after the other, as each is found. `processor` and `ask_build` are what tests
+    replace."""
+    processor = processor or this_processor()
+    yield versions()
+    yield of_processor(processor)
+    try:
+        report = ask_build()
+    except BuildError as error:
+        yield unusable(str(error))
+    else:
+        yield instruction_sets(report, processor)
+        yield kernels(report)
+        yield devices(report)
+    yield memory()
+    yield model()
+    yield cache(environ)
+    yield port(environ)
+    yield open_files()
+
+
+def bindings() -> str:
+    """The version of llama-cpp-python."""
+    return importlib.metadata.version("llama-cpp-python")
+
+
+def versions() -> Check:
+    data = {
+        "specllama": __version__,
+        "llama-cpp-python": bindings(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+    }
+    text = "specllama {specllama}, llama-cpp-python {llama-cpp-python}, {python}, {platform}"
+    return Check("versions", "ok", text.format_map(data), data)
+
+
+def of_processor(processor: Processor) -> Check:
+    can_tell = hasattr(os, "sched_getaffinity")
+    n = len(os.sched_getaffinity(0)) if can_tell else os.cpu_count() or 1
+    name = processor.name or platform.processor() or platform.machine()
+    data = {"name": name, "cpus": n, "flags": sorted(processor.flags)}
+    return Check("processor", "ok", f"{name}; CPUs: {n}", data)
+
+
+# ---- llama.cpp ---------------------------------------------------------------------------
+
+
+def unusable(error: str) -> Check:
+    text = (
+        f"it can't be loaded ({error}). If that is an illegal instruction, it was built for "
+        f"another processor; to install it again: {REBUILD.format(bindings())}"
+    )
+    return Check("llama.cpp", "fault", text, {"error": error})
+
+
+def instruction_sets(report: BuildReport, processor: Processor) -> Check:
+    """What llama.cpp was built with, against what the processor has."""
+    name = "instruction sets"
+    used = [feature for feature in FLAGS if report.features.get(feature, "0") != "0"]
+    data: dict[str, Any] = {"library": report.library, "features": report.features}
+    if not processor.flags:
+        return Check(name, "ok", ", ".join(used) or "none that are known here", data)
+    missing = [feature for feature in used if FLAGS[feature] not in processor.flags]
+    unused = [f for f, flag in FLAGS.items() if flag in processor.flags and f not in used]
+    data |= {"missing": missing, "unused": unused}
+    again = f"to build it for this processor: {REBUILD.format(bindings())}"
+    if missing:
+        text = f"llama.cpp needs {', '.join(missing)}, which this processor hasn't; {again}"
+        return Check(name, "fault", text, data)
+    text = ", ".join(used)
+    if unused:
+        text += f"; llama.cpp would be faster with {', '.join(unused)}; {again}"
+        return Check(name, "remark", text, data)
+    return Check(name, "ok", text, data)
+
+
+def kernels(report: BuildReport) -> Check:
+    data = {
+        "tried": report.tried,
+        "measure": report.measure,
+        "reason": report.reason,
+        "error": report.error,
+    }
+    if report.error:
+        return Check("kernels", "fault", report.error, data)
+    if report.remark:
+        return Check("kernels", "remark", report.remark, data)
+    tried = f"those for {', '.join(report.tried)} were tried, and compute rightly"
+    text = tried if report.tried else "none here that has to be tried before it is trusted"
+    return Check("kernels", "ok", text, data)
+
+
+def devices(report: BuildReport) -> Check:
+    lines = [
+        f"{d.name}: {d.description} ({shown_size(d.free)} of {shown_size(d.total)} free)"
+        for d in report.devices
+    ]
+    data = {"devices": msgspec.to_builtins(report.devices)}
+    return Check("devices", "ok", "; ".join(lines) or "none: everything runs on the CPU", data)
+
+
+# ---- the machine -------------------------------------------------------------------------
+
+
+def memory(meminfo: Path = Path("/proc/meminfo")) -> Check:
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text("ascii").splitlines())
+        data = {
+            name: int(fields[key].split()[0]) << 10  # they are in KiB
+            for name, key in (("total", "MemTotal"), ("available", "MemAvailable"))
+        }
+    except (OSError, KeyError, ValueError):  # not on Linux
+        return Check("memory", "ok", "this system doesn't tell", {})
+    text = f"{shown_size(data['available'])} of {shown_size(data['total'])} available"
+    return Check("memory", "ok", text, data)
+
+
+def model() -> Check:
+    path = model_path()
+    data: dict[str, Any] = {"path": str(path)}
+    try:
+        data["size"] = path.stat().st_size
+    except OSError as error:
+        return Check("shipped model", "fault", f"{path}: {error.strerror}", data)
+    return Check("shipped model", "ok", f"{path} ({shown_size(data['size'])})", data)
+
+
+def cache(environ: Mapping[str, str]) -> Check:
+    try:
+        hub, plain = hub_cache(environ), url_cache(environ)
+    except RuntimeError as error:
+        return Check("model cache", "remark", f"there is no place for one: {error}", {})
+    models = cached_models(hub)
+    others = [file for file in plain.rglob("*.gguf") if file.is_file()]
+    size = sum(m.size for m in models) + sum(file.stat().st_size for file in others)
+    n = len(models) + len(others)
+    data = {"directory": str(hub), "urls": str(plain), "models": n, "size": size}
+    return Check("model cache", "ok", f"{hub}: {n} models, {shown_size(size)}", data)
+
+
+def port(environ: Mapping[str, str]) -> Check:
+    """The port that `specllama` would listen on without an option."""
+    try:
+        options: Options = parse([], environ)
+    except OptionError as error:
+        return Check("environment", "fault", str(error), {})
+    data = {"hosts": options.hosts(), "port": options.port}
+    try:
+        with Listeners(options.hosts(), options.port) as listeners:
+            text = f"{', '.join(listeners.urls('http', options.api_prefix))} is free"
+    except ListenError as error:
+        return Check("port", "fault", f"{error}; another one: --port", data)
+    return Check("port", "ok", text, data)
+
+
+def open_files() -> Check:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return Check("open files", "ok", "this system has no such limit", {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    data = {
+        "soft": None if soft == unlimited else soft,
+        "hard": None if hard == unlimited else hard,
+    }
+    text = "no limit" if soft == unlimited else f"{soft} at most, one for each connection"
+    if soft != unlimited and soft < FEW_FILES:
+        return Check("open files", "remark", f"{text}; for more of them: ulimit -n", data)
+    return Check("open files", "ok", text, data)
