@@ -137,9 +137,12 @@ class Engine:
             HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
             disk,
             is_busy=lambda: self._scheduler.n_generating > 0,
-            token_seconds=lambda: self._budget.token_seconds,
+            compute_seconds=self._compute_seconds,
             max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
         )
+
+    def _compute_seconds(self, n_tokens: int, start: int) -> float:
+        return self._budget.compute_seconds(self._scheduler.n_generating, n_tokens, start)
 
     def _check_shifting(self, options: Options) -> None:
         if self.context.can_shift:
@@ -272,10 +275,7 @@ class Engine:
         """Plan, evaluate once, sample; the events of all requests that have something new."""
         if self._tier is not None:
             self._tier.begin_step()
-        n_generating = self._scheduler.n_generating
-        chunks = self._scheduler.plan(
-            self._budget.limit(n_generating), self._budget.burst(n_generating)
-        )
+        chunks = self._plan()
         if not chunks:
             if self._tier is not None:
                 self._tier.wait(FETCH_SECONDS)
@@ -310,8 +310,10 @@ class Engine:
         except BackendError as error:
             return events + self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
+        prompts = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
+        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
         if self._stats is not None:
-            self._count_step(self._stats, chunks, time.perf_counter() - now)
+            self._count_step(self._stats, chunks, n_prompt)
         if self._telling_progress:
             events += self._all_progress(chunks)
         self._sample_ahead(chunks, ends)
@@ -320,17 +322,32 @@ class Engine:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
-        seconds = time.perf_counter() - now
-        n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
-        self._budget.observe(n_singles, n_tokens - n_singles, seconds)
+        seconds = self._measure(len(chunks) - len(prompts), prompts, now)
         if self._stats is not None:
+            self._stats.prompt_seconds += seconds if n_prompt else 0.0
             self._stats.step.observe(seconds)
         return events
 
-    def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
-        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
+    def _plan(self) -> list[Chunk]:
+        scheduler = self._scheduler
+        if not scheduler.has_prompts:
+            return scheduler.plan()
+        n_generating, length = scheduler.n_generating, scheduler.prompt_length
+        limit = self._budget.limit(n_generating, length)
+        return scheduler.plan(limit, self._budget.burst(n_generating, length))
+
+    def _measure(self, n_singles: int, prompts: list[Chunk], started: float) -> float:
+        """The one place that takes the time of a step, in seconds. If nobody has asked for logits, nobody has
+        waited for the device."""
+        self.context.synchronize()
+        seconds = time.perf_counter() - started
+        n_prompt = sum(chunk.stop - chunk.start for chunk in prompts)
+        length = max((chunk.start for chunk in prompts), default=0)
+        self._budget.observe(n_singles, n_prompt, length, seconds)
+        return seconds
+
+    def _count_step(self, stats: Stats, chunks: list[Chunk], n_prompt: int) -> None:
         stats.n_prompt += n_prompt
-        stats.prompt_seconds += seconds if n_prompt else 0.0
         stats.n_decode += 1
         stats.n_busy += len(self._scheduler.active)
         stats.n_tokens_max = max(stats.n_tokens_max, *(c.stop for c in chunks))
