@@ -101,7 +101,7 @@ class PrefillBudget:
         size = self.cost.size_of(n_prompt)
         if size != self._asked:
             return
-        if finding is Finding.ODD and self._trial:
+        if finding is Finding.ODD:
             return  # once more, at once: it might be chance
         self._tried[size] = self._steps
         if self._trial:

@@ -6,7 +6,7 @@ faster from 64 rows of a sequence on; a GPU takes as long for 1 row as for 64), 
 measurements at some sizes says nothing about others. Prompts beside generating sequences and prompts
 alone are kept apart, as the tokens of a step share the reading of the weights.
 
-Within a class, a token costs `base + slope * length` seconds: attention reads the cached text.
+Within a class, a token costs `base * (1 + growth * length)` seconds: attention reads the cached text.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 KEPT = 12
-"""Measurements of a class that its slope is found from."""
+"""Measurements of a class that its growth is found from."""
 RECENT = 5
 """Those of them that the level comes from: a change shows after three."""
 MIN_SPREAD = 512
@@ -29,7 +29,8 @@ ODD = 1.5
 """A step that takes so many times as long as expected, or as little, is odd."""
 SLOWER, FASTER = 3, 2
 """So many odd ones in a row are a change: what was measured before does not hold any more. Chance
-makes steps longer, never shorter."""
+makes steps longer, never shorter, and seldom so far off."""
+FAR = 4.0
 FORGET = 256
 """Steps with prompts after which a class that no step belonged to is forgotten."""
 
@@ -65,57 +66,47 @@ class _Class:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        self.slope: float | None = None  # seconds per token and token of text; None: not known
-        self._base = 0.0
-        self._odd: list[float] = []  # what the last ones were of the expected time, all odd alike
-        self.seen = 0  # when the last one was
-
-    @property
-    def growth(self) -> float | None:
-        """By what part of its cost without text a token costs more for each token of text; None
-        if it is not known."""
-        if self.slope is None or not self._base:
-            return None
-        return self.slope / self._base
+        self.growth: float | None = None  # None: not known
+        self._is_guess = False  # whether what there is comes from before a change
+        self.seen = 0  # when the last measurement was
 
     def each(self, length: float, growth: float) -> float:
-        """Seconds per prompt token; with `growth` unless its own slope is known."""
-        if self.slope is not None:
-            return self._base + self.slope * length
+        """Seconds per prompt token; `growth` unless an own one is known."""
+        growth = growth if self.growth is None else self.growth
         recent = list(self._samples)[-RECENT:]
-        factor = 1 + growth * length
-        return low_median(each * factor / (1 + growth * at) for at, each in recent)
+        base = low_median(each / (1 + growth * at) for at, each in recent)
+        return base * (1 + growth * length)
 
-    def add(self, length: float, each: float, ratio: float) -> float:
-        """Another measurement, `ratio` times the expected one (of the whole step). What the costs
-        have changed by, as far as it can tell; else 1."""
-        # Longer and shorter texts than ever are no surprise: they tell the slope.
-        shortest = min(at for at, _ in self._samples) - MIN_SPREAD
-        longest = max(at for at, _ in self._samples) + MIN_SPREAD
-        if 1 / ODD <= ratio <= ODD or not shortest <= length <= longest:
-            self._odd.clear()
-        elif self._odd and (self._odd[-1] > 1) != (ratio > 1):
-            self._odd = [ratio]
-        else:
-            self._odd.append(ratio)
-        changed = 1.0
-        if len(self._odd) >= (SLOWER if ratio > 1 else FASTER):
-            changed = low_median(self._odd)
-            last = list(self._samples)[1 - len(self._odd) :]
-            self._samples.clear()
-            self._samples.extend(last)
-            self._odd.clear()
-            if self.slope is not None:
-                self.slope *= changed
-        self.put(length, each)
-        return changed
+    def knows(self, length: float) -> bool:
+        """Whether steps behind such texts were measured: longer or shorter ones than ever are no
+        surprise, but tell the growth."""
+        if self._is_guess:
+            return False
+        lengths = [at for at, _ in self._samples]
+        return min(lengths) - MIN_SPREAD <= length <= max(lengths) + MIN_SPREAD
 
     def put(self, length: float, each: float) -> None:
+        """Another measurement. It replaces a guess."""
+        if self._is_guess:
+            self._samples.clear()
+            self._is_guess = False
         self._samples.append((length, each))
-        self._find_slope()
-        self._level()
+        self._find_growth()
 
-    def _find_slope(self) -> None:
+    def cut(self, n: int, ratio: float) -> None:
+        """The costs have changed by `ratio` before the last `n` measurements; only they hold. If
+        there are none, what was before is a guess."""
+        if n:
+            last = list(self._samples)[-n:]
+        else:
+            length, _ = self._samples[-1]
+            last = [(length, ratio * self.each(length, 0.0))]
+            self._is_guess = True
+        self.growth = None
+        self._samples.clear()
+        self._samples.extend(last)
+
+    def _find_growth(self) -> None:
         """Tukey's resistant line: through the medians of the third with the shortest texts and of
         that with the longest."""
         third = len(self._samples) // 3
@@ -123,29 +114,16 @@ class _Class:
             return
         ordered = sorted(self._samples)
         short, long = ordered[:third], ordered[-third:]
-        spread = low_median(at for at, _ in long) - low_median(at for at, _ in short)
+        at = low_median(at for at, _ in short)
+        spread = low_median(at for at, _ in long) - at
         if spread < MIN_SPREAD:
             return
         low, high = (low_median(each for _, each in part) for part in (short, long))
-        self.slope = (high - low) / spread if high > CLEARLY * low else 0.0
-
-    def _level(self) -> None:
-        if self.slope is not None:
-            recent = list(self._samples)[-RECENT:]
-            base = low_median(each - self.slope * at for at, each in recent)
-            self._base = max(base, MIN_BASE * low_median(each for _, each in recent))
-
-    def doubt(self, ratio: float) -> None:
-        """The costs have changed elsewhere by `ratio`; here probably, too. One measurement is
-        left, which the next ones outvote."""
-        length, _ = self._samples[-1]
-        each = self.each(length, 0.0) * ratio
-        self._samples.clear()
-        self._samples.append((length, each))
-        self._odd.clear()
-        if self.slope is not None:
-            self.slope *= ratio
-        self._level()
+        if high < CLEARLY * low:
+            self.growth = 0.0
+            return
+        slope = (high - low) / spread
+        self.growth = slope / max(MIN_BASE * low, low - slope * at)
 
 
 class _Table:
@@ -154,6 +132,8 @@ class _Table:
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = sizes
         self._classes: dict[int, _Class] = {}  # by size, in order
+        self._odd: list[tuple[int, float]] = []
+        """The last steps, if all were odd alike: class and multiple of the expected time."""
 
     def __bool__(self) -> bool:
         return bool(self._classes)
@@ -176,8 +156,8 @@ class _Table:
     def _each(self, size: int, length: float) -> float:
         found = self._classes[size]
         growth = 0.0
-        if found.slope is None:
-            known = [g for other in self._classes.values() if (g := other.growth) is not None]
+        if found.growth is None:
+            known = [c.growth for c in self._classes.values() if c.growth is not None]
             growth = min(known, default=0.0)  # of all paths the flattest
         return max(1e-9, found.each(length, growth))
 
@@ -193,22 +173,33 @@ class _Table:
         size = self.size_of(n)
         if size is None:
             return Finding.USUAL
-        if size not in self._classes:
-            found = _Class()
-            found.put(length, seconds / n)
-            self._classes[size] = found
+        is_odd = not 1 / ODD <= ratio <= ODD
+        found = self._classes.get(size)
+        is_known = found is not None and found.knows(length)
+        if found is None:
+            found = self._classes[size] = _Class()
             self._classes = dict(sorted(self._classes.items()))
-            changed = 1.0
-        else:
-            found = self._classes[size]
-            changed = found.add(length, seconds / n, ratio)
+        found.put(length, seconds / n)
         found.seen = now
-        if changed != 1:
-            for other in self._classes.values():
-                if other is not found:
-                    other.doubt(changed)
+        if is_known and self._has_changed(size, ratio):
             return Finding.CHANGED
-        return Finding.USUAL if 1 / ODD <= ratio <= ODD else Finding.ODD
+        return Finding.ODD if is_odd else Finding.USUAL
+
+    def _has_changed(self, size: int, ratio: float) -> bool:
+        """Whether too many steps in a row were odd; then what was measured before is doubted."""
+        if 1 / ODD <= ratio <= ODD:
+            self._odd.clear()
+            return False
+        if self._odd and (self._odd[-1][1] > 1) != (ratio > 1):
+            self._odd.clear()
+        self._odd.append((size, ratio))
+        ratios = [ratio for _, ratio in self._odd]
+        if len(ratios) < (SLOWER if 1 < min(ratios) < FAR else FASTER):
+            return False
+        for other, found in self._classes.items():
+            found.cut(sum(size == other for size, _ in self._odd), low_median(ratios))
+        self._odd.clear()
+        return True
 
 
 class StepCost:

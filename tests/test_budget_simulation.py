@@ -86,12 +86,16 @@ def ratio(spent: Sequence[tuple[float, float]]) -> float:
 def check(run: Run, start: int) -> None:
     """From the step `start` on, the run is as good as the constant size, and few steps take
     longer than allowed."""
-    assert ratio(run.spent[start:]) <= 1.3
+    r = ratio(run.spent[start:])
+    assert r <= 1.3, f"total {r}"
     for first in range(start, len(run.spent) - 60, 20):
-        assert ratio(run.spent[first : first + 60]) <= 1.3
+        r = ratio(run.spent[first : first + 60])
+        assert r <= 1.3, f"window {first} {r}"
     overrun = run.overrun[start:]
-    assert sum(part > 1.3 for part in overrun) <= 0.15 * len(overrun)
-    assert sorted(overrun)[int(0.99 * len(overrun))] <= 3.5
+    n = sum(part > 1.3 for part in overrun)
+    assert n <= 0.15 * len(overrun), f"{n} of {len(overrun)} too long"
+    worst = sorted(overrun)[-4:]
+    assert worst[-2] <= 3.5, f"worst {worst}"
 
 
 machines = st.sampled_from(MACHINES)
