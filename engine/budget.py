@@ -90,6 +90,10 @@ class PrefillBudget:
             return 0.0
         return (step - self.cost.decode_seconds(n_generating)) * n / size
 
+    def seconds(self, n_prompt: int) -> float:
+        """Of a step with nothing but so many tokens of prompts; 0 if this is not known."""
+        return self.cost.seconds(0, min(n_prompt, self._n_batch), 0) or 0.0
+
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
         """A step took so long, until the device had finished it."""
         finding = self.cost.observe(n_generating, n_prompt, length, seconds)
@@ -101,7 +105,7 @@ class PrefillBudget:
         size = self.cost.size_of(n_prompt)
         if size != self._asked:
             return
-        if finding is Finding.ODD:
+        if finding is not Finding.USUAL:
             return  # once more, at once: it might be chance
         self._tried[size] = self._steps
         if self._trial:

@@ -63,6 +63,9 @@ MAX_STALL = 0.5
 """Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
 FETCH_SECONDS = 0.02
 """How long a step without work waits for a file at the most: messages are taken in between."""
+GATHER_SHARE = 0.25
+"""Of a step that requests may wait for the others who come with them: without these, they would
+wait for it all."""
 SAVING_SECONDS = 3.0
 """For saving texts to files at the end: the server waits a little longer for the process."""
 
@@ -268,6 +271,14 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
+
+    @property
+    def gather_seconds(self) -> float:
+        """How long the next step may wait for requests that are being prepared: a part of what it
+        takes, if it is the first one of all that there are; else nothing."""
+        if not self._scheduler.is_fresh:
+            return 0.0
+        return GATHER_SHARE * self._budget.seconds(self._scheduler.n_pending)
 
     # ---- the step ------------------------------------------------------------------------
 

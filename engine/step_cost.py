@@ -31,7 +31,7 @@ SLOWER, FASTER = 3, 2
 """So many odd ones in a row are a change: what was measured before does not hold any more. Chance
 makes steps longer, never shorter, and seldom so far off."""
 FAR = 4.0
-FORGET = 256
+FORGET = 128
 """Steps with prompts after which a class that no step belonged to is forgotten."""
 
 

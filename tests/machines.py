@@ -98,12 +98,8 @@ LARGE_GPU_MODEL = Machine(
     "GPU, large model", 0.035, lambda n, length: 0.036 + n * (4e-4 + 1e-8 * length), shared=0.035
 )
 STAIRS = Machine("GPU, stairs", 0.008, lambda n, _: 0.004 * -(-n // 64) + 0.001 * -(-n // 512))
-OVERFLOW = Machine(
-    "cache that overflows", 0.010, lambda n, _: n * 1.5e-4 if n <= 192 else n * 4e-4
-)
+OVERFLOW = Machine("cache that overflows", 0.010, lambda n, _: n * 1.5e-4 if n <= 192 else n * 4e-4)
 SLOW = Machine("slow machine", 0.3, lambda n, length: n * (0.06 + 1e-6 * length))
 MISSES = Machine("misses the target", 0.15, lambda n, _: 0.02 + 0.01 * n)
 
-MACHINES = (
-    *(BUSY, TWO_CORES, FAST, GPU, LARGE_GPU_MODEL, STAIRS, OVERFLOW, SLOW, MISSES),
-)
+MACHINES = (*(BUSY, TWO_CORES, FAST, GPU, LARGE_GPU_MODEL, STAIRS, OVERFLOW, SLOW, MISSES),)
