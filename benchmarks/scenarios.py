@@ -10,6 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class Sizes:
     prefix: int = 1500
     long_prompt: int = 2000
     schema_tokens: int = 96
+    together: int = 16
     short_requests: int = 200
 
 
@@ -122,6 +124,27 @@ async def long_prompt(server: Server, sizes: Sizes, seed: int) -> Metrics:
     return metrics
 
 
+async def together(server: Server, sizes: Sizes, seed: int) -> Metrics:
+    """Short prompts that come at the same time, on connections that are open already."""
+    metrics: Metrics = {}
+    for n in (1, 4, 8):
+        async with AsyncExitStack() as stack:
+            connections = [
+                await stack.enter_async_context(Connection(server.url)) for _ in range(n)
+            ]
+            prompts = [await text_of(server, seed + 10 * n + i, sizes.together) for i in range(n)]
+            streams = await asyncio.gather(
+                *[
+                    connection.stream("/v1/completions", completion(server, prompt, 8, i))
+                    for i, (connection, prompt) in enumerate(zip(connections, prompts, strict=True))
+                ]
+            )
+        first = [s.time_to_first_token for s in streams]
+        metrics[f"{n} at the same time: first token ms"] = 1e3 * statistics.median(first)
+        metrics[f"{n} at the same time: last first token ms"] = 1e3 * max(first)
+    return metrics
+
+
 async def schema(server: Server, sizes: Sizes, seed: int) -> Metrics:
     """Generating under a JSON schema, alone and four at once."""
     metrics: Metrics = {}
@@ -185,6 +208,7 @@ Scenario = Callable[[Server, Sizes, int], Awaitable[Metrics]]
 SCENARIOS: dict[str, Scenario] = {
     "prefix": shared_prefix,
     "long-prompt": long_prompt,
+    "together": together,
     "schema": schema,
     "short": short_requests,
 }

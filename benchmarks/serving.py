@@ -154,18 +154,24 @@ async def measure_basics(server: Server, plan: Plan, seed: int) -> Metrics:
     return metrics
 
 
-def warm_up(server: Server, wanted: Collection[str]) -> None:
-    """The first requests of a process pay for imports and for memory that is touched first."""
+def warm_up(server: Server, plan: Plan, wanted: Collection[str], seconds: float) -> None:
+    """The first requests of a process pay for imports and for memory that is touched first; what
+    a server learns from its work shows later. It works for `seconds` at least."""
     asyncio.run(measure(server, QUICK, WARM_UP_SEED, wanted))
+    end = time.monotonic() + seconds
+    seed = WARM_UP_SEED
+    while time.monotonic() < end:
+        seed += 1
+        asyncio.run(measure(server, plan, seed, wanted))
 
 
 def run_rounds(
-    servers: list[Server], plan: Plan, console: Console, wanted: Collection[str]
+    servers: list[Server], plan: Plan, console: Console, wanted: Collection[str], work: float
 ) -> dict[str, list[Metrics]]:
-    """The metrics of every round, by server."""
+    """The metrics of every round, by server, after `work` seconds of every server."""
     results: dict[str, list[Metrics]] = defaultdict(list)
     for server in servers:
-        warm_up(server, wanted)
+        warm_up(server, plan, wanted, work)
     for number in range(plan.rounds):
         # Every other round goes backwards: nobody always follows the same one.
         for server in servers if number % 2 == 0 else reversed(servers):
@@ -184,7 +190,8 @@ def run_rounds(
 
 
 def table(title: str, results: dict[str, list[Metrics]]) -> Table:
-    """Medians of every server, and how many times better the first one is than each other."""
+    """Medians of every server, and how many times better the first one is than each other: the
+    median of the rounds, and the worst one."""
     first, *others = results
     view = Table(title=title, caption="x: how many times better specllama is; below 1 it is worse")
     view.add_column("", no_wrap=True)
@@ -192,6 +199,7 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
         view.add_column(name, justify="right", no_wrap=True)
     for name in others:
         view.add_column(f"x {name}", justify="right", style="bold", no_wrap=True)
+        view.add_column("worst", justify="right", no_wrap=True)
     every = [turn for rounds in results.values() for turn in rounds]
     metrics = dict.fromkeys(metric for turn in every for metric in turn)
     for metric in metrics:
@@ -204,6 +212,7 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
                 if a > 0 and b > 0  # events that arrive together have no gap
             ]
             row.append(f"{statistics.median(better):.2f}" if better else "-")
+            row.append(f"{min(better):.2f}" if better else "-")
         view.add_row(metric, *row)
     return view
 
@@ -227,7 +236,9 @@ def main() -> int:
                     for who, command in commands
                 ]
                 servers += [running(who, url) for who, url in arguments.server]
-                collected[name] = run_rounds(servers, plan, console, arguments.scenario)
+                collected[name] = run_rounds(
+                    servers, plan, console, arguments.scenario, arguments.work
+                )
             console.print(table(f"{name} ({path.stat().st_size / 1e6:.0f} MB)", collected[name]))
     except ClientError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -280,6 +291,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--rounds", type=positive, help=f"turns of each server (default {FULL.rounds}; quick: 1)"
+    )
+    parser.add_argument(
+        "--work",
+        type=positive,
+        default=0,
+        metavar="SECONDS",
+        help="let every server work on the same for so long before the first round",
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run; the figures mean little")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")

@@ -68,6 +68,9 @@ MAX_STALL = 0.5
 """Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
 FETCH_SECONDS = 0.02
 """How long a step without work waits for a file at the most: messages are taken in between."""
+GATHER_SHARE = 0.25
+"""Of a step that requests may wait for the others who come with them: without these, they would
+wait for it all."""
 SAVING_SECONDS = 3.0
 """For saving texts to files at the end: the server waits a little longer for the process."""
 
@@ -143,9 +146,12 @@ class Engine:
             HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
             disk,
             is_busy=lambda: self._scheduler.n_generating > 0,
-            token_seconds=lambda: self._budget.token_seconds,
+            compute_seconds=self._compute_seconds,
             max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
         )
+
+    def _compute_seconds(self, n_tokens: int, start: int) -> float:
+        return self._budget.compute_seconds(self._scheduler.n_generating, n_tokens, start)
 
     def _check_shifting(self, options: Options) -> None:
         if self.context.can_shift:
@@ -279,16 +285,21 @@ class Engine:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
+    @property
+    def gather_seconds(self) -> float:
+        """How long the next step may wait for requests that are being prepared: a part of what it
+        takes, if it is the first one of all that there are; else nothing."""
+        if not self._scheduler.is_fresh:
+            return 0.0
+        return GATHER_SHARE * self._budget.seconds(self._scheduler.n_pending)
+
     # ---- the step ------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
         """Plan, evaluate once, sample; the events of all requests that have something new."""
         if self._tier is not None:
             self._tier.begin_step()
-        n_generating = self._scheduler.n_generating
-        chunks = self._scheduler.plan(
-            self._budget.limit(n_generating), self._budget.burst(n_generating)
-        )
+        chunks = self._plan()
         if not chunks:
             if self._tier is not None:
                 self._tier.wait(FETCH_SECONDS)
@@ -323,8 +334,10 @@ class Engine:
         except BackendError as error:
             return events + self._fail(chunks, str(error))
         self._scheduler.advance(chunks)
+        prompts = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
+        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
         if self._stats is not None:
-            self._count_step(self._stats, chunks, time.perf_counter() - now)
+            self._count_step(self._stats, chunks, n_prompt)
         if self._telling_progress:
             events += self._all_progress(chunks)
         self._sample_ahead(chunks, ends)
@@ -333,17 +346,32 @@ class Engine:
                 event = self._sample(self._requests[chunk.sequence.id], end)
                 if event is not None:
                     events.append(event)
-        seconds = time.perf_counter() - now
-        n_singles = sum(chunk.stop - chunk.start == 1 for chunk in chunks)
-        self._budget.observe(n_singles, n_tokens - n_singles, seconds)
+        seconds = self._measure(len(chunks) - len(prompts), prompts, now)
         if self._stats is not None:
+            self._stats.prompt_seconds += seconds if n_prompt else 0.0
             self._stats.step.observe(seconds)
         return events
 
-    def _count_step(self, stats: Stats, chunks: list[Chunk], seconds: float) -> None:
-        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
+    def _plan(self) -> list[Chunk]:
+        scheduler = self._scheduler
+        if not scheduler.has_prompts:
+            return scheduler.plan()
+        n_generating, length = scheduler.n_generating, scheduler.prompt_length
+        limit = self._budget.limit(n_generating, length)
+        return scheduler.plan(limit, self._budget.burst(n_generating, length))
+
+    def _measure(self, n_singles: int, prompts: list[Chunk], started: float) -> float:
+        """The one place that takes the time of a step, in seconds. If nobody has asked for logits, nobody has
+        waited for the device."""
+        self.context.synchronize()
+        seconds = time.perf_counter() - started
+        n_prompt = sum(chunk.stop - chunk.start for chunk in prompts)
+        length = max((chunk.start for chunk in prompts), default=0)
+        self._budget.observe(n_singles, n_prompt, length, seconds)
+        return seconds
+
+    def _count_step(self, stats: Stats, chunks: list[Chunk], n_prompt: int) -> None:
         stats.n_prompt += n_prompt
-        stats.prompt_seconds += seconds if n_prompt else 0.0
         stats.n_decode += 1
         stats.n_busy += len(self._scheduler.active)
         stats.n_tokens_max = max(stats.n_tokens_max, *(c.stop for c in chunks))

@@ -219,6 +219,27 @@ class Scheduler:
     def n_generating(self) -> int:
         return sum(s.generating and s.n_pending == 1 for s in self._active.values())
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether the next step may evaluate something of prompts."""
+        return bool(self._waiting and self._idle) or len(self._active) > self.n_generating
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether there is nobody but who has just come."""
+        return bool(self._waiting) and not self._active
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens of those who wait and of those in slots that are not evaluated yet."""
+        return sum(s.n_pending for s in (*self._waiting, *self._active.values()))
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens that the next step's prompts have before them, of the one with the most."""
+        prompts = (s for s in self._active.values() if not s.generating or s.n_pending > 1)
+        return max((s.n_past for s in prompts), default=0)
+
     def _take_turns(self) -> list[Key]:
         """The keys of all active sequences in the order of their turns."""
         keys = dict.fromkeys(s.key for s in self._active.values())

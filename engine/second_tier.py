@@ -50,8 +50,9 @@ class _Speed:
 class SecondTier:
     """`engine.prefix_cache.Tier` over host memory and, if there is one, a `DiskCache`.
 
-    `is_busy` tells whether somebody generates; `token_seconds` what a prompt token takes to
-    compute, 0 if this is not known. `max_stall`: seconds (0: no limit).
+    `is_busy` tells whether somebody generates; `compute_seconds(n, start)` what `n` tokens
+    from position `start` on take to compute, 0 if this is not known. `max_stall`: seconds (0: no
+    limit).
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class SecondTier:
         disk: DiskCache | None,
         *,
         is_busy: Callable[[], bool],
-        token_seconds: Callable[[], float],
+        compute_seconds: Callable[[int, int], float],
         max_stall: float,
     ) -> None:
         self._states = states
         self._host = host
         self._disk = disk
         self._is_busy = is_busy
-        self._token_seconds = token_seconds
+        self._compute_seconds = compute_seconds
         self._max_stall = max_stall or math.inf
         self._stall = 0.0  # so far in this step
         self._saving, self._restoring = _Speed(), _Speed()
@@ -93,13 +94,13 @@ class SecondTier:
         best = None
         if kept is not None:
             text, n = kept
-            if self._pays(n - n_held, text.n_bytes * self._restoring.each):
+            if self._pays(n_held, n, text.n_bytes * self._restoring.each):
                 best = Found(n, len(text.tokens), text)
                 n_held = n
         if self._disk is None:
             return best
         stored = self._disk.find(tokens, key)
-        if stored is None or not self._pays(stored.n - n_held, self._seconds_from_disk(stored)):
+        if stored is None or not self._pays(n_held, stored.n, self._seconds_from_disk(stored)):
             return best
         return Found(stored.n, stored.length, self._disk.fetch(stored))
 
@@ -159,11 +160,13 @@ class SecondTier:
         self._stall += elapsed
         return text
 
-    def _pays(self, n_tokens: int, seconds: float) -> bool:
-        """Whether so many tokens less to compute are worth so much time. Unless it is known what
-        they take, they are."""
-        each = self._token_seconds()
-        return n_tokens >= MIN_TOKENS and (not each or seconds < n_tokens * each)
+    def _pays(self, n_held: int, n: int, seconds: float) -> bool:
+        """Whether to have tokens `n_held` up to `n` without computing them is worth so much time.
+        Unless it is known what they take, it is."""
+        if n - n_held < MIN_TOKENS:
+            return False
+        computing = self._compute_seconds(n - n_held, n_held)
+        return not computing or seconds < computing
 
     def _seconds_from_disk(self, stored: Stored) -> float:
         assert self._disk is not None

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -80,6 +81,8 @@ SHORT = 1024
 """Characters or tokens: converting up to so many takes less time than handing them to another
 thread, which on a busy machine waits for its turn."""
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
+GATHER_SECONDS = 0.01
+"""How long those who have come wait at most for others who are being prepared."""
 LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 
 
@@ -124,6 +127,8 @@ class Worker:
             if self._slot_actions.pending:
                 self._slot_actions.run()
             if self._engine.has_work:
+                if not self._gather():
+                    break
                 self._step()
 
     @property
@@ -154,6 +159,23 @@ class Worker:
                 return False
             self._handle(message)
             block = block and not (self._engine.has_work or self._slot_actions.pending)
+
+    def _gather(self) -> bool:
+        """Before a step for nobody but who has just come: wait for the others who have come with
+        them, to evaluate them together. False at the end of the messages."""
+        if not (isinstance(self._engine, Engine) and self._preparing):
+            return True
+        deadline = time.perf_counter() + min(GATHER_SECONDS, self._engine.gather_seconds)
+        while self._preparing:
+            seconds = deadline - time.perf_counter()
+            try:
+                message = self._inbox.get(seconds > 0, max(0.0, seconds))
+            except Empty:
+                break
+            if message is None:
+                return False
+            self._handle(message)
+        return True
 
     def _handle(self, message: Incoming) -> None:
         match message:

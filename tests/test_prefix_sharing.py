@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.budget import LONE_SECONDS, MIN_TOKENS, PrefillBudget
 from engine.cells import Cells
 from engine.radix import RadixIndex
 from engine.tokens import TokenArray, TokenBuffer
@@ -117,55 +116,3 @@ def test_a_buffer_grows_by_many(pieces: list[list[int]]) -> None:
         buffer.extend(tokens(piece))
         buffer.append(9)
     assert buffer.view().tolist() == [t for piece in pieces for t in [*piece, 9]]
-
-
-def steps(
-    budget: PrefillBudget, n_generating: int, decode: float, fixed: float, each: float
-) -> list[tuple[int, float]]:
-    """Prompt tokens and seconds of the steps on a machine with these costs."""
-    found = []
-    for _ in range(60):
-        n = budget.limit(n_generating)
-        seconds = decode * bool(n_generating) + fixed + each * n
-        budget.observe(n_generating, n, seconds)
-        found.append((n, seconds))
-    return found
-
-
-costs = st.floats(1e-4, 0.05)
-
-
-@given(costs, costs, st.floats(2e-5, 2e-3), st.integers(1, 64))
-def test_steps_with_prompts_come_near_the_target(
-    decode: float, fixed: float, each: float, n_generating: int
-) -> None:
-    budget = PrefillBudget(0.15, n_batch=4096, n_ubatch=512)
-    for _ in range(5):
-        budget.observe(n_generating, 0, decode)
-    *_, (n, seconds) = steps(budget, n_generating, decode, fixed, each)
-    assert 0.12 <= seconds <= 0.18 or n in (MIN_TOKENS, 4096)
-    if n == MIN_TOKENS:
-        assert seconds > 0.12, "there was time for more"
-
-
-def test_prompts_go_on_where_the_target_is_out_of_reach() -> None:
-    budget = PrefillBudget(0.15, n_batch=4096, n_ubatch=512)
-    for _ in range(5):
-        budget.observe(4, 0, 1.0)
-    *_, (n, seconds) = steps(budget, 4, 1.0, 0.0, 1e-3)
-    assert 490 <= n <= 510
-    assert 1.45 < seconds < 1.55
-
-
-@given(st.floats(1e-6, 1e-2))
-def test_prompts_alone_are_not_cut_small(each: float) -> None:
-    budget = PrefillBudget(0.15, n_batch=2048, n_ubatch=512)
-    *_, (n, seconds) = steps(budget, 0, 0.0, 0.0, each)
-    assert n in (512, 1024, 1536, 2048)
-    assert n == 512 or seconds <= 1.01 * LONE_SECONDS
-
-
-def test_no_target_no_limit() -> None:
-    budget = PrefillBudget(0, n_batch=2048, n_ubatch=512)
-    budget.observe(0, 512, 1.0)
-    assert budget.limit(3) == 2048

@@ -314,7 +314,7 @@ class FakeStates:
 def tier(states: FakeStates, **changes: Any) -> SecondTier:
     arguments: dict[str, Any] = {
         "is_busy": lambda: False,
-        "token_seconds": lambda: 0.001,
+        "compute_seconds": lambda n, start: 0.001 * n,
         "max_stall": 0.01,
         **changes,
     }
@@ -346,7 +346,7 @@ def test_short_texts_and_small_gains_are_not_worth_it() -> None:
 
 
 def test_what_is_faster_to_compute_does_not_come_back() -> None:
-    one = tier(FakeStates(), token_seconds=lambda: 1e-12)
+    one = tier(FakeStates(), compute_seconds=lambda n, start: 1e-12 * n)
     one.offer(0, ids(100), ())
     assert one.find(ids(100), (), 0) is None
 

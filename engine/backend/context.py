@@ -174,6 +174,11 @@ class Context:
             raise failure(f"llama_decode failed ({status})")
         self.moves_pending = False
 
+    def synchronize(self) -> None:
+        """Wait until the device has computed all that it was given: `decode` returns before. On
+        a CPU there is nothing to wait for."""
+        C.llama_synchronize(self._ctx)
+
     @cached_property
     def candidates(self) -> Candidates:
         """Room for a choice among all tokens."""
