@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
+from engine.exits import describe_exit as describe_exit
 from engine.protocol import Frames, ModelInfo, Step, ToEngine, ToServer, frame
 
 log = logging.getLogger("engine.process")
@@ -148,13 +148,3 @@ class EngineProcess:
         assert code is not None, "it has ended"
         self._process.close()
         return code
-
-
-def describe_exit(code: int) -> str:
-    """What a process did that ended with the exit status `code`; negative: a signal's number."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"

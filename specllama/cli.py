@@ -94,8 +94,8 @@ def _print_devices(options: Options) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
     from engine.backend import BackendError, add_rpc_servers, initialize, list_devices
 
-    initialize()
     try:
+        initialize()
         add_rpc_servers(options.rpc)
     except BackendError as error:
         return _fail(str(error))

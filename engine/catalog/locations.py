@@ -1,9 +1,10 @@
 """Where downloaded models lie: the hub's cache, and that of models from other places."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from engine.user_cache import user_cache
 
 
 def hub_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -31,10 +32,4 @@ def url_cache(environ: Mapping[str, str]) -> Path:
     """The directory of models downloaded from plain URLs."""
     if environ.get("LLAMA_CACHE"):
         return Path(os.path.expandvars(environ["LLAMA_CACHE"])).expanduser()
-    if sys.platform == "win32":
-        base = Path(environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "specllama" / "downloads"
+    return user_cache(environ) / "downloads"
