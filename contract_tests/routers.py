@@ -42,12 +42,15 @@ def wait_until_failed(server: Server, name: str) -> None:
 
 
 def set_status(server: Server, name: str, value: str) -> None:
-    """Load or unload the model, unless it is so already, and wait until it is done."""
-    wait_until(lambda: status(server, name)["value"] != "loading", f"{name} is not loading")
-    if status(server, name)["value"] != value:
-        change = "load" if value == LOADED else "unload"
-        server.ask(f"/models/{change}", {"model": name})
-        wait_for(server, name, value)
+    """Load or unload the model, unless it is so already, and wait until it is done.
+
+    The change is asked for without looking first: a model that is still being unloaded looks
+    `loaded`, and what it does may be over before the request comes.
+    """
+    change = "load" if value == LOADED else "unload"
+    response = server.post(f"/models/{change}", {"model": name})
+    contract.check(response, 200 if response.is_success else 400)  # 400: it is so, or will be
+    wait_for(server, name, value)
 
 
 def load_engine(server: OwnServer, name: str) -> psutil.Process:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -49,6 +50,7 @@ class ModelPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._loading: dict[str, asyncio.Task[None]] = {}  # because of `load`
         self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._returning: Counter[str] = Counter()  # who waits for the end of an unloading
         self._failures = LoadFailures()
         self._news = ModelNews()
         self._stopping = False
@@ -102,6 +104,8 @@ class ModelPool:
     def status(self, name: str) -> ModelStatus:
         """Raises KeyError if there is no such model."""
         entry, supervisor = self._catalog.entries[name], self._supervisors.get(name)
+        if self._returning[name]:  # what is still there is not what will answer
+            return ModelStatus(value="loading")
         state = supervisor.state if supervisor else None
         if supervisor and state not in ("downloaded", "failed", "stopped"):
             return ModelStatus.of(supervisor)
@@ -142,8 +146,7 @@ class ModelPool:
         """
         if self._catalog.router:
             name = entry.name
-            is_here = self.status(name).value != "unloaded" and name not in self._unloading
-            if not (autoload or is_here):
+            if not (autoload or self._is_here(name)):
                 raise invalid_request(f"the model {name!r} is not loaded")
             self._failures.check(name)
             return await self._bring(name)
@@ -160,9 +163,9 @@ class ModelPool:
     async def load(self, name: str) -> None:
         """Begin to load a model; it may have to wait for its turn. Raises `EngineError`
         (invalid_request) if it is loaded, or about to be."""
-        status = self.status(name)
-        if name in self._loading or (status.value != "unloaded" and name not in self._unloading):
-            raise invalid_request(f"the model {name!r} is already running ({status.value})")
+        if name in self._loading or self._is_here(name):
+            value = self.status(name).value
+            raise invalid_request(f"the model {name!r} is already running ({value})")
         self._start_loading(name)
 
     async def unload(self, name: str) -> None:
@@ -188,6 +191,12 @@ class ModelPool:
             self._end(name, self._catalog.entries[name].stop_timeout, reason)
             self._settle()
 
+    def _is_here(self, name: str) -> bool:
+        """Whether the model is in use, and not about to go for good."""
+        if name in self._unloading:
+            return self._returning[name] > 0
+        return self.status(name).value != "unloaded"
+
     # ---- requests --------------------------------------------------------------------------
 
     async def _bring(self, name: str) -> Lease:
@@ -205,8 +214,7 @@ class ModelPool:
 
     async def _download(self, name: str) -> None:
         """Before the model asks for a place: it may take hours."""
-        while name in self._unloading:
-            await asyncio.wait({self._unloading[name]})
+        await self._until_gone(name)
         self._check_open()
         supervisor = self._supervisors.get(name)
         if supervisor is None:
@@ -217,6 +225,20 @@ class ModelPool:
         check_not_failed(name, supervisor)
         if supervisor.state == "stopped":
             raise unavailable(f"the model {name!r} was unloaded")
+
+    async def _until_gone(self, name: str) -> None:
+        """If the model is being unloaded, wait for the end of it. From now on it is loading."""
+        if name not in self._unloading:
+            return
+        self._returning[name] += 1
+        self._news.update(name, self.status(name))
+        try:
+            while name in self._unloading:
+                await asyncio.wait({self._unloading[name]})
+        finally:
+            self._returning[name] -= 1
+            if name in self._unloading:  # cancelled
+                self._news.update(name, self.status(name))
 
     async def _take_place(self, name: str) -> Lease:
         self._check_open()

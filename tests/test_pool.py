@@ -443,10 +443,9 @@ async def test_a_request_during_an_unload_gets_a_new_engine() -> None:
         old = s.engine("a")
         unload = asyncio.create_task(s.pool.unload("a"))
         await soon()
-        request = s.lease("a")
-        await s.pool.load("a")
         with pytest.raises(EngineError, match="not loaded"):
             await s.lease("a", autoload=False)
+        request = s.lease("a")
         await soon()
         assert s.engine("a") is old
         lease.release()
@@ -455,6 +454,56 @@ async def test_a_request_during_an_unload_gets_a_new_engine() -> None:
         assert s.engine("a") is not old
         s.engine("a").become_ready()
         (await request).release()
+
+
+@in_loop
+async def test_a_model_that_is_loaded_again_is_not_taken_for_the_one_that_goes() -> None:
+    """Whoever asks for the loading and then looks until it is "loaded" must find the new one."""
+    async with stage() as s:
+        lease = await s.loaded("a")
+        events = s.pool.subscribe()
+        old = s.engine("a")
+        unload = asyncio.create_task(s.pool.unload("a"))
+        await soon()
+        assert s.value("a") == "loaded", "what it serves goes on"
+        await s.pool.load("a")
+        await soon()
+        assert s.value("a") == "loading"
+        with pytest.raises(EngineError, match="already running"):
+            await s.pool.load("a")
+        patient = s.lease("a", autoload=False)
+        lease.release()
+        while s.pool.supervisor("a") in (old, None):
+            assert s.value("a") == "loading"
+            await asyncio.sleep(0)
+        await unload
+        s.engine("a").become_ready()
+        (await patient).release()
+        assert s.value("a") == "loaded"
+        assert seen(events) == [
+            ("a", "status_change", "loading"),
+            ("a", "model_status", "loading"),
+            ("a", "status_change", "loaded"),
+        ]
+
+
+@in_loop
+async def test_a_model_that_nobody_waits_for_any_longer_goes() -> None:
+    async with stage() as s:
+        lease = await s.loaded("a")
+        unload = asyncio.create_task(s.pool.unload("a"))
+        await soon()
+        request = s.lease("a")
+        await soon()
+        assert s.value("a") == "loading"
+        events = s.pool.subscribe()
+        request.cancel()
+        await soon()
+        assert s.value("a") == "loaded", "what it serves goes on"
+        assert seen(events) == [("a", "status_change", "loaded")]
+        lease.release()
+        await unload
+        assert s.value("a") == "unloaded"
 
 
 @in_loop
