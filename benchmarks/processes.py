@@ -59,7 +59,7 @@ def listener(url: str) -> int | None:
     except psutil.AccessDenied:  # macOS asks for root
         return None
     for each in connections:
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port:
             pid: int | None = each.pid
             return pid
     return None

@@ -154,8 +154,8 @@ class Adopted:
                 sources.append(source)
         adopted = cls(process, sources, sink, exited)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
-        events, early = early, None
-        for event in events:
+        heard, early = early, None
+        for event in heard or ():
             event()
         threading.Thread(target=wait, daemon=True, name="end of a process").start()
         return adopted

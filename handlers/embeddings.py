@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from handlers.http.disconnect import until_disconnect
 from handlers.served import Served, served
 from handlers.usage import counted
 
-Rows = memoryview
+Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""
 
 FLOAT = 4  # bytes

@@ -2,14 +2,11 @@
 
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.machines import BUSY, FAST, GPU, MACHINES, TWO_CORES, Machine
 
 from engine.budget import HARDLY, MIN_SHARE, PrefillBudget
+from tests.machines import MACHINES, Machine
 
 TARGET = 0.1
 N_BATCH = 2048

@@ -20,6 +20,7 @@ from engine import head_start
 from engine.commands import Command
 from engine.idle import IdleTime
 from handlers.http import validation
+from handlers.http.schema import compile_schema
 from handlers.http.validation import JsonBody, validator_map
 
 posix = pytest.mark.skipif(os.name != "posix", reason="it is done on POSIX systems only")
@@ -115,7 +116,6 @@ def test_a_validator_is_compiled_once_and_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[threading.Thread] = []
-    compile_schema = validation.compile_schema
 
     def watched(schema: dict[str, Any]) -> Any:
         threads.append(threading.current_thread())
