@@ -32,7 +32,6 @@ HEAVY = {
         "requests",
         "rich",
         "starlette.testclient",
-        "swagger_ui_bundle",
     ),
     *("urllib3", "uvicorn.main", "watchfiles", "werkzeug.serving", "werkzeug.test"),
 }

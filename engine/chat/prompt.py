@@ -4,7 +4,7 @@ their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,16 +14,18 @@ from engine.chat.conversation import Continuation, Conversation, conversation, p
 from engine.chat.fallback import with_tool_notes, with_tools_as_text
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import HERMES_CALLS, OutputSyntax, Wrapper
-from engine.chat.template import ChatTemplate
 from engine.chat.wire import ChatPrompt
 from engine.errors import EngineError, invalid_request
+
+if TYPE_CHECKING:
+    from engine.chat.template import ChatTemplate
 
 _HARMONY_THOUGHTS = Wrapper("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 _HARMONY_CONTENT = Wrapper("<|channel|>final<|message|>", "<|return|>")
 _MARK = "0000mark0000"
 
 
-def chat_prompt(template: ChatTemplate, syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
+def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
     """What the model reads for `request`; `syntax` is that of the template.
 
     Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
