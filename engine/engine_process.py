@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from engine.client import EngineClient
 from engine.commands import engine_command, environment
+from engine.exits import describe_exit as describe_exit
 from engine.head_start import STDIN, STDOUT, Adopted, adopt
 from engine.options import Options
 from engine.protocol import Frames, Load, ModelInfo, Step, ToEngine, ToServer, frame
@@ -158,13 +158,3 @@ class EngineProcess:
         assert code is not None, "it has ended"
         self._process.close()
         return code
-
-
-def describe_exit(code: int) -> str:
-    """What a process did that ended with the exit status `code`; negative: a signal's number."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"

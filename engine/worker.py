@@ -314,7 +314,8 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
                 link.send(Progress(fraction))
 
     try:
-        initialize(options.numa)
+        if remark := initialize(options.numa):
+            log.warning("%s", remark)
         add_rpc_servers(options.rpc)
         model = Model(path, options, progress)
         if options.embeds():

@@ -25,6 +25,7 @@ from specllama.deferred import deferred_imports
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
     from engine.catalog.entry import Entry
+    from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")
 
@@ -67,17 +68,21 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
-            if (first := catalog.first()) is not None:
-                _begin_to_load(first)
-            with deferred_imports():
-                from specllama.serve import ServeError, serve
-            scheme = "https" if options.ssl_cert_file else "http"
-            urls = listeners.urls(scheme, options.api_prefix)
-            try:
-                serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
-            except ServeError as error:
-                return _fail(str(error))
+            return _serve(options, catalog, listeners)
     except ListenError as error:
+        return _fail(str(error))
+
+
+def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
+    if (first := catalog.first()) is not None:
+        _begin_to_load(first)
+    with deferred_imports():
+        from specllama.serve import ServeError, serve
+    scheme = "https" if options.ssl_cert_file else "http"
+    urls = listeners.urls(scheme, options.api_prefix)
+    try:
+        serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
+    except ServeError as error:
         return _fail(str(error))
     return 0
 
@@ -115,8 +120,8 @@ def _print_devices(options: Options) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
     from engine.backend import BackendError, add_rpc_servers, initialize, list_devices
 
-    initialize()
     try:
+        initialize()
         add_rpc_servers(options.rpc)
     except BackendError as error:
         return _fail(str(error))

@@ -3,6 +3,7 @@ tensors, and pools of CPU threads. For `engine.backend`, which touches everythin
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,17 +14,36 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS
 EXPERT_TENSORS = r"\.ffn_[a-z_]+_(ch)?exps\."
 """Which tensors hold the experts' weights of a mixture-of-experts layer."""
 
-_CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
+CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
 
 
 def function(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
     """The function `name` with its C signature."""
+    from llama_cpp import llama_cpp
     from llama_cpp._ggml import libggml
 
-    found: Any = getattr(libggml, name)
+    # A look into libllama finds the ggml that it uses, which need not be the bindings' own
+    # (LLAMA_CPP_LIB_PATH). Windows doesn't look further than into the library itself.
+    found: Any = getattr(libggml if sys.platform == "win32" else llama_cpp._lib, name)
     found.restype, found.argtypes = restype, list(argtypes)
     declared: Callable[..., Any] = found
     return declared
+
+
+def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of the CPU backend, which may be a library of its own."""
+    return ctypes.CFUNCTYPE(restype, *argtypes)(address_of_cpu(name))
+
+
+def address_of_cpu(name: str) -> int:
+    """Where that function is."""
+    device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
+    registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    find = function(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+    )
+    address: int = find(registry(device), name.encode())
+    return address
 
 
 # ---- where tensors go --------------------------------------------------------------------
@@ -77,6 +97,19 @@ def _buffer_types() -> dict[str, int]:
     return {name(buffer).decode(): buffer for device in _devices() if (buffer := of(device))}
 
 
+def extra_buffer_types() -> dict[str, int]:
+    """The handles of the CPU's buffer types for weights that are rearranged for its matrix
+    kernels, by name. ggml makes the list when it is first asked for, once for all."""
+    pointer = ctypes.c_void_p
+    device = function("ggml_backend_dev_by_type", pointer, ctypes.c_int)(CPU_DEVICE)
+    listed = of_cpu("ggml_backend_dev_get_extra_bufts", ctypes.POINTER(pointer), pointer)(device)
+    name = function("ggml_backend_buft_name", ctypes.c_char_p, pointer)
+    found: dict[str, int] = {}
+    while (handle := listed[len(found)]) is not None:
+        found[name(handle).decode()] = handle
+    return found
+
+
 # ---- which threads compute ---------------------------------------------------------------
 
 
@@ -111,25 +144,14 @@ class ThreadPool:
         )
         for cpu in cpus:
             params.cpus[cpu] = True
-        new = _of_cpu("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)
+        new = of_cpu("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)
         self.handle: int | None = new(ctypes.byref(params))
 
     def close(self) -> None:
         """Only after the contexts that it is attached to."""
         if self.handle:
-            _of_cpu("ggml_threadpool_free", None, ctypes.c_void_p)(self.handle)
+            of_cpu("ggml_threadpool_free", None, ctypes.c_void_p)(self.handle)
             self.handle = None
-
-
-def _of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of the CPU backend, which may be a library of its own."""
-    kind = function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
-    find = function(
-        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
-    )
-    [cpu, *_] = [device for device in _devices() if kind(device) == _CPU_DEVICE]
-    return ctypes.CFUNCTYPE(restype, *argtypes)(find(registry(cpu), name.encode()))
 
 
 def _check_cpus(cpus: Sequence[int], n_threads: int) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.backend.ggml import function as ggml
+from engine.backend.kernels import settle
 from engine.errors import BackendError
 
 log = logging.getLogger("engine.llama")
@@ -37,12 +38,15 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
 _log_callback = C.llama_log_callback(_on_log)
 
 
-def initialize(numa: str = "") -> None:
-    """Once per process, before anything else."""
+def initialize(numa: str = "") -> str:
+    """Once per process, before anything else. Gives a line for the log if something had to be
+    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor."""
     C.llama_log_set(_log_callback, ctypes.c_void_p(0))
+    settled = settle()
     C.llama_backend_init()
     if numa:
         C.llama_numa_init(_NUMA[numa])
+    return settled.remark
 
 
 def forget_errors() -> None:

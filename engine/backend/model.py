@@ -11,7 +11,9 @@ from llama_cpp import llama_cpp as C
 
 from engine.backend.ggml import function as ggml
 from engine.backend.ggml import tensor_overrides
+from engine.backend.kernels import settle
 from engine.backend.library import devices, failure, forget_errors
+from engine.backend.verdict import Measure
 from engine.errors import BackendError
 from engine.infill import FimTokens
 from engine.options import Options
@@ -49,7 +51,7 @@ class Model:
         params.main_gpu = options.main_gpu
         params.load_mode = _load_mode(options)
         params.check_tensors = options.check_tensors
-        params.use_extra_bufts = options.repack
+        params.use_extra_bufts = options.repack and settle().measure is not Measure.PLAIN
         params.no_host = options.no_host
         # ctypes keeps no reference to what a struct points to: these locals do.
         split = _tensor_split(options)

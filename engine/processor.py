@@ -1,0 +1,31 @@
+"""The processor, as Linux describes it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+CPUINFO = Path("/proc/cpuinfo")
+_FLAGS = ("flags", "Features")  # x86, ARM
+_BLOCK = 1 << 16  # bytes; more than the system says of one CPU
+
+
+class Processor(NamedTuple):
+    """Its name, "" if unknown, and the instruction sets and features that it has, by the names
+    that Linux gives them; none elsewhere."""
+
+    name: str
+    flags: frozenset[str]
+
+
+def this_processor(cpuinfo: Path = CPUINFO) -> Processor:
+    """What the system says of the first CPU: it takes its time for hundreds of them."""
+    try:
+        with open(cpuinfo, encoding="utf-8", errors="replace") as file:
+            text = file.read(_BLOCK)
+    except OSError:
+        return Processor("", frozenset())
+    fields = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    flags = next((fields[key] for key in _FLAGS if key in fields), "")
+    return Processor(fields.get("model name", ""), frozenset(flags.split()))
