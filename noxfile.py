@@ -44,6 +44,12 @@ def bench_constrained(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_startup(session: nox.Session) -> None:
+    """From the command to the first answers."""
+    session.run("python", "-m", "benchmarks.startup", *session.posargs)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """20,000 random requests, many of them cut short; nothing may be left of them (minutes)."""
     session.run("pytest", "contract_tests/test_soak.py", "-s", "--soak", "20000", *session.posargs)

@@ -44,8 +44,9 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
     """
     if os.name != "posix" or command in _early:
         return
-    # Ctrl-C is for the server. Until the process ignores it by itself, it inherits that.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C is for the server, which gets it as soon as the process has inherited that it does
+    # not: until then that process could not ignore it by itself.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(
             command,
@@ -58,7 +59,7 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
     except OSError:
         return
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     said = frame if len(frame) <= PIPE_ROOM else b""
     if said and process.stdin is not None:
         with suppress(BrokenPipeError):  # its end is seen by whoever takes it

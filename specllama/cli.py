@@ -26,6 +26,7 @@ from specllama.deferred import deferred_imports
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
     from engine.catalog.entry import Entry
+    from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")
 
@@ -81,23 +82,27 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     catalog = open_catalog(options, argv, os.environ)
     try:
         with Listeners(options.hosts(), options.port) as listeners:
-            if (first := catalog.first()) is not None:
-                _begin_to_load(first)
-            with deferred_imports():
-                from specllama.serve import ServeError, serve
-            scheme = "https" if options.ssl_cert_file else "http"
-            urls = listeners.urls(scheme, options.api_prefix)
-            try:
-                serve(
-                    options,
-                    catalog,
-                    listeners,
-                    on_listening=lambda: log.info("listening on %s", ", ".join(urls)),
-                    on_ready=lambda: _tell_ready(options, catalog, urls),
-                )
-            except ServeError as error:
-                return _fail(str(error))
+            return _serve(options, catalog, listeners)
     except ListenError as error:
+        return _fail(str(error))
+
+
+def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
+    if (first := catalog.first()) is not None:
+        _begin_to_load(first)
+    with deferred_imports():
+        from specllama.serve import ServeError, serve
+    scheme = "https" if options.ssl_cert_file else "http"
+    urls = listeners.urls(scheme, options.api_prefix)
+    try:
+        serve(
+            options,
+            catalog,
+            listeners,
+            on_listening=lambda: log.info("listening on %s", ", ".join(urls)),
+            on_ready=lambda: _tell_ready(options, catalog, urls),
+        )
+    except ServeError as error:
         return _fail(str(error))
     return 0
 

@@ -4,7 +4,7 @@ their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,15 +21,17 @@ from engine.chat.syntax import (
     OutputSyntax,
     Wrapper,
 )
-from engine.chat.template import ChatTemplate
 from engine.chat.wire import ChatPrompt
 from engine.errors import EngineError, invalid_request
+
+if TYPE_CHECKING:
+    from engine.chat.template import ChatTemplate
 
 _THOUGHTS_BEFORE_MORE = Wrapper(HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end + harmony_markers.NEXT)
 _MARK = "0000mark0000"
 
 
-def chat_prompt(template: ChatTemplate, syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
+def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
     """What the model reads for `request`; `syntax` is that of the template.
 
     Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
