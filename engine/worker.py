@@ -337,7 +337,8 @@ def _load(link: Link, options: Options) -> Engine | Embedder | None:
                 link.send(Progress(fraction))
 
     try:
-        if remark := initialize(options.numa):
+        remark = initialize(options.numa)
+        if remark and options.repack:  # else they would not be used anyway
             log.warning("%s", remark)
         add_rpc_servers(options.rpc)
         model = Model(path, options, progress)

@@ -36,8 +36,10 @@ def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
 
 
 def address_of_cpu(name: str) -> int:
-    """Where that function is."""
+    """Where that function is. Raises `BackendError` if llama.cpp was built without the backend."""
     device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
+    if not device:
+        raise BackendError("the installed llama.cpp has no backend for the CPU")
     registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
     find = function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p

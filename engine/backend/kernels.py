@@ -9,7 +9,6 @@ the processor and the library have such a set, a child process multiplies some m
 
 import ctypes
 import functools
-import importlib.metadata
 import os
 import sys
 from collections.abc import Collection, Iterator
@@ -90,16 +89,18 @@ def to_try(processor: Processor) -> list[InstructionSet]:
 
 def explain(found: Verdict, tried: Collection[InstructionSet]) -> str:
     """One line: what happened, what it costs, and what to do."""
+    from importlib.metadata import version  # slow to import, and rarely needed
+
     names = " and ".join(each.buffer_type for each in tried)
     kernels = f"{names} kernels are off"
     if found.measure is Measure.PLAIN:
         kernels = f"{names} kernels and all others for rearranged weights are off (--no-repack)"
-    version = importlib.metadata.version("llama-cpp-python")
-    costs, rebuild = (" ".join(getattr(each, k) for each in tried) for k in ("cost", "rebuild"))
+    costs = " and ".join(each.cost for each in tried)
+    rebuild = " ".join(each.rebuild for each in tried)
     return (
         f"llama.cpp's {kernels}, as they failed a test ({found.reason}), which costs {costs}; to "
         f"build it anew with kernels that work: {rebuild} pip install --force-reinstall "
-        f"--no-cache-dir --no-deps llama-cpp-python=={version}"
+        f"--no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
     )
 
 
