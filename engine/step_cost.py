@@ -3,10 +3,10 @@
 Nothing is assumed about the form of the cost but that it changes little within a size class:
 kernels take other paths at other sizes (llama.cpp's flash attention on a CPU is several times
 faster from 64 rows of a sequence on; a GPU takes as long for 1 row as for 64), so a line through
-measurements at some sizes says nothing about others. Prompts beside generating sequences and prompts
-alone are kept apart, as the tokens of a step share the reading of the weights.
+measurements at some sizes says nothing about others. Prompts beside generating sequences and
+prompts alone are kept apart, as the tokens of a step share the reading of the weights.
 
-Within a class, a token costs `base * (1 + growth * length)` seconds: attention reads the cached text.
+Within a class, a token costs `base * (1 + growth * length)` seconds: attention reads the text.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ RECENT = 5
 MIN_SPREAD = 512
 """Tokens between the shortest and the longest text that tell how cost grows with length."""
 CLEARLY = 1.2
-"""A token costs clearly more behind longer texts if it costs so many times as much; less is chance."""
+"""A token costs clearly more behind longer texts if it costs so many times as much."""
 MIN_BASE = 0.02
 """Without a text before it, a token costs at least this part of what it cost lately."""
 NEAR = 0.75
