@@ -78,11 +78,13 @@ class _Class:
         return base * (1 + growth * length)
 
     def knows(self, length: float) -> bool:
-        """Whether steps behind such texts were measured: longer or shorter ones than ever are no
-        surprise, but tell the growth."""
+        """Whether what is expected behind such a text is known well enough for another time to
+        be a surprise: it was measured near there, or on both sides."""
         if self._is_guess:
             return False
         lengths = [at for at, _ in self._samples]
+        if self.growth is None:
+            return min(abs(at - length) for at in lengths) <= MIN_SPREAD
         return min(lengths) - MIN_SPREAD <= length <= max(lengths) + MIN_SPREAD
 
     def put(self, length: float, each: float) -> None:
