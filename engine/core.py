@@ -361,8 +361,8 @@ class Engine:
         return scheduler.plan(limit, self._budget.burst(n_generating, length))
 
     def _measure(self, n_singles: int, prompts: list[Chunk], started: float) -> float:
-        """The one place that takes the time of a step, in seconds. If nobody has asked for logits, nobody has
-        waited for the device."""
+        """The one place that takes the time of a step, in seconds. If nobody has asked
+        for logits, nobody has waited for the device."""
         self.context.synchronize()
         seconds = time.perf_counter() - started
         n_prompt = sum(chunk.stop - chunk.start for chunk in prompts)

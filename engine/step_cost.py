@@ -3,10 +3,10 @@
 Nothing is assumed about the form of the cost but that it changes little within a size class:
 kernels take other paths at other sizes (llama.cpp's flash attention on a CPU is several times
 faster from 64 rows of a sequence on; a GPU takes as long for 1 row as for 64), so a line through
-measurements at some sizes says nothing about others. Prompts beside generating sequences and prompts
-alone are kept apart, as the tokens of a step share the reading of the weights.
+measurements at some sizes says nothing about others. Prompts beside generating sequences and
+prompts alone are kept apart, as the tokens of a step share the reading of the weights.
 
-Within a class, a token costs `base * (1 + growth * length)` seconds: attention reads the cached text.
+Within a class, a token costs `base * (1 + growth * length)` seconds: attention reads the text.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ RECENT = 5
 MIN_SPREAD = 512
 """Tokens between the shortest and the longest text that tell how cost grows with length."""
 CLEARLY = 1.2
-"""A token costs clearly more behind longer texts if it costs so many times as much; less is chance."""
+"""A token costs clearly more behind longer texts if it costs so many times as much."""
 MIN_BASE = 0.02
 """Without a text before it, a token costs at least this part of what it cost lately."""
 NEAR = 0.75
@@ -78,11 +78,13 @@ class _Class:
         return base * (1 + growth * length)
 
     def knows(self, length: float) -> bool:
-        """Whether steps behind such texts were measured: longer or shorter ones than ever are no
-        surprise, but tell the growth."""
+        """Whether what is expected behind such a text is known well enough for another time to
+        be a surprise: it was measured near there, or on both sides."""
         if self._is_guess:
             return False
         lengths = [at for at, _ in self._samples]
+        if self.growth is None:
+            return min(abs(at - length) for at in lengths) <= MIN_SPREAD
         return min(lengths) - MIN_SPREAD <= length <= max(lengths) + MIN_SPREAD
 
     def put(self, length: float, each: float) -> None:

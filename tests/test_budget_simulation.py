@@ -3,10 +3,12 @@
 import random
 from collections.abc import Sequence
 
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.budget import HARDLY, MIN_SHARE, PrefillBudget
-from tests.machines import MACHINES, Machine
+from tests.machines import BUSY, MACHINES, Machine
 
 TARGET = 0.1
 N_BATCH = 2048
@@ -22,8 +24,9 @@ class Run:
 
     `spent` has for every step with prompts what it costs, without the noise, and what its tokens
     would cost in steps of the best constant size; `overrun` the part of the time allowed that it
-    takes. A size may take as long as the target says, or half as long again as a step without prompts, or
-    hardly longer than the quickest one; of those it is the one with the most tokens per second.
+    takes. A size may take as long as the target says, or half as long again as a step without
+    prompts, or hardly longer than the quickest one; of those, the best has the most tokens per
+    second.
     """
 
     def __init__(self, seed: int, n_generating: int = 2, n_longest: int = 3000) -> None:
@@ -80,19 +83,93 @@ def ratio(spent: Sequence[tuple[float, float]]) -> float:
     return sum(took for took, _ in spent) / sum(best for _, best in spent)
 
 
-def check(run: Run, start: int) -> None:
-    """From the step `start` on, the run is as good as the constant size, and few steps take
-    longer than allowed."""
-    r = ratio(run.spent[start:])
-    assert r <= 1.3, f"total {r}"
+def check_rate(run: Run, start: int) -> None:
+    """From the step `start` on, the run is as good as the best constant size, over all of it and
+    over every part of it."""
+    assert ratio(run.spent[start:]) <= 1.3
     for first in range(start, len(run.spent) - 60, 20):
-        r = ratio(run.spent[first : first + 60])
-        assert r <= 1.3, f"window {first} {r}"
+        assert ratio(run.spent[first : first + 60]) <= 1.3, first
+
+
+def check(run: Run, start: int) -> None:
+    """As `check_rate`, and few steps take longer than allowed."""
+    check_rate(run, start)
     overrun = run.overrun[start:]
-    n = sum(part > 1.3 for part in overrun)
-    assert n <= 0.15 * len(overrun), f"{n} of {len(overrun)} too long"
-    worst = sorted(overrun)[-4:]
-    assert worst[-2] <= 3.5, f"worst {worst}"
+    assert sum(part > 1.3 for part in overrun) <= 0.3 * len(overrun)
+    assert sum(part > 3.5 for part in overrun) <= 0.05 * len(overrun)
 
 
+SEEDS = range(6)
 machines = st.sampled_from(MACHINES)
+any_step = st.tuples(
+    st.integers(0, 6),
+    st.one_of(st.just(0), st.sampled_from(SIZES), st.integers(1, N_BATCH)),
+    st.integers(0, 20_000),
+    st.floats(1e-5, 10),
+)
+"""Generating sequences, prompt tokens, length, seconds: as of no machine that there is."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_from_nothing(machine: Machine, seed: int) -> None:
+    run = Run(seed)
+    run.steps(machine, 220)
+    check(run, 20)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(any_step, max_size=60), machines, st.integers(0, 99))
+def test_from_anything_observed(
+    history: list[tuple[int, int, int, float]], machine: Machine, seed: int
+) -> None:
+    run = Run(seed)
+    for step in history:
+        run.budget.observe(*step)
+    run.steps(machine, 160)
+    check(run, 20)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 1024])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_from_measurements_of_one_size(machine: Machine, size: int) -> None:
+    """As after prompts that were all cut to the smallest size, which is what locked the limit."""
+    run = Run(size)
+    for _ in range(30):
+        run.budget.observe(2, 0, 1500, machine.seconds(2, 0, 1500))
+        run.budget.observe(2, size, 1500, machine.seconds(2, size, 1500))
+    run.steps(machine, 160)
+    check(run, 20)
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
+    run = Run(7)
+    run.steps(machine, 80)
+    run.steps(machine.times(factor), 120)
+    run.steps(machine, 120)
+    for start, stop in ((20, 80), (100, 200), (220, 320)):
+        assert ratio(run.spent[start:stop]) <= 1.3, (start, stop)
+
+
+@pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
+def test_after_another_machine(first: Machine, second: Machine) -> None:
+    run = Run(3)
+    run.steps(first, 60)
+    run.steps(second, 160)
+    check_rate(run, 80)
+    check(run, 120)
+
+
+def test_the_trap_is_one() -> None:
+    """The machine of the report: at the smallest size a token takes five times as long."""
+    small, better = BUSY.seconds(2, 32, 1536), BUSY.seconds(2, 96, 1536)
+    assert small > better
+    run = Run(1, n_longest=2000)
+    for _ in range(50):
+        run.budget.observe(2, 0, 1536, BUSY.decode)
+        run.budget.observe(2, 32, 1536, small)
+    run.steps(BUSY, 60)
+    assert ratio(run.spent[20:]) <= 1.3
