@@ -7,6 +7,10 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "typecheck", "tests", "contract"]
 nox.options.stop_on_first_error = True
 
+PYTEST = ("pytest", "--durations=20")
+WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile")
+"""A process for each processor, and each file of tests in one of them: it shares its servers."""
+
 
 @nox.session
 def lint(session: nox.Session) -> None:
@@ -22,13 +26,23 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit and property tests."""
-    session.run("pytest", "tests", *session.posargs)
+    session.run(*PYTEST, *WORKERS, "tests", *session.posargs)
 
 
 @nox.session
 def contract(session: nox.Session) -> None:
     """The live server against its description; `-- --base-url URL` tests another one."""
-    session.run("pytest", "contract_tests", *session.posargs)
+    # One server for all tests: they count its requests and fill its slots.
+    another = any(each.startswith("--base-url") for each in session.posargs)
+    session.run(*PYTEST, *(() if another else WORKERS), "contract_tests", *session.posargs)
+
+
+@nox.session
+def exhaustive(session: nox.Session) -> None:
+    """The same with many more examples and all families of chat templates (hours)."""
+    session.run(*PYTEST, *WORKERS, "tests", "--hypothesis-profile=thorough", *session.posargs)
+    thorough = ("--max-examples=300", "--all-families")
+    session.run(*PYTEST, *WORKERS, "contract_tests", *thorough, *session.posargs)
 
 
 @nox.session

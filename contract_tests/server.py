@@ -7,6 +7,7 @@ also knows the process: what can be tested only by killing things needs one of t
 import contextlib
 import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -196,10 +197,13 @@ def alive(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody has, below those that systems give to whoever doesn't choose: one of
+    these could be somebody else's before the server has it."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(**variables: str) -> dict[str, str]:

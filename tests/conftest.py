@@ -11,6 +11,7 @@ from engine.embedded import model_path
 from engine.options import Options
 
 settings.register_profile("unhurried", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("unhurried")
 
 
