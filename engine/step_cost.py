@@ -170,8 +170,8 @@ class _Table:
 
     def add(self, n: int, length: float, seconds: float, ratio: float, now: int) -> Finding:
         """`n` tokens took so long, the whole step `ratio` times what was expected."""
-        for size in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
-            del self._classes[size]
+        for old in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
+            del self._classes[old]
         size = self.size_of(n)
         if size is None:
             return Finding.USUAL
