@@ -66,4 +66,6 @@ def bench_startup(session: nox.Session) -> None:
 @nox.session
 def soak(session: nox.Session) -> None:
     """20,000 random requests, many of them cut short; nothing may be left of them (minutes)."""
-    session.run("pytest", "contract_tests/test_soak.py", "-s", "--soak", "20000", *session.posargs)
+    session.run(
+        "pytest", "contract_tests/own/test_soak.py", "-s", "--soak", "20000", *session.posargs
+    )

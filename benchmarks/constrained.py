@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.client import Connection
 from benchmarks.servers import Server, specllama_command, started
-from engine.embedded import model_path
-from engine.embedded.build import ensure
+from engine.shipped import model_path
+from tools.models.build import ensure
 
 PERSON = {
     "type": "object",

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.client import ClientError, Connection
-from engine.embedded.build import ensure
+from tools.models.build import ensure
 
 TIMEOUT = 120.0  # s for one start
 POLL = 0.002  # s between two attempts

@@ -83,7 +83,8 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 class AnswerRules(msgspec.Struct, frozen=True):
-    """What a chat's answer has to look like. Made by `engine.chat.grammar`, part of no request.
+    """What a chat's answer has to look like. Made by `engine.chat.grammar.answer`, part of no
+    request.
 
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
     it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`

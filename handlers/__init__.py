@@ -1,5 +1,5 @@
 """HTTP to engine and back: one module per tag of the description, one function per operation."""
 
-from handlers.http.launch import install
+from handlers.connexion_run import install
 
 install()

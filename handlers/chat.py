@@ -5,19 +5,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from handlers.answers import JSONAnswer
-from handlers.chat_request import chat_request
-from handlers.chat_run import ChatBatch, count_tokens, prepare
-from handlers.choices import texts_per_prompt
-from handlers.generation import generation_params
+from handlers.apis.native.format import NativeFormat
+from handlers.apis.native.probabilities import chat_probabilities
+from handlers.apis.native.request import generation_params
+from handlers.apis.openai.format import ChatChunks, chat_completion, head, wants_verbose
+from handlers.apis.openai.request import chat_request
+from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.disconnect import until_disconnect
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import DONE, event_stream
-from handlers.native_format import NativeFormat
-from handlers.openai_format import ChatChunks, chat_completion, head, wants_verbose
-from handlers.probabilities import chat_probabilities
-from handlers.served import served
-from handlers.templates import rendered_prompt
-from handlers.unsupported import CHAT, refuse_unsupported
+from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from handlers.running.choices import texts_per_prompt
+from handlers.running.served import served
+from handlers.running.templates import rendered_prompt
 
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:

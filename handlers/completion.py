@@ -5,18 +5,18 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol import Delta, Finished, Infill
-from handlers.answers import JSONAnswer
-from handlers.batch import Batch
-from handlers.choices import best, candidates, texts_per_prompt
-from handlers.generation import generation_params, parse_prompts
+from engine.protocol.messages import Delta, Finished, Infill
+from handlers.apis.native.format import NativeFormat
+from handlers.apis.native.probabilities import native_probabilities, text_probabilities
+from handlers.apis.native.request import generation_params, parse_prompts
+from handlers.apis.openai.format import TextChunks, head, text_completion, usage, wants_verbose
+from handlers.apis.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
 from handlers.http.disconnect import until_disconnect
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import DONE, event_stream
-from handlers.native_format import NativeFormat
-from handlers.openai_format import TextChunks, head, text_completion, usage, wants_verbose
-from handlers.probabilities import native_probabilities, text_probabilities
-from handlers.served import served
-from handlers.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
+from handlers.running.batch import Batch
+from handlers.running.choices import best, candidates, texts_per_prompt
+from handlers.running.served import served
 
 
 async def create_completion(body: dict[str, Any]) -> Response:

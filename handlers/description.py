@@ -11,7 +11,7 @@ from connexion import context
 from starlette.responses import Response
 
 from engine.errors import EngineError
-from handlers.bundled import bundled
+from handlers.http.bundled import bundled
 
 _ASSETS = {
     "swagger-ui.css": "text/css",

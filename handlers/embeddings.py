@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import msgspec
 from starlette.responses import Response
 
-from engine.client import EngineClient
 from engine.errors import invalid_request, not_supported
-from engine.protocol import Vectors
-from handlers.answers import JSONAnswer
-from handlers.generation import Prompt, parse_prompts
+from engine.pool.client import EngineClient
+from engine.protocol.messages import Vectors
+from handlers.apis.native.request import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
-from handlers.served import Served, served
-from handlers.usage import counted
+from handlers.http.json_answer import JSONAnswer
+from handlers.running.served import Served, served
+from handlers.running.usage import counted
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""

@@ -1,8 +1,8 @@
 """Is the server ready? Never waits for the engine, and wakes nothing."""
 
 from engine.errors import unavailable
-from handlers.answers import JSONAnswer
-from handlers.runtime import runtime
+from handlers.http.json_answer import JSONAnswer
+from handlers.running.runtime import runtime
 
 
 async def get_health() -> JSONAnswer:

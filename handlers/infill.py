@@ -4,9 +4,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol import Infill
+from engine.protocol.messages import Infill
+from handlers.apis.native.request import parse_part
 from handlers.completion import create_completion
-from handlers.generation import parse_part
 
 
 async def create_infill(body: dict[str, Any]) -> Response:

@@ -6,16 +6,16 @@ from typing import Any
 from connexion import context
 from starlette.responses import Response
 
-from handlers.answers import JSONAnswer
-from handlers.chat_run import ChatBatch, count_tokens, prepare
-from handlers.http.anthropic import error_document, request_id
+from handlers.apis.anthropic.format import PING, MessageEvents, MessageFormat
+from handlers.apis.anthropic.request import message_params, message_request, refuse_threads
+from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
 from handlers.http.disconnect import until_disconnect
+from handlers.http.envelopes.anthropic import error_document, request_id
 from handlers.http.errors import Failure
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import event_stream, sse_event
-from handlers.messages_format import PING, MessageEvents, MessageFormat
-from handlers.messages_request import message_params, message_request, refuse_threads
-from handlers.served import served
-from handlers.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
+from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from handlers.running.served import served
 
 
 async def create_message(body: dict[str, Any]) -> Response:

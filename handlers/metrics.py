@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from engine.errors import not_supported, unavailable
-from handlers.runtime import runtime
-from handlers.served import served
+from handlers.running.runtime import runtime
+from handlers.running.served import served
 
 
 async def get_metrics() -> Response:

@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from engine.catalog.entry import Entry
 from engine.errors import not_supported
-from engine.model_status import ModelStatus
 from engine.options.arguments import arguments
-from handlers.answers import JSONAnswer
+from engine.pool.status import ModelStatus
+from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import event_stream, sse_event
-from handlers.model_details import details, facts, file_facts, model_path, modified_at
-from handlers.runtime import Runtime, runtime
-from handlers.served import find
+from handlers.running.runtime import Runtime, runtime
+from handlers.running.served import find
 
 PING = b": still here\n\n"
 

@@ -9,24 +9,24 @@ from starlette.responses import Response
 
 from engine.options import Options
 from engine.params import RANDOM_SEED
-from engine.protocol import ModelInfo
-from handlers.answers import JSONAnswer
+from engine.protocol.messages import ModelInfo
+from handlers.apis.native.probabilities import chat_probabilities
+from handlers.apis.native.request import generation_params
+from handlers.apis.ollama.details import Facts, details, model_info_json, model_path, modified_at
+from handlers.apis.ollama.format import OllamaFormat
+from handlers.apis.ollama.request import is_in_ollama_form, openai_body, openai_messages
+from handlers.apis.openai.request import chat_request
+from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.chat import create_chat_completion
-from handlers.chat_request import chat_request
-from handlers.chat_run import ChatBatch, prepare
-from handlers.generation import generation_params
 from handlers.http.disconnect import until_disconnect
-from handlers.http.ollama import answer_as_ollama, is_ollama_client
+from handlers.http.envelopes.ollama import answer_as_ollama, is_ollama_client
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import line_stream
-from handlers.model_details import Facts, details, model_info_json, model_path, modified_at
 from handlers.models import model_list
-from handlers.ollama_format import OllamaFormat
-from handlers.ollama_request import is_in_ollama_form, openai_body, openai_messages
-from handlers.probabilities import chat_probabilities
-from handlers.runtime import runtime
-from handlers.served import Served, served
-from handlers.templates import description, template_source
-from handlers.unsupported import CHAT, refuse_unsupported
+from handlers.running.chat_batch import ChatBatch, prepare
+from handlers.running.runtime import runtime
+from handlers.running.served import Served, served
+from handlers.running.templates import description, template_source
 
 
 async def list_ollama_models() -> Response:

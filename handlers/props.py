@@ -7,13 +7,13 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from engine.errors import not_supported
-from engine.protocol import ModelInfo
-from handlers.answers import JSONAnswer, build_info
-from handlers.model_details import model_path
-from handlers.runtime import runtime
-from handlers.served import Served, served
+from engine.protocol.messages import ModelInfo
+from handlers.apis.ollama.details import model_path
+from handlers.http.json_answer import JSONAnswer, build_info
+from handlers.running.runtime import runtime
+from handlers.running.served import Served, served
+from handlers.running.templates import description, template_source
 from handlers.slots import slot_json, unused_slot
-from handlers.templates import description, template_source
 
 
 async def get_props() -> Response:

@@ -7,13 +7,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.client import EngineClient
 from engine.errors import invalid_request
-from handlers.answers import JSONAnswer
+from engine.pool.client import EngineClient
 from handlers.embeddings import split
 from handlers.http.disconnect import until_disconnect
-from handlers.served import served
-from handlers.usage import counted
+from handlers.http.json_answer import JSONAnswer
+from handlers.running.served import served
+from handlers.running.usage import counted
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:

@@ -8,23 +8,29 @@ from connexion import context
 from starlette.responses import Response
 
 from engine.chat.request import ChatRequest
-from engine.client import EngineClient
-from engine.protocol import Finished
-from handlers.answers import JSONAnswer
-from handlers.chat_run import ChatBatch, count_tokens, finish_reason, prepare
-from handlers.generation import timings_json
+from engine.pool.client import EngineClient
+from engine.protocol.messages import Finished
+from handlers.apis.native.results import timings_json
+from handlers.apis.responses.format import (
+    Output,
+    Status,
+    finished_response,
+    new_response,
+    status_of,
+)
+from handlers.apis.responses.items import Item
+from handlers.apis.responses.request import request_items, response_chat_request, response_params
+from handlers.apis.responses.stream import ResponseStream
+from handlers.apis.responses.truncation import room_for_answer, truncated
+from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import describe
+from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import event_stream
-from handlers.responses_format import Output, Status, finished_response, new_response, status_of
-from handlers.responses_items import Item
-from handlers.responses_request import request_items, response_chat_request, response_params
-from handlers.responses_store import Order
-from handlers.responses_stream import ResponseStream
-from handlers.responses_truncation import room_for_answer, truncated
-from handlers.runtime import runtime
-from handlers.served import Served, served
-from handlers.unsupported import RESPONSES, refuse_unsupported
+from handlers.running.chat_batch import ChatBatch, count_tokens, finish_reason, prepare
+from handlers.running.response_store import Order
+from handlers.running.runtime import runtime
+from handlers.running.served import Served, served
 
 
 async def create_response(body: dict[str, Any]) -> Response:

@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from engine.errors import invalid_request, not_supported, unavailable
 from engine.params import GenerationParams
-from engine.protocol import SlotState
-from engine.slot_names import check_name
-from handlers.answers import JSONAnswer
-from handlers.generation import settings_json
+from engine.protocol.messages import SlotState
+from engine.protocol.slot_names import check_name
+from handlers.apis.native.results import settings_json
 from handlers.http.disconnect import until_disconnect
-from handlers.served import served
+from handlers.http.json_answer import JSONAnswer
+from handlers.running.served import served
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:

@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from handlers.answers import JSONAnswer
-from handlers.served import served
+from handlers.http.json_answer import JSONAnswer
+from handlers.running.served import served
 
 
 async def tokenize(body: dict[str, Any]) -> Response:

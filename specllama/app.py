@@ -11,7 +11,7 @@ from engine.catalog.catalog import Catalog
 from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
-from handlers.runtime import lifespan
+from handlers.running.runtime import lifespan
 from specllama.progress import show_progress
 
 

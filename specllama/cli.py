@@ -10,9 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import engine.collecting  # noqa: F401  # the very first
-from engine import head_start
-from engine.commands import engine_command, template_command
+import engine.processes.collecting  # noqa: F401  # the very first
 from engine.options import (
     OptionError,
     Options,
@@ -20,6 +18,8 @@ from engine.options import (
     parse,
     remarks,
 )
+from engine.processes import head_start
+from engine.processes.commands import engine_command, template_command
 from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
 
@@ -109,7 +109,7 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
 
 def _begin_to_load(entry: "Entry") -> None:
     """In a process of its own, while this one imports the server."""
-    from engine.protocol import Load, frame
+    from engine.protocol.messages import Load, frame
 
     head_start.begin(engine_command(), frame(Load(entry.options)), logs=True)
     if not entry.options.embeds():
@@ -138,7 +138,7 @@ def _versions() -> str:
 
 def _print_devices(options: Options) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
-    from engine.backend import BackendError, add_rpc_servers, initialize, list_devices
+    from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
 
     try:
         initialize()

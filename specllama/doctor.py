@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.build_report import BuildError, BuildReport, ask
 from engine.catalog.cache import cached_models
 from engine.catalog.locations import hub_cache, url_cache
 from engine.catalog.sizes import shown_size
-from engine.embedded import model_path
 from engine.options import OptionError, Options, parse
 from engine.processor import Processor, this_processor
+from engine.protocol.build_report import BuildError, BuildReport, ask
+from engine.shipped import model_path
 from specllama import __version__
 from specllama.listen import ListenError, Listeners
 

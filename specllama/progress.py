@@ -9,9 +9,9 @@ from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from engine.catalog.fetch import Transfer
+from engine.catalog.download.parent import Transfer
 from engine.catalog.sizes import shown_size
-from engine.pool import ModelPool
+from engine.pool.pool import ModelPool
 
 if TYPE_CHECKING:
     from rich.console import Console

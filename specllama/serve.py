@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from engine import collecting
 from engine.catalog.catalog import Catalog
 from engine.options import Options
-from handlers.runtime import Runtime
+from engine.processes import collecting
+from handlers.running.runtime import Runtime
 from specllama.app import create_app
 from specllama.listen import Listeners
 from specllama.transport import Protocol

@@ -5,7 +5,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from engine.outbox import Outbox
+from engine.processes.outbox import Outbox
 
 
 class Protocol(HttpToolsProtocol):

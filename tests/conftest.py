@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from engine.backend import Model, initialize
-from engine.constraints import Compiler
-from engine.embedded import model_path
 from engine.options import Options
+from engine.shipped import model_path
+from engine.worker.backend import Model, initialize
+from engine.worker.constraints.compiler import Compiler
 
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)

@@ -12,9 +12,9 @@ from engine.catalog.directory import ModelFiles, models_in
 from engine.catalog.entry import Entry, Source
 from engine.catalog.locations import hub_cache
 from engine.catalog.presets import Presets, Section
-from engine.embedded import MODEL_NAME
 from engine.options import Layer, OptionError, Options, Setting, layered
 from engine.options.values import quote
+from engine.shipped import MODEL_NAME
 
 log = logging.getLogger("engine.catalog")
 

@@ -19,7 +19,7 @@ import msgspec
 
 from engine.catalog.directory import first_missing
 from engine.catalog.hub_choice import DEFAULT_QUANTS, parts_of, pick_projector
-from engine.gguf_names import is_model, part, quantization
+from engine.formats.gguf_names import is_model, part, quantization
 from engine.options import OptionError, values
 from engine.options.files import open_regular
 from engine.options.values import quote

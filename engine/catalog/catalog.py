@@ -9,8 +9,8 @@ from engine.catalog.cache import cached_models, named
 from engine.catalog.entry import Entry
 from engine.catalog.locations import hub_cache
 from engine.catalog.wanted import wants_fetch
-from engine.embedded import MODEL_NAME
 from engine.options import Options
+from engine.shipped import MODEL_NAME
 
 MAX_NEAR: Final = 5
 LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long and helps nobody

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from engine.gguf_names import best_projector, is_gguf, is_model, part, stem
+from engine.formats.gguf_names import best_projector, is_gguf, is_model, part, stem
 from engine.options import OptionError
 from engine.options.values import quote
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from engine.gguf_names import best_projector, is_model, part, quantization
+from engine.formats.gguf_names import best_projector, is_model, part, quantization
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 """Looked for, in this order, when no quantization is asked for."""

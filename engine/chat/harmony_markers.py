@@ -1,4 +1,5 @@
-"""The fixed texts of Harmony (`engine.chat.harmony`), for all that read, write or constrain it."""
+"""The fixed texts of Harmony (`engine.chat.parse.harmony`), for all that read, write or constrain
+it."""
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"

@@ -1,209 +1,25 @@
-"""The prompt for a chat request: where the conversation, the template and what is known of the
-model's output come together. Pure functions; `engine.chat.renderer` runs them in a process of
-their own.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+"""What a model reads, and how it is going to answer."""
 
 import msgspec
 
-from engine.chat import harmony_markers
-from engine.chat.adapting import adapted
-from engine.chat.caps import Caps, traits_of
-from engine.chat.conversation import Continuation, Conversation, conversation, pairs
-from engine.chat.fallback import with_tool_notes, with_tools_as_text
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import (
-    HARMONY_CONTENT,
-    HARMONY_THOUGHTS,
-    HERMES_CALLS,
-    OutputSyntax,
-    Wrapper,
-)
-from engine.chat.wire import ChatPrompt
-from engine.errors import EngineError, invalid_request
-
-if TYPE_CHECKING:
-    from engine.chat.template import ChatTemplate
-
-_THOUGHTS_BEFORE_MORE = Wrapper(HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end + harmony_markers.NEXT)
-_MARK = "0000mark0000"
+from engine.chat.syntax import OutputSyntax
 
 
-def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
-    """What the model reads for `request`; `syntax` is that of the template.
+class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
+    """What the model reads, and how it is going to answer.
 
-    Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
-    must not be called just now. If the template knows no tools, they are explained in words, and
-    the syntax of the prompt is that of the explanation.
-
-    Raises EngineError: invalid_request_error for messages that can't be rendered, quoting the
-    template if it refuses them; not_supported_error for media.
+    The special tokens that the tokenizer adds are still in `text`. At most one of `thinking`
+    and `answering` is set: the prompt ends inside of the model's thoughts, after
+    `syntax.reasoning.begin`; or inside of the answer's content, after `syntax.content.begin`,
+    as an answer that is continued does.
     """
-    traits = traits_of(template)
-    talk = _conversation(request)
-    messages, syntax, native = _with_tools(talk, request, traits.caps, syntax)
-    variables = dict(request.template_variables)
-    if variables.get("documents") and "documents" not in template.variables:
-        raise invalid_request("documents: this model's chat template has no place for documents")
-    if request.reasoning_budget == 0:
-        variables["enable_thinking"] = False
-    elif request.thinking_forced_open:
-        variables["enable_thinking"] = True
 
-    def render(*more: dict[str, Any], open_turn: bool) -> str:
-        return template.render(
-            adapted([*messages, *more], traits),
-            add_generation_prompt=open_turn,
-            tools=request.tools if native else None,
-            variables=variables,
-        )
+    text: str
+    syntax: OutputSyntax
+    thinking: bool = False
+    answering: bool = False
 
-    text = render(open_turn=talk.add_generation_prompt)
-    if not talk.add_generation_prompt:
-        return ChatPrompt(text, syntax)
-    if talk.continuation is None:
-        return opened(ChatPrompt(text, syntax), request)
-
-    def before_text() -> str:
-        try:
-            shown = render({"role": "assistant", "content": _MARK}, open_turn=False)
-        except EngineError:
-            return ""
-        return shown.partition(_MARK)[0]
-
-    return continued(ChatPrompt(text, syntax), talk.continuation, before_text)
-
-
-def plain_messages(
-    request: ChatRequest,
-) -> tuple[list[tuple[str, str]], Conversation, OutputSyntax]:
-    """For llama.cpp's own formats, which know roles and texts only: (role, text) of each message,
-    the conversation they come from, and the syntax of the answer.
-
-    Raises EngineError as `chat_prompt` does.
-    """
-    if request.template_variables.get("documents"):
-        raise invalid_request("documents: this chat template has no place for documents")
-    talk = _conversation(request)
-    messages, syntax = talk.messages, OutputSyntax()
-    if request.tools or _has_calls(messages):
-        messages, syntax = _as_text(talk, request, syntax)
-    return pairs(messages), talk, syntax
-
-
-def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
-    """`prompt`, which ends with the opening of the assistant's turn, with the model's thoughts
-    opened or closed as `request` wants it."""
-    text, (thoughts, _) = prompt.text, _wrappers(prompt.syntax)
-    if thoughts is None:
-        return prompt
-    is_open = _ends_with(text, thoughts.begin)
-    if request.reasoning_budget == 0:
-        # Templates without a switch open them all the same.
-        return msgspec.structs.replace(prompt, text=text + thoughts.end) if is_open else prompt
-    if request.thinking_forced_open and not is_open:
-        return msgspec.structs.replace(prompt, text=_joined(text, thoughts.begin), thinking=True)
-    return msgspec.structs.replace(prompt, thinking=is_open)
-
-
-def continued(
-    prompt: ChatPrompt,
-    answer: Continuation,
-    before_text: Callable[[], str] = str,
-) -> ChatPrompt:
-    """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
-    answer. `before_text` gives what the template writes before the text of an answer without
-    thoughts: it may have empty ones, and mark the text or not.
-
-    Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
-    """
-    text, (thoughts, content) = prompt.text, _wrappers(prompt.syntax)
-    if thoughts is None and answer.thinks:
-        raise invalid_request("messages: this model's chat template has no thoughts to go on with")
-    if thoughts is not None:
-        is_open, is_closed = _ends_with(text, thoughts.begin), _ends_with(text, thoughts.end)
-        head = text
-        if is_open:
-            head = _without_end(text, thoughts.begin)
-        elif is_closed and _ends_with(before := _without_end(text, thoughts.end), thoughts.begin):
-            head = _without_end(before, thoughts.begin)
-        if answer.thinks:
-            text = _joined(head, thoughts.begin) + answer.reasoning
-            return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if answer.reasoning or is_open:
-            text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
-            before = content.begin
-        else:
-            before = before_text()
-            own = _without_end(before, content.begin) if content.begin else before
-            if not is_closed and _ends_with(own, thoughts.end):
-                text = _joined(text, thoughts.begin) + thoughts.end
-    else:
-        before = before_text()
-    if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
-        text = _joined(text, content.begin)
-    return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
-
-
-def _conversation(request: ChatRequest) -> Conversation:
-    return conversation(
-        request.messages,
-        add_generation_prompt=request.add_generation_prompt,
-        continue_final_message=request.continue_final_message,
-        prefill=request.prefill,
-    )
-
-
-def _with_tools(
-    talk: Conversation, request: ChatRequest, caps: Caps, syntax: OutputSyntax
-) -> tuple[list[dict[str, Any]], OutputSyntax, bool]:
-    """The messages, the syntax of the answer, and whether the template is to be given the tools."""
-    if syntax.harmony:
-        return talk.messages, syntax, True
-    untold = bool(request.tools) and syntax.calls is None
-    if untold or (_has_calls(talk.messages) and not caps["supports_tool_calls"]):
-        return *_as_text(talk, request, syntax), False
-    messages = talk.messages
-    if request.tools and syntax.calls is not None and not caps["supports_tools"]:
-        parallel = request.parallel_tool_calls is not False
-        messages = with_tool_notes(messages, request.tools, syntax.calls, parallel=parallel)
-    return messages, syntax, True
-
-
-def _as_text(
-    talk: Conversation, request: ChatRequest, syntax: OutputSyntax
-) -> tuple[list[dict[str, Any]], OutputSyntax]:
-    parallel = request.parallel_tool_calls is not False
-    messages = with_tools_as_text(talk.messages, request.tools, parallel=parallel)
-    calls = HERMES_CALLS if request.tools else None
-    return messages, msgspec.structs.replace(syntax, calls=calls)
-
-
-def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    return any(message["role"] == "tool" or "tool_calls" in message for message in messages)
-
-
-def _wrappers(syntax: OutputSyntax) -> tuple[Wrapper | None, Wrapper]:
-    """What is around thoughts and content."""
-    if syntax.harmony:
-        return _THOUGHTS_BEFORE_MORE, HARMONY_CONTENT
-    return syntax.reasoning, syntax.content
-
-
-def _ends_with(text: str, marker: str) -> bool:
-    marker = marker.strip()
-    return bool(marker) and text.rstrip().endswith(marker)
-
-
-def _without_end(text: str, marker: str) -> str:
-    return text.rstrip().removesuffix(marker.strip())
-
-
-def _joined(text: str, marker: str) -> str:
-    """`text` and `marker`, whose beginning the text may end with. Between them is not more white
-    space than one of them has."""
-    lengths = (n for n in range(len(marker), 0, -1) if text.endswith(marker[:n]))
-    overlap = next(lengths, 0)
-    return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())
+    @property
+    def begun(self) -> str:
+        """What ends with the markers that the answer has already: for the `prompt` of a parser."""
+        return (self.answering and self.syntax.content.begin) or self.text

@@ -1,6 +1,6 @@
 """How a model writes what is not plain text: plain data, found out from its chat template by
-`engine.chat.detect`, read by `engine.chat.parser`, turned into a constraint by
-`engine.chat.grammar`.
+`engine.chat.detect`, read by `engine.chat.parse.parser`, turned into a constraint by
+`engine.chat.grammar.answer`.
 
 An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
 """

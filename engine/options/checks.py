@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 
-from engine.embedded import model_file
 from engine.options import files
 from engine.options.table import Options
 from engine.options.values import OptionError
+from engine.shipped import model_file
 
 _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 

@@ -7,7 +7,7 @@ import os
 import ssl
 import stat
 
-from engine.gguf_names import part
+from engine.formats.gguf_names import part
 from engine.options.values import OptionError, quote
 
 _GGUF_MAGIC = b"GGUF"

@@ -3,12 +3,12 @@
 import functools
 import json
 
-from engine.embedded import model_file, model_path
 from engine.options import files, values
 from engine.options.tables.compute import THREAD_PLACEMENT, ComputeOptions
 from engine.options.tables.model import AUTO_SLOTS, CacheType
 from engine.options.tables.serving import ServingOptions
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+from engine.shipped import model_file, model_path
 
 SHIPPED_CONTEXT = 8192
 """Tokens that the shipped model was trained with."""

@@ -3,7 +3,7 @@
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 
 A path whose description says `x-error-envelope: anthropic` has the form of that API instead.
-Ollama's clients get a form of their own (`handlers.http.ollama`).
+Ollama's clients get a form of their own (`handlers.http.envelopes.ollama`).
 """
 
 import logging
@@ -21,9 +21,9 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
-from handlers.http import anthropic, ollama
-from handlers.http.messages import Sentence
+from handlers.http.envelopes import anthropic, ollama
 from handlers.http.notes import notes_of
+from handlers.http.validation_messages import Sentence
 
 log = logging.getLogger(__name__)
 

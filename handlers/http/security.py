@@ -11,24 +11,22 @@ from typing import Any
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
 
-from handlers.runtime import Runtime
-
 Verify = Callable[[ConnexionRequest], Any]
 
 
-def _runtime(request: ConnexionRequest) -> Runtime:
-    runtime: Runtime = request.scope["state"]["runtime"]
-    return runtime
+def _api_keys(request: ConnexionRequest) -> tuple[bytes, ...]:
+    keys: tuple[bytes, ...] = request.scope["state"]["runtime"].api_keys
+    return keys
 
 
 def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
     """What is known of the bearer of `token`: nothing more than that it is valid, or None."""
-    return {} if _is_api_key(token, _runtime(request).api_keys) else None
+    return {} if _is_api_key(token, _api_keys(request)) else None
 
 
 def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
     """The same for the header `x-api-key`."""
-    return {} if _is_api_key(api_key, _runtime(request).api_keys) else None
+    return {} if _is_api_key(api_key, _api_keys(request)) else None
 
 
 def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
@@ -45,7 +43,7 @@ class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no 
     # server without keys has to be let through here.
     def _get_verify_func(self, token_info_func: Callable[..., Any]) -> Verify:
         verify: Verify = super()._get_verify_func(token_info_func)
-        return lambda request: verify(request) if _runtime(request).api_keys else {}
+        return lambda request: verify(request) if _api_keys(request) else {}
 
 
 class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]  # connexion has no types
@@ -53,7 +51,7 @@ class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]  # connexion has no 
         self, api_key_info_func: Callable[..., Any], loc: str, name: str, required_scopes: list[str]
     ) -> Verify:
         verify: Verify = super()._get_verify_func(api_key_info_func, loc, name, required_scopes)
-        return lambda request: verify(request) if _runtime(request).api_keys else {}
+        return lambda request: verify(request) if _api_keys(request) else {}
 
 
 SECURITY_MAP = {"bearer": _Bearer, "apiKey": _ApiKey}

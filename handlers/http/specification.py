@@ -6,7 +6,7 @@ from typing import Any
 
 from connexion.spec import OpenAPISpecification
 
-from handlers.bundled import bundled
+from handlers.http.bundled import bundled
 
 Node = dict[str, Any]
 

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import CancelOnDisconnect
+from handlers.http.envelopes.ollama import NDJSON, error_document
 from handlers.http.errors import Failure, describe
-from handlers.http.ollama import NDJSON, error_document
 from handlers.http.patience import Begun
 
 DONE = b"data: [DONE]\n\n"

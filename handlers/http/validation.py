@@ -17,8 +17,8 @@ from jsonschema_rs import Draft202012Validator
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from handlers.http.messages import sentence
 from handlers.http.schema import Schema, compile_schema
+from handlers.http.validation_messages import sentence
 
 _decoder = msgspec.json.Decoder()
 

@@ -1,0 +1,128 @@
+"""Small valid requests, by operation: what the tests vary."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from contract_tests.kit import contract
+
+PROMPT = "Once upon a time"
+MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
+
+_COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
+_EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
+_RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
+_CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
+_RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7}
+
+BODIES: dict[str, Any] = {
+    "create_completion": _COMPLETION,
+    "create_completion_plural": _COMPLETION,
+    "create_openai_completion": _COMPLETION,
+    "create_chat_completion": _CHAT,
+    "create_chat_completion_unversioned": _CHAT,
+    "count_chat_tokens": _CHAT,
+    "count_chat_tokens_unversioned": _CHAT,
+    "create_response": _RESPONSE,
+    "create_response_unversioned": _RESPONSE,
+    "count_response_tokens": _RESPONSE,
+    "count_response_tokens_unversioned": _RESPONSE,
+    "create_ollama_chat": _CHAT,
+    "show_ollama_model": {"model": "any"},
+    "create_infill": {
+        "input_prefix": "def add(a, b):\n    ",
+        "input_suffix": "\n    return total\n",
+        "n_predict": 4,
+        "seed": 7,
+    },
+    "create_message": _CHAT,
+    "count_message_tokens": {"messages": MESSAGES},
+    "apply_template": {"messages": MESSAGES},
+    "create_embedding": {"content": "A llama carries wool."},
+    "create_embedding_plural": {"content": "A llama carries wool."},
+    "create_openai_embeddings": _EMBEDDING,
+    "create_rerank": _RERANK,
+    "create_reranking": _RERANK,
+    "create_rerank_v1": _RERANK,
+    "create_reranking_v1": _RERANK,
+    "tokenize": {"content": "Hello world"},
+    "detokenize": {"tokens": [5, 6, 7]},
+    "act_on_slot": {"filename": "contract-tests.bin"},
+    "set_props": {},
+    "set_lora_adapters": [],
+    "load_model": {"model": "specllama-tiny"},
+    "unload_model": {"model": "specllama-tiny"},
+}
+"""One for each operation with a body."""
+
+ENDLESS = [each.definition["operationId"] for each in contract.endless()]
+"""Never done, so none of those that are simply called."""
+STREAMING = [each.definition["operationId"] for each in contract.streaming()]
+"""All that generate, in whichever API's form."""
+RESPONSES = [name for name in STREAMING if "response" in name]
+"""In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
+ANTHROPIC = ["create_message", "count_message_tokens"]
+"""Another API's format, in errors as well: see test_messages.py."""
+GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
+"""Those in the native form, or one with choices."""
+COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
+STORED = ["get_response", "delete_response", "list_response_input_items"]
+"""About a response that was kept."""
+EMBEDDING = [name for name in BODIES if "embedding" in name]
+"""Of a server that was started with --embeddings."""
+RERANKING = [name for name in BODIES if "rerank" in name]
+"""Of a server that was started with --reranking."""
+ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
+"""Off, or with nothing to work on, unless the server was started for it: see test_admin.py."""
+NAMING = [
+    name
+    for name, each in contract.operations().items()
+    if name not in BODIES
+    and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
+]
+"""Of the model that their query names."""
+ROUTING = ["load_model", "unload_model"]
+"""Of a router."""
+POSTS = [
+    name
+    for name, each in contract.operations().items()
+    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
+]
+"""Of any server that generates."""
+
+
+def path(operation_id: str) -> str:
+    """A path that reaches the operation."""
+    fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
+    return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
+
+
+def with_query(operation_id: str, **query: str) -> str:
+    """The same with more in the query."""
+    where = path(operation_id)
+    return where + ("&" if "?" in where else "?") + urlencode(query)
+
+
+def body(operation_id: str, **changes: Any) -> Any:
+    original = BODIES[operation_id]
+    return {**original, **changes} if isinstance(original, dict) else original
+
+
+def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
+    """The operation's body with `text` where its text goes."""
+    if operation_id == "set_lora_adapters":
+        return [{"id": 0, "scale": 0, "note": text}]
+    if "messages" in BODIES[operation_id]:
+        changes["messages"] = [{"role": "user", "content": text}]
+    elif "response" in operation_id:
+        changes["input"] = text
+    elif operation_id == "tokenize":
+        changes["content"] = text
+    elif operation_id == "create_infill":
+        changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
+    elif operation_id in EMBEDDING:
+        changes["input"] = [text]
+    elif operation_id in RERANKING:
+        changes["documents"] = [text]
+    else:
+        changes["prompt"] = text
+    return body(operation_id, **changes)

@@ -1,0 +1,428 @@
+"""Conversations and tools that nobody should send. Each gets the right answer or the documented
+error, and the server goes on as if nothing had been."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import GENERATING, MESSAGES, body, path
+from contract_tests.kit.chat import (
+    NAME,
+    PATH,
+    SWITCH,
+    Answer,
+    answer_of,
+    answers,
+    asking,
+    both,
+    call,
+    check_calls,
+    named,
+    result,
+    tool,
+)
+from contract_tests.kit.server import OwnServer, Server, Start
+
+CHAT = [name for name in GENERATING if "chat" in name]
+
+
+@pytest.fixture(autouse=True)
+def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "server" in request.fixturenames:
+        server: Server = request.getfixturevalue("server")
+        server.wait_until_idle()
+        assert server.get("/health").json() == {"status": "ok"}
+
+
+def refused(server: Server, request: dict[str, Any], *words: str) -> None:
+    """With 400, and a message that has all of `words` in it."""
+    for [document] in both(server, request, 400):
+        for word in words:
+            assert word in document["error"]["message"], document
+
+
+def right_or_refused(server: Server, request: dict[str, Any]) -> None:
+    both(server, request, 200, 400, 501)
+
+
+def called(server: Server, request: dict[str, Any]) -> list[Answer]:
+    """The answers, which are calls with valid arguments and have ended by themselves."""
+    found = answers(server, request)
+    for answer in found:
+        check_calls(answer, request["tools"])
+    return found
+
+
+# ---- messages ----------------------------------------------------------------------------
+
+NO_MESSAGES: list[Any] = [
+    [],
+    None,
+    "text",
+    {},
+    {"role": "user", "content": "a"},
+    [None],
+    [[]],
+    [{}],
+    ["text"],
+    [{"role": "user"}],
+    [{"role": "nobody", "content": "a"}],
+    [{"role": "USER", "content": "a"}],
+    [{"role": "", "content": "a"}],
+    [{"role": None, "content": "a"}],
+    [{"role": "ipython", "content": "a"}],
+    [{"role": "assistant"}],
+    [{"role": "user", "content": {"type": "text", "text": "a"}}],
+    [{"role": "user", "content": [{"type": "text", "text": None}]}],
+    [{"role": "user", "content": [{"type": "unheard_of"}]}],
+    [{"role": "tool", "content": "a", "tool_call_id": 7}],
+    [{"role": "assistant", "tool_calls": [{}]}],
+    [{"role": "assistant", "tool_calls": [{"type": "function"}]}],
+    [{"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "a"}}]}],
+    [{"role": "assistant", "tool_calls": {"type": "function"}}],
+    [*MESSAGES, {"role": "nobody", "content": "a"}],
+]
+
+
+@pytest.mark.parametrize("messages", NO_MESSAGES, ids=lambda messages: str(messages)[:60])
+def test_what_is_no_conversation(messages: Any, server: Server) -> None:
+    refused(server, body(NAME, messages=messages), "messages")
+
+
+def test_no_messages_at_all(server: Server) -> None:
+    refused(server, {"max_tokens": 4}, "messages")
+
+
+ORPHANS: list[list[Any]] = [
+    [result()],
+    [*MESSAGES, result()],
+    [*MESSAGES, {"role": "tool", "content": "of nobody's call"}],
+    [*MESSAGES, {"role": "assistant", "content": "a"}, result()],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call("one")]}, result("other")],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call()]}, result(), result()],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call()]}, *MESSAGES],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call(), call()]}, result()],
+    [*MESSAGES, {"role": "assistant", "tool_calls": []}, *MESSAGES],
+    [{"role": "assistant", "tool_calls": [call()]}, result()],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call(arguments={})]}, result(content=None)],
+    [*MESSAGES, {"role": "assistant", "tool_calls": [call(name="")]}, result("")],
+]
+
+
+@pytest.mark.parametrize("messages", ORPHANS, ids=range(len(ORPHANS)))
+def test_calls_and_results_that_do_not_fit(messages: list[Any], server: Server) -> None:
+    right_or_refused(server, body(NAME, messages=messages))
+
+
+@pytest.mark.parametrize("arguments", ["{", "", "[]", "null", "nonsense", '{"a": 1}}', "[" * 9999])
+def test_arguments_that_are_no_object(arguments: str, server: Server) -> None:
+    answer = {"role": "assistant", "tool_calls": [call(arguments=arguments)]}
+    right_or_refused(server, body(NAME, messages=[*MESSAGES, answer, result()]))
+
+
+def test_a_thousand_messages(server: Server, own_server: Start) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    request = body(NAME, messages=[*(turns * 500), *MESSAGES])
+    for [document] in both(server, request, 400):
+        assert document["error"]["type"] == "exceed_context_size_error"
+        n_tokens = document["error"]["n_prompt_tokens"]
+    roomy = own_server("-c", str(n_tokens + 100), "-np", "1")
+    for documents in both(roomy, request, 200):
+        assert answer_of(documents).reason in ("stop", "length")
+
+
+MEDIA: list[dict[str, Any]] = [
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+    {"type": "image_url", "image_url": {"url": "http://localhost:1/nothing.png"}},
+    {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+    {"type": "input_video", "input_video": {"data": ""}},
+    {"type": "video_url", "video_url": {"url": ""}},
+]
+
+
+@pytest.mark.parametrize("part", MEDIA, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize("name", CHAT)
+def test_media_for_a_model_that_reads_texts(
+    name: str, part: dict[str, Any], server: Server
+) -> None:
+    content = [{"type": "text", "text": "What is this?"}, part]
+    for stream in (False, True):
+        messages = [{"role": "user", "content": content}]
+        response = server.post(path(name), body(name, messages=messages, stream=stream))
+        message = contract.check(response, 501)["error"]["message"]
+        assert "messages[0].content[1]" in message
+        assert part["type"] in message
+
+
+# ---- an answer that goes on --------------------------------------------------------------
+
+
+def test_going_on_with_a_call(server: Server) -> None:
+    """What the model has called can't be gone on with; what it said after the result can."""
+    asked = [*MESSAGES, {"role": "assistant", "content": "I look.", "tool_calls": [call()]}]
+    refused(server, body(NAME, messages=asked), "tool calls")
+    refused(server, body(NAME, messages=asked, continue_final_message=True), "tool calls")
+    answered = [*asked, result()]
+    both(server, body(NAME, messages=answered), 200)
+    refused(server, body(NAME, messages=answered, continue_final_message=True), "assistant")
+    begun = [*answered, {"role": "assistant", "content": "It is"}]
+    both(server, body(NAME, messages=begun), 200)
+    both(server, body(NAME, messages=begun, continue_final_message=True), 200)
+    twice = [*begun, {"role": "assistant", "content": "done"}]
+    refused(server, body(NAME, messages=twice), "assistant")
+    prompt = server.ask("/apply-template", {"messages": begun})["prompt"]
+    assert prompt.endswith("It is")
+
+
+# ---- tools -------------------------------------------------------------------------------
+
+NO_TOOLS: list[Any] = [
+    {},
+    "text",
+    [None],
+    [{}],
+    ["switch"],
+    [{"type": "function"}],
+    [{"type": "function", "function": {}}],
+    [{"type": "function", "function": {"name": ""}}],
+    [{"type": "function", "function": {"name": 7}}],
+    [{"type": "function", "function": {"name": "a" * 1025}}],
+    [{"type": "function", "function": {"name": "a", "parameters": "{}"}}],
+    [{"type": "function", "function": {"name": "a", "parameters": []}}],
+    [{"type": "web_search"}],
+    [{"type": "custom", "custom": {"name": "a"}}],
+    [{"name": "a", "parameters": {}}],
+    [tool(str(n)) for n in range(1025)],
+]
+
+
+@pytest.mark.parametrize("tools", NO_TOOLS, ids=lambda tools: str(tools)[:60])
+def test_what_is_no_tool(tools: Any, server: Server) -> None:
+    refused(server, body(NAME, tools=tools), "tools")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *("", "any", "switch", 1, [], {}, {"type": "function"}, {"name": "switch"}),
+        {"type": "custom", "custom": {"name": "switch"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["switch"]}},
+        {"type": "allowed_tools", "mode": "auto", "tools": [named()]},
+    ],
+    ids=str,
+)
+def test_what_is_no_choice(choice: Any, server: Server) -> None:
+    refused(server, body(NAME, tools=[tool()], tool_choice=choice), "tool_choice")
+
+
+def test_tools_that_contradict_each_other(server: Server) -> None:
+    refused(server, asking(tools=[tool(), tool()]), "tools[1]", "switch")
+    refused(server, asking(tools=[]), "tool_choice")
+    refused(server, asking(tools=None), "tool_choice")
+    refused(server, asking(tool_choice=named("other")), "tool_choice", "other")
+    allowed = {"mode": "auto", "tools": [named(), named("other")]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    refused(server, asking(tool_choice=choice), "tool_choice", "other")
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+    refused(server, asking(tool_choice=choice), "tool_choice")
+
+
+INVALID: list[dict[str, Any]] = [
+    {"type": "nothing"},
+    {"type": "array"},
+    {"type": "object", "properties": []},
+    {"type": "object", "properties": {"a": 1}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"type": "nothing"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"minimum": "b"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"pattern": "("}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "http://localhost:1/a"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": False}, "required": ["a"]},
+]
+
+
+@pytest.mark.parametrize("parameters", INVALID, ids=lambda parameters: str(parameters)[:70])
+def test_schemas_that_nothing_can_follow(parameters: dict[str, Any], server: Server) -> None:
+    refused(server, asking(tools=[tool(parameters=parameters)]))
+    right_or_refused(server, body(NAME, tools=[tool(parameters=parameters)]))
+
+
+ROUND = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+CYCLIC: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]},
+    {**ROUND, "type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]},
+    {**ROUND, "type": "object", "allOf": [{"$ref": "#/$defs/a"}]},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+]
+
+
+@pytest.mark.parametrize("parameters", CYCLIC, ids=lambda parameters: str(parameters)[:70])
+def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> None:
+    """They can't be followed by anything finite: refused, or cut off by the limit of tokens."""
+    for documents in both(server, asking(tools=[tool(parameters=parameters)]), 200, 400):
+        if "error" not in documents[0]:
+            assert answer_of(documents).reason == "length"
+
+
+def test_a_schema_that_contains_itself(server: Server) -> None:
+    """What can end is followed."""
+    tree = {
+        "type": "object",
+        "properties": {"leaf": {"type": "boolean"}, "more": {"$ref": "#"}},
+        "required": ["leaf"],
+        "additionalProperties": False,
+    }
+    for documents in both(server, asking(tools=[tool(parameters=tree)]), 200, 400):
+        if "error" not in documents[0] and answer_of(documents).reason == "tool_calls":
+            for _, arguments in answer_of(documents).calls:
+                jsonschema_rs.validate(tree, json.loads(arguments))
+
+
+MEGABYTE = 1 << 20
+LARGE: list[dict[str, Any]] = [
+    {**SWITCH, "description": "a" * MEGABYTE},
+    {"type": "object", "properties": {f"p{n}": {"type": "boolean"} for n in range(30_000)}},
+    {"type": "object", "properties": {"a": {"enum": [f"v{n:06d}" for n in range(90_000)]}}},
+]
+
+
+@pytest.mark.parametrize("parameters", LARGE, ids=["description", "properties", "enum"])
+def test_a_schema_of_a_megabyte(parameters: dict[str, Any], server: Server) -> None:
+    for [document] in both(server, asking(tools=[tool(parameters=parameters)]), 400):
+        assert document["error"]["message"]
+
+
+def test_a_schema_that_is_nested_deeply(server: Server) -> None:
+    for depth in (30, 300):
+        schema: dict[str, Any] = {"type": "boolean"}
+        for _ in range(depth):
+            schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+        right_or_refused(server, asking(tools=[tool(parameters=schema)]))
+
+
+def test_many_tools(own_server: Start) -> None:
+    server = own_server("-c", "24576", "-np", "1")
+    tools = [tool(f"switch_{n}") for n in range(128)]
+    for answer in called(server, asking(tools=tools, tool_choice=named("switch_77"))):
+        assert {name for name, _ in answer.calls} == {"switch_77"}
+    called(server, asking(tools=tools))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['a"b', "a\\b", "a b", "</tool_call>", "\n", "\U0001f999", "{{ 1 }}", "a" * 1024, "null"],
+    ids=lambda name: ascii(name)[:20],
+)
+def test_odd_names_of_tools(name: str, server: Server) -> None:
+    right_or_refused(server, asking(tools=[tool(name)]))
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}], ids=str)
+def test_tools_without_parameters(parameters: Any, server: Server) -> None:
+    right_or_refused(server, asking(tools=[tool(parameters=parameters)]))
+
+
+@pytest.mark.parametrize("choice", ["none", "auto", "required", None])
+def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) -> None:
+    """Whatever comes, comes in one of the forms that were asked for."""
+    answer = {
+        "type": "object",
+        "properties": {"yes": {"type": "boolean"}},
+        "required": ["yes"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": answer}}
+    request = asking(response_format=form, tool_choice=choice)
+    for documents in both(server, request, 200, 400):
+        if "error" in documents[0]:
+            continue
+        given = answer_of(documents)
+        if given.calls:
+            check_calls(given, request["tools"])
+        assert choice is None or choice == "auto" or bool(given.calls) == (choice == "required")
+        if given.reason == "stop":
+            jsonschema_rs.validate(answer, json.loads(given.content))
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_call(server: Server) -> None:
+    endless = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "minLength": 5000}},
+        "required": ["text"],
+    }
+    request = asking(tools=[tool(parameters=endless)])
+    with server.stream(PATH, {**request, "max_tokens": 1500}) as (_, events):
+        for event in events:
+            [choice] = event.json["choices"]
+            if any(
+                each["function"].get("arguments") for each in choice["delta"].get("tool_calls", [])
+            ):
+                break
+        else:
+            raise AssertionError("the stream ended without a piece of a call's arguments")
+    server.wait_until_idle()
+    called(server, asking())
+
+
+# ---- the template ------------------------------------------------------------------------
+
+TEMPLATE = """
+{%- set said = messages[-1].content -%}
+{%- if said == 'raise' -%}{{ raise_exception('I do not like ' ~ said) }}
+{%- elif said == 'index' -%}{{ messages[99].content.first.second }}
+{%- elif said == 'zero' -%}{{ 1 // (said | length - 4) }}
+{%- elif said == 'escape' -%}{{ said.__class__.__mro__ }}
+{%- elif said == 'change' -%}{{ messages.append(1) }}
+{%- elif said == 'endless' -%}
+{%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}
+{%- elif said == 'huge' -%}{{ said * 10 ** 10 }}
+{%- endif -%}
+{%- for message in messages -%}[{{ message.role }}]{{ message.content }}{%- endfor -%}
+"""
+
+
+@pytest.fixture(scope="module")
+def choosy(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> OwnServer:
+    """A server whose template fails in a way that the last message names."""
+    file = tmp_path_factory.mktemp("template") / "choosy.jinja"
+    file.write_text(TEMPLATE)
+    return module_server("--chat-template-file", str(file), "-np", "2")
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("raise", "I do not like raise"),
+        ("index", "no element 99"),
+        ("zero", "zero"),
+        ("escape", "unsafe"),
+        ("change", "append"),
+        ("endless", ""),
+        ("huge", ""),
+    ],
+)
+def test_a_template_that_fails(said: str, word: str, choosy: OwnServer) -> None:
+    failing = [*MESSAGES, {"role": "user", "content": said}]
+    refused(choosy, body(NAME, messages=failing), word)
+    message = contract.check(choosy.post("/apply-template", {"messages": failing}), 400)
+    assert word in message["error"]["message"]
+    assert choosy.get("/health").json() == {"status": "ok"}
+    both(choosy, body(NAME), 200)
+
+
+def test_a_template_that_is_none(own_server: Start, tmp_path: Path) -> None:
+    file = tmp_path / "broken.jinja"
+    file.write_text("{% for message in messages %}{{ message.content }}")
+    server = own_server("--chat-template-file", str(file))
+    for [document] in both(server, body(NAME), 500):
+        assert "chat template" in document["error"]["message"]
+    contract.check(server.post("/completion", body("create_completion")))

@@ -1,0 +1,397 @@
+"""OpenAI's Responses API on a live server: answers, streams, and what is kept of them."""
+
+import asyncio
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import RESPONSES, body, path
+from contract_tests.kit.server import SECONDS, Server, Start
+
+COLOUR = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}, "ripe": {"type": "boolean"}},
+    "required": ["colour", "ripe"],
+    "additionalProperties": False,
+}
+FORM = {"format": {"type": "json_schema", "name": "fruit", "schema": COLOUR, "strict": True}}
+ENDS = {
+    "reasoning": {"effort": "none"},
+    "text": FORM,
+    "max_output_tokens": 200,
+}  # the answer ends by itself
+Items = list[dict[str, Any]]
+
+
+def ask(server: Server, **changes: Any) -> Any:
+    return contract.check(server.post("/v1/responses", body("create_response", **changes)))
+
+
+def events(server: Server, name: str = "create_response", **changes: Any) -> list[Any]:
+    """The validated documents of a whole stream, whose names and numbers are right."""
+    found = server.events(path(name), body(name, **changes))
+    documents = contract.check_stream(contract.operations()[name], found)
+    assert [each.event for each in found] == [each["type"] for each in documents]
+    assert [each["sequence_number"] for each in documents] == list(range(len(found)))
+    return documents
+
+
+def text_of(response: Any) -> str:
+    return "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+
+
+def without_ids(value: Any) -> Any:
+    """A response without what is different each time."""
+    if isinstance(value, list):
+        return [without_ids(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    different = ("id", "item_id", "created_at", "completed_at", "timings")
+    return {key: without_ids(each) for key, each in value.items() if key not in different}
+
+
+def refusal(server: Server, status: int = 400, **changes: Any) -> str:
+    response = server.post("/v1/responses", body("create_response", **changes))
+    return str(contract.check(response, status)["error"]["message"])
+
+
+# ---- answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_output_tokens": 24, "temperature": 0},
+        {"n_predict": 0},
+        {"stop": ["e", "a"], "max_output_tokens": 20},
+        ENDS,
+        {"top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"], **ENDS},
+        {"n_probs": 1, "post_sampling_probs": True},
+        {"timings_per_token": True},
+        {"store": False},
+        {"instructions": "You are short.", "metadata": {"a": "b"}, "user": "u"},
+    ],
+    ids=lambda changes: "-".join(changes) or "plain",
+)
+def test_a_stream_says_the_same_as_a_plain_answer(
+    name: str, changes: dict[str, Any], server: Server
+) -> None:
+    request = {"cache_prompt": False, **changes}
+    plain = contract.check(server.post(path(name), body(name, **request)))
+    streamed = events(server, name, **request)
+    kinds = [each["type"] for each in streamed]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == f"response.{plain['status']}"
+    assert without_ids(streamed[-1]["response"]) == without_ids(plain)
+    assert streamed[0]["response"]["id"] == streamed[-1]["response"]["id"] != plain["id"]
+    deltas = [each for each in streamed if each["type"] == "response.output_text.delta"]
+    assert "".join(each["delta"] for each in deltas) == text_of(plain)
+    [*_, message] = plain["output"]
+    tokens = [token for each in deltas for token in each["logprobs"]]
+    assert message["content"][0]["logprobs"][: len(tokens)] == tokens
+    if "timings_per_token" in changes:
+        assert all("timings" in each for each in deltas)
+
+
+def test_what_a_response_says_of_itself(server: Server) -> None:
+    first = ask(server, max_output_tokens=3, ignore_eos=True, model="some/name")
+    assert first["status"] == "incomplete"
+    assert first["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert first["completed_at"] is None
+    assert first["usage"]["output_tokens"] == 3
+    assert first["model"] == "some/name"
+    [item] = first["output"]
+    assert item["status"] == "incomplete"
+    whole = ask(server, temperature=0.25, **ENDS)
+    assert whole["status"] == "completed"
+    assert whole["incomplete_details"] is None
+    assert whole["completed_at"] >= whole["created_at"]
+    assert whole["temperature"] == 0.25
+    assert json.loads(text_of(whole)).keys() == {"colour", "ripe"}
+    assert whole["text"]["format"] == FORM["format"]
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_usage(name: str, server: Server) -> None:
+    request = body(name, id_slot=2, input="Usage of the Responses API")
+    server.ask(path(name), request)
+    answer = contract.check(server.post(path(name), request))
+    usage, timings = answer["usage"], answer["timings"]
+    n_prompt = timings["cache_n"] + timings["prompt_n"]
+    assert usage["input_tokens"] == n_prompt
+    assert usage["input_tokens_details"] == {"cached_tokens": n_prompt - 1, "cache_write_tokens": 1}
+    assert usage["total_tokens"] == n_prompt + usage["output_tokens"]
+    counted = contract.check(server.post(f"{path(name)}/input_tokens", request))
+    assert counted == {"object": "response.input_tokens", "input_tokens": n_prompt}
+
+
+def test_a_response_is_a_chat_completion(server: Server) -> None:
+    """The same model, template and samplers: the same words."""
+    options: dict[str, Any] = {
+        "seed": 11,
+        "temperature": 0.7,
+        "n_predict": 16,
+        "cache_prompt": False,
+    }
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]},
+        {"type": "message", "role": "user", "content": "Tell me about llamas."},
+    ]
+    texts = ("Hello", "Hi.", "Tell me about llamas.")
+    roles = ("user", "assistant", "user")
+    messages = [{"role": "system", "content": "Be short."}]
+    messages += [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
+    chat = server.ask("/v1/chat/completions", {"messages": messages, **options})
+    response = ask(server, input=items, instructions="Be short.", **options)
+    assert text_of(response) == chat["choices"][0]["message"]["content"]
+    assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
+    counted = server.ask("/v1/chat/completions/input_tokens", {"messages": messages})
+    assert counted["input_tokens"] == chat["usage"]["prompt_tokens"]
+
+
+def test_progress_of_the_prompt(server: Server) -> None:
+    streamed = events(server, return_progress=True, cache_prompt=False)
+    told = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
+    assert told[-1]["processed"] == told[-1]["total"]
+    assert streamed[2]["type"] == "response.in_progress"
+
+
+@pytest.mark.parametrize("n_items", [1000])
+def test_many_items(n_items: int, own_server: Start) -> None:
+    server = own_server("-c", "16384", "-np", "1")
+    both = ({"role": "user", "content": "{}?"}, {"role": "assistant", "content": "A"})
+    items = [
+        {**both[i % 2], "content": both[i % 2]["content"].format(i)} for i in range(n_items - 1)
+    ]
+    answer = contract.check(
+        server.post("/v1/responses", {"input": items, "max_output_tokens": 2, "seed": 1})
+    )
+    seen: Items = []
+    query = "?order=asc&limit=100"
+    while True:
+        where = f"/v1/responses/{answer['id']}/input_items{query}"
+        page = contract.check(server.get(where))
+        seen += page["data"]
+        if not page["has_more"]:
+            break
+        query = f"?order=asc&limit=100&after={page['last_id']}"
+    assert len(seen) == n_items - 1
+    assert [each["content"][0]["text"] for each in seen[:3]] == ["0?", "A", "2?"]
+
+
+# ---- what is kept ----------------------------------------------------------------------------
+
+
+def test_a_response_is_kept(server: Server) -> None:
+    made = ask(server, metadata={"topic": "llamas"}, top_logprobs=1)
+    kept = contract.check(server.get(f"/v1/responses/{made['id']}"))
+    assert kept == {key: made[key] for key in made if key != "timings"}
+    streamed = events(server)[-1]["response"]
+    assert contract.check(server.get(f"/v1/responses/{streamed['id']}")) == streamed
+    for _ in range(2):
+        where = f"/v1/responses/{made['id']}/input_items"
+        page = contract.check(server.get(where))
+        [item] = page["data"]
+        assert item["content"] == [{"type": "input_text", "text": "Tell me about llamas."}]
+        assert (page["first_id"], page["last_id"], page["has_more"]) == (
+            item["id"], item["id"], False,
+        )  # fmt: skip
+    gone = contract.check(server.http.delete(f"/v1/responses/{made['id']}"))
+    assert gone == {"id": made["id"], "object": "response", "deleted": True}
+    for method, tail in (("GET", ""), ("DELETE", ""), ("GET", "/input_items")):
+        response = server.http.request(method, f"/v1/responses/{made['id']}{tail}")
+        assert made["id"] in contract.check(response, 404)["error"]["message"]
+
+
+def test_a_response_is_not_kept_if_it_shall_not(server: Server) -> None:
+    for made in (ask(server, store=False), events(server, store=False)[-1]["response"]):
+        assert not made["store"]
+        contract.check(server.get(f"/v1/responses/{made['id']}"), 404)
+        assert made["id"] in refusal(server, previous_response_id=made["id"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
+    options: dict[str, Any] = {
+        "seed": 3,
+        "n_predict": 12,
+        "cache_prompt": False,
+        "ignore_eos": True,
+    }
+    first = ask(server, input="My name is Ann.", instructions="Be kind.", **options)
+    changes = {"input": "What is it?", "previous_response_id": first["id"], **options}
+    changes["instructions"] = "Be short."
+    second = events(server, **changes)[-1]["response"] if stream else ask(server, **changes)
+    assert second["previous_response_id"] == first["id"]
+    # The instructions of the first are not carried over.
+    spelled = [
+        {"role": "user", "content": "My name is Ann."},
+        *first["output"],
+        {"role": "user", "content": "What is it?"},
+    ]
+    same = ask(server, input=spelled, instructions="Be short.", **options)
+    assert without_ids(same["output"]) == without_ids(second["output"])
+    assert same["usage"]["input_tokens"] == second["usage"]["input_tokens"]
+    counted = server.ask("/v1/responses/input_tokens", body("create_response", **changes))
+    assert counted["input_tokens"] == second["usage"]["input_tokens"]
+    # By the items' ids, too.
+    [item] = server.get(f"/v1/responses/{first['id']}/input_items").json()["data"]
+    by_id = [{"type": "item_reference", "id": each["id"]} for each in (item, first["output"][0])]
+    again = ask(server, input=[*by_id, spelled[-1]], instructions="Be short.", **options)
+    assert without_ids(again["output"]) == without_ids(second["output"])
+    third = ask(server, input="So?", previous_response_id=second["id"], **options)
+    assert third["usage"]["input_tokens"] > second["usage"]["input_tokens"]
+    server.http.delete(f"/v1/responses/{first['id']}")
+    assert first["id"] in refusal(server, previous_response_id=third["id"])
+
+
+def test_many_at_once(server: Server) -> None:
+    first = ask(server)
+
+    async def run() -> list[httpx.Response]:
+        async with httpx.AsyncClient(
+            base_url=server.url, headers=server.auth, timeout=SECONDS
+        ) as client:
+            requests = [
+                client.post(
+                    "/v1/responses",
+                    json=body("create_response", input=f"{n}", previous_response_id=first["id"]),
+                )
+                for n in range(12)
+            ]
+            return await asyncio.gather(*requests)
+
+    ids = {contract.check(each)["id"] for each in asyncio.run(run())}
+    assert len(ids) == 12
+    for id in ids:
+        assert (
+            contract.check(server.get(f"/v1/responses/{id}"))["previous_response_id"]
+            == (first["id"])
+        )
+
+
+def test_a_file_keeps_them_over_a_restart(own_server: Start, tmp_path: Path) -> None:
+    file = str(tmp_path / "responses.db")
+    server = own_server("--responses-db", file)
+    first = ask(server, input="My name is Ann.")
+    server.stop()
+    server = own_server("--responses-db", file)
+    assert contract.check(server.get(f"/v1/responses/{first['id']}"))["output"] == first["output"]
+    second = ask(server, previous_response_id=first["id"])
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+def test_a_file_that_is_no_database(own_server: Start, tmp_path: Path) -> None:
+    file = tmp_path / "responses.db"
+    file.write_bytes(b"GGUF" * 1000)
+    with pytest.raises(AssertionError, match=r"--responses-db .*responses.db: file is not a data"):
+        own_server("--responses-db", str(file))
+
+
+# ---- truncation ------------------------------------------------------------------------------
+
+
+def test_truncation(own_server: Start) -> None:
+    server = own_server("-c", "512", "-np", "1")
+    turns = [{"role": "user", "content": f"{i} " + "word " * 20} for i in range(40)]
+    response = server.post("/v1/responses", body("create_response", input=turns))
+    assert contract.check(response, 400)["error"]["type"] == "exceed_context_size_error"
+    options: dict[str, Any] = {
+        "truncation": "auto",
+        "instructions": "Be short.",
+        "max_output_tokens": 8,
+    }
+    answer = ask(server, input=turns, **options)
+    counted = server.ask("/v1/responses/input_tokens", {"input": turns, **options})
+    assert answer["usage"]["input_tokens"] == counted["input_tokens"] <= 512 - 8
+    assert counted["input_tokens"] > 512 - 8 - 60, "more was left out than had to be"
+    short = ask(server, input="Hello", **options)
+    assert (
+        short["usage"]["input_tokens"]
+        == (ask(server, input="Hello", instructions="Be short.")["usage"]["input_tokens"])
+    )
+    too_long = server.post("/v1/responses", {"input": "word " * 600, **options})
+    assert contract.check(too_long, 400)["error"]["type"] == "exceed_context_size_error"
+
+
+# ---- bad input -------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_is_told(server: Server) -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "x"}
+    user = {"role": "user", "content": "Hello"}
+    image = base64.b64encode(b"\x89PNG").decode()
+    part = {"type": "input_image", "image_url": f"data:image/png;base64,{image}"}
+    assert "c1" in refusal(server, input=[user, output])
+    assert "c1" in refusal(server, input=[user, call])
+    assert "resp_1" in refusal(server, previous_response_id="resp_1")
+    assert "msg_1" in refusal(server, input=[{"type": "item_reference", "id": "msg_1"}])
+    assert "input" in refusal(server, input=[])
+    assert "input[1]" in refusal(server, input=[user, {"role": "user", "content": 5}])
+    assert "input_image" in refusal(server, 501, input=[{"role": "user", "content": [part]}])
+    assert "web_search" in refusal(server, 501, tools=[{"type": "web_search"}])
+    cyclic = {"$ref": "#"}
+    form = {"format": {"type": "json_schema", "name": "x", "schema": cyclic}}
+    assert "schema" in refusal(server, text=form)
+    assert "together" in refusal(server, text=FORM, grammar='root ::= "a"')
+
+
+# ---- ends ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_leaves_nothing_behind(stream: bool, own_server: Start) -> None:
+    server = own_server("-np", "1", "-c", "8192")
+    endless = body("create_response", max_output_tokens=8000, ignore_eos=True, stream=stream)
+    id = ""
+    if stream:
+        with server.stream("/v1/responses", endless) as (_, found):
+            id = next(found).json["response"]["id"]
+            next(found)
+    else:
+        raw = json.dumps(endless).encode()
+        connection = server.raw(server.head("/v1/responses", len(raw)) + raw)
+        server.wait_until_busy()
+        connection.close()
+    [slot] = server.wait_until_idle()
+    assert slot["next_token"]["n_decoded"] < 7000, "it was served to its end"
+    if stream:
+        contract.check(server.get(f"/v1/responses/{id}"), 404)
+    assert ask(server)["output"]
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_an_engine_that_dies(name: str, own_server: Start) -> None:
+    server = own_server("-np", "1")
+    request = body(name, max_output_tokens=6000, ignore_eos=True)
+    with server.stream(path(name), request) as (_, stream):
+        seen = [next(stream) for _ in range(6)]
+        server.kill_engine()
+        seen += stream
+    *_, failed, error = contract.check_stream(contract.operations()[name], seen)
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["error"]["code"] == "server_error"
+    assert error["error"]["type"] == error["code"] == "server_error"
+    assert error["error"]["code"] == 500
+    contract.check(server.get(f"/v1/responses/{failed['response']['id']}"), 404)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, path(name), request)
+        server.wait_until_busy()
+        server.kill_engine()
+        contract.check(asked.result(SECONDS), 500)

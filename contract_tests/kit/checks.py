@@ -1,0 +1,270 @@
+"""Checks that hold for every server of this API. Each takes a server and fails with what is wrong.
+
+The tests run them against the server under test, and test_mutants.py against broken ones.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import PROMPT, body, path, with_query
+from contract_tests.kit.events import Event, text_of
+from contract_tests.kit.routers import LOADED, UNLOADED, following, models, set_status
+from contract_tests.kit.server import Server, wait_until
+
+MALFORMED = (
+    b"{",
+    b'{"prompt": "a"',
+    b"[1, 2,]",
+    b"{'prompt': 'a'}",
+    b"nonsense",
+    b'{"prompt": NaN}',
+    b'{"prompt": "a"} {}',
+    b"",
+)
+STREAMS = ("create_completion", "create_openai_completion", "create_chat_completion")
+
+
+def plain_answers_are_as_described(server: Server) -> None:
+    for name in (*STREAMS, "tokenize", "detokenize", "apply_template"):
+        contract.check(server.post(path(name), body(name)))
+    for name in ("list_models", "get_props", "list_slots", "get_health"):
+        contract.check(server.get(path(name)))
+
+
+def malformed_json_is_refused(server: Server) -> None:
+    for raw in MALFORMED:
+        for name in ("create_completion", "tokenize"):
+            response = server.post(
+                path(name), content=raw, headers={"Content-Type": "application/json"}
+            )
+            contract.check(response, 400)
+
+
+def errors_have_the_envelope(server: Server) -> None:
+    contract.check_envelope(server.get("/no/such/path"), 404, "not_found_error")
+    contract.check_envelope(server.http.delete("/props"), 405, "invalid_request_error")
+    wrong = body("create_completion", n_predict="many")
+    contract.check_envelope(server.post("/completion", wrong), 400, "invalid_request_error")
+    n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+    response = server.post("/detokenize", {"tokens": [n_vocab]})
+    contract.check_envelope(response, 400, "invalid_request_error")
+    contract.check(response, 400)
+
+
+def keys_are_wanted(server: Server) -> None:
+    """Of a server that has an API key."""
+    assert server.api_key, "this check is for a server with an API key"
+    for headers in (
+        {"Authorization": ""},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {server.api_key}x"},
+        {"Authorization": f"Bearer {server.api_key[:-1]}"},
+        {"Authorization": f"Basic {server.api_key}"},
+        {"Authorization": "", "x-api-key": "wrong"},
+    ):
+        contract.check(server.get("/props", headers=headers), 401)
+        contract.check(server.post("/tokenize", {"content": "a"}, headers=headers), 401)
+    right = {"Authorization": "", "x-api-key": server.api_key}
+    contract.check(server.get("/props", headers=right))
+
+
+def stream(server: Server, name: str, **changes: Any) -> list[Event]:
+    return server.events(path(name), body(name, **changes))
+
+
+def streams_are_as_described(server: Server) -> None:
+    for name in STREAMS:
+        contract.check(server.post(path(name), body(name, n_predict=16, stream=True)))
+
+
+def streams_say_the_same_as_plain_answers(server: Server) -> None:
+    for name in STREAMS:
+        events = stream(server, name, n_predict=24, cache_prompt=False)
+        operation = contract.operations()[name]
+        streamed = "".join(map(text_of, contract.check_stream(operation, events)))
+        plain = server.ask(path(name), body(name, n_predict=24, cache_prompt=False))
+        assert streamed == plain_text(plain), name
+
+
+def plain_text(answer: Any) -> str:
+    """The text of an answer, in whichever format."""
+    if "content" in answer:
+        return str(answer["content"])
+    choice = answer["choices"][0]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+def characters_stay_whole(server: Server) -> None:
+    """No event has a part of a character, whatever bytes the model's tokens are."""
+    for forced in (split_character(server), tokens_of(server, "é"), tokens_of(server, "日本")):
+        events = forced_stream(server, forced)
+        documents = contract.check_stream(contract.operations()["create_completion"], events)
+        text = "".join(map(text_of, documents))
+        whole = server.ask("/completion", forced_body(forced))["content"]
+        assert text == whole, (text, whole)
+
+
+def tokens_of(server: Server, text: str) -> list[int]:
+    tokens: list[int] = server.ask("/tokenize", {"content": text})["tokens"]
+    return tokens
+
+
+def split_character(server: Server) -> list[int]:
+    """The tokens of a character that hardly any vocabulary has in one piece."""
+    return tokens_of(server, "\U0001f999")
+
+
+def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, Any]:
+    """A request whose text is made of `tokens` only, in an order that the model chooses."""
+    bias = [[token, 1000.0] for token in dict.fromkeys(tokens)]
+    request: dict[str, Any] = body(
+        "create_completion",
+        logit_bias=bias,
+        n_predict=32,
+        temperature=5,
+        ignore_eos=True,
+        cache_prompt=False,
+        **changes,
+    )
+    return request
+
+
+def forced_stream(server: Server, tokens: Sequence[int], **changes: Any) -> list[Event]:
+    return server.events("/completion", forced_body(tokens, **changes))
+
+
+def stop_texts_are_never_shown(server: Server) -> None:
+    """Neither whole nor in part, also where one begins in one token and ends in another."""
+    request = body("create_completion", n_predict=40, temperature=0, ignore_eos=True)
+    documents = [event.json for event in server.events("/completion", request)]
+    pieces = [document["content"] for document in documents if document["content"]]
+    text = "".join(pieces)
+    at = len(pieces[0])
+    straddling = text[at - 1 : at + 2]
+    inside = text[len(text) // 2 : len(text) // 2 + 4]
+    for stop in (straddling, inside):
+        expected = text[: text.index(stop)]
+        plain = server.ask("/completion", {**request, "stop": [stop, "never \x00 said"]})
+        assert plain["content"] == expected, stop
+        assert (plain["stop_type"], plain["stopping_word"]) == ("word", stop)
+        shown = [event.json for event in server.events("/completion", {**request, "stop": stop})]
+        assert "".join(document["content"] for document in shown) == expected, stop
+        assert shown[-1]["stop_type"] == "word"
+
+
+def counts_add_up(server: Server) -> None:
+    """Every count in every format, held against what /tokenize says of the prompt."""
+    n_prompt = len(server.ask("/tokenize", {"content": PROMPT, "add_special": True})["tokens"])
+    request = {"prompt": PROMPT, "n_predict": 5, "ignore_eos": True, "return_tokens": True}
+    for _ in range(2):  # the second time most of the prompt is cached
+        native = server.ask("/completion", request)
+        timings = native["timings"]
+        assert native["tokens_evaluated"] == n_prompt
+        assert native["tokens_predicted"] == len(native["tokens"]) == timings["predicted_n"] == 5
+        assert native["tokens_cached"] == timings["cache_n"]
+        assert timings["cache_n"] + timings["prompt_n"] == n_prompt
+    counts = {"prompt_tokens": n_prompt, "completion_tokens": 5, "total_tokens": n_prompt + 5}
+    usage = server.ask("/v1/completions", request)["usage"]
+    assert {name: usage[name] for name in counts} == counts
+    [*_, last, end] = server.events("/v1/completions", request)
+    assert end.data == "[DONE]"
+    assert {name: last.json["usage"][name] for name in counts} == counts
+
+    chat = body("create_chat_completion", max_tokens=5, ignore_eos=True)
+    rendered = server.ask("/apply-template", {"messages": chat["messages"]})["prompt"]
+    n_chat = len(server.ask("/tokenize", {"content": rendered, "add_special": True})["tokens"])
+    usage = server.ask("/v1/chat/completions", chat)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (n_chat, 5)
+    assert usage["total_tokens"] == n_chat + 5
+    [*_, last, end] = server.events(
+        "/v1/chat/completions", {**chat, "stream_options": {"include_usage": True}}
+    )
+    assert last.json["choices"] == []
+    assert last.json["usage"]["total_tokens"] == n_chat + 5
+
+
+def tokens_and_text_correspond(server: Server) -> None:
+    """Of a model whose tokenizer loses nothing."""
+    for text in ("Hello world", "  two\n\n\tlines ", "naïve \U0001f999 日本", "<|im_start|>", ""):
+        tokens = server.ask("/tokenize", {"content": text})["tokens"]
+        assert server.ask("/detokenize", {"tokens": tokens})["content"] == text
+        pieces = server.ask("/tokenize", {"content": text, "with_pieces": True})["tokens"]
+        assert [piece["id"] for piece in pieces] == tokens
+        joined = b"".join(
+            piece["piece"].encode() if isinstance(piece["piece"], str) else bytes(piece["piece"])
+            for piece in pieces
+        )
+        assert joined.decode() == text, json.dumps(pieces)
+        assert all(
+            isinstance(piece["piece"], str) or not _is_utf8(bytes(piece["piece"]))
+            for piece in pieces
+        ), "a piece that is valid text came as bytes"
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# ---- of a router ---------------------------------------------------------------------------
+
+
+def models_are_as_described(server: Server) -> None:
+    for name in ("list_models", "list_ollama_models"):
+        contract.check(server.get(path(name)))
+
+
+def requests_reach_their_models(server: Server) -> None:
+    """Every model has its own properties and its own name in answers, and no other name any."""
+    for name, model in models(server).items():
+        props = contract.check(server.get(with_query("get_props", model=name)))
+        assert props["model_alias"] == name
+        assert props["model_path"] == model["path"]
+        capabilities = [each["capabilities"] for each in server.get("/models").json()["models"]
+                        if each["name"] == name]  # fmt: skip
+        if "completion" in capabilities[0]:
+            answer = server.ask("/completion", body("create_completion", model=name))
+            assert answer["model"] == name
+
+
+def unknown_models_are_refused(server: Server) -> None:
+    for operation in ("create_completion", "create_chat_completion", "tokenize", "load_model"):
+        response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
+        contract.check(response, 404)
+
+
+def changes_of_models_are_told(server: Server) -> None:
+    """Its default model is unloaded and loaded again."""
+    name = contract.check(server.get("/props"))["model_alias"]
+    with following(server) as news:
+        for value in (LOADED, UNLOADED, LOADED):
+            set_status(server, name, value)
+        wait_until(
+            lambda: news.states(name)[-4:] == [LOADED, UNLOADED, "loading", LOADED],
+            "the changes are told",
+        )
+
+
+OF_ROUTERS = (
+    models_are_as_described,
+    requests_reach_their_models,
+    unknown_models_are_refused,
+    changes_of_models_are_told,
+)
+ALL = (
+    plain_answers_are_as_described,
+    malformed_json_is_refused,
+    errors_have_the_envelope,
+    keys_are_wanted,
+    streams_are_as_described,
+    streams_say_the_same_as_plain_answers,
+    characters_stay_whole,
+    stop_texts_are_never_shown,
+    counts_add_up,
+    tokens_and_text_correspond,
+)

@@ -1,0 +1,12 @@
+"""OpenAI's own client, at a server under test."""
+
+from openai import OpenAI
+
+from contract_tests.kit.server import SECONDS, Server
+
+MODEL = "any"
+
+
+def client_of(server: Server, api_key: str | None = None) -> OpenAI:
+    key = api_key or server.api_key or "none"
+    return OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=SECONDS)

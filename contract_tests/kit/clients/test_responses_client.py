@@ -1,0 +1,275 @@
+"""The Responses API through OpenAI's client library, as its users use it."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
+
+from contract_tests.kit.clients.openai_client import MODEL, client_of
+from contract_tests.kit.server import SECONDS, Server, Start
+
+UNTHINKING: Any = {"effort": "none"}
+"""What a model without training would think has no end; a form or a call that is forced has one."""
+OPTIONS: dict[str, Any] = {"model": MODEL, "max_output_tokens": 200, "reasoning": UNTHINKING}
+SEED = {"seed": 5}
+
+
+class Fruit(BaseModel):
+    colour: Literal["red", "green"]
+    ripe: bool
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with client_of(server) as client:
+        yield client
+
+
+def test_create(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=MODEL, instructions="Be short.", input="Hello", max_output_tokens=8
+    )
+    assert response.object == "response"
+    assert response.status in ("completed", "incomplete")
+    assert response.usage is not None
+    assert response.usage.output_tokens <= 8
+    assert response.model == MODEL
+    [item] = response.output
+    assert item.type == "message"
+    part = item.content[0]
+    assert part.type == "output_text"
+    assert response.output_text == part.text
+
+
+def test_events(client: OpenAI) -> None:
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "input": "Hello",
+        "max_output_tokens": 8,
+        "extra_body": SEED,
+    }
+    plain = client.responses.create(**options)
+    stream = client.responses.create(**options, stream=True)
+    found = list(stream)
+    text = "".join(each.delta for each in found if each.type == "response.output_text.delta")
+    assert text == plain.output_text
+    assert found[-1].type == f"response.{plain.status}"
+    assert [each.sequence_number for each in found] == list(range(len(found)))
+
+
+def test_the_stream_helper(client: OpenAI) -> None:
+    with client.responses.stream(**OPTIONS, input="A fruit?", text_format=Fruit) as stream:
+        kinds = {each.type for each in stream}
+        final = stream.get_final_response()
+    assert {"response.output_text.delta", "response.output_text.done"} <= kinds
+    assert isinstance(final.output_parsed, Fruit)
+    assert Fruit.model_validate_json(final.output_text) == final.output_parsed
+    again = client.responses.retrieve(final.id)
+    assert again.output_text == final.output_text
+
+
+def test_parse(client: OpenAI) -> None:
+    response = client.responses.parse(**OPTIONS, input="A fruit?", text_format=Fruit)
+    assert isinstance(response.output_parsed, Fruit)
+
+
+def test_a_conversation(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="My name is Ann.", max_output_tokens=4)
+    second = client.responses.create(
+        model=MODEL, input="What is it?", max_output_tokens=4, previous_response_id=first.id
+    )
+    assert second.previous_response_id == first.id
+    assert second.usage is not None
+    assert first.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens
+    by_hand: Any = [
+        {"role": "user", "content": "My name is Ann."},
+        *(item.to_dict() for item in first.output),
+        {"role": "user", "content": "What is it?"},
+    ]
+    third = client.responses.create(model=MODEL, input=by_hand, max_output_tokens=4)
+    assert third.usage is not None
+    assert third.usage.input_tokens == second.usage.input_tokens
+
+
+def test_what_is_kept(client: OpenAI) -> None:
+    items: Any = [{"role": "user", "content": str(n)} for n in range(7)]
+    made = client.responses.create(model=MODEL, input=items, max_output_tokens=2)
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    listed: Any = client.responses.input_items.list(made.id, limit=3, order="asc")
+    texts = [each.content[0].text for each in listed]
+    assert texts == [str(n) for n in range(7)]
+    newest: Any = client.responses.input_items.list(made.id, limit=2).data
+    assert [each.content[0].text for each in newest] == ["6", "5"]
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(made.id)
+    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+        client.responses.create(model=MODEL, input="a", previous_response_id=made.id)
+
+
+def test_input_tokens(client: OpenAI) -> None:
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello", instructions="Hi")
+    made = client.responses.create(
+        model=MODEL, input="Hello", instructions="Hi", max_output_tokens=1
+    )
+    assert made.usage is not None
+    assert counted.input_tokens == made.usage.input_tokens
+    assert counted.object == "response.input_tokens"
+
+
+def test_probabilities(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=MODEL,
+        input="Hello",
+        max_output_tokens=4,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+    )
+    [item] = response.output
+    assert item.type == "message"
+    part = item.content[0]
+    assert part.type == "output_text"
+    tokens = part.logprobs
+    assert tokens
+    for token in tokens:
+        assert token.logprob <= 0
+        assert len(token.top_logprobs) == 2
+
+
+# ---- tools -----------------------------------------------------------------------------------
+
+TOOL: Any = {
+    "type": "function",
+    "name": "temperature",
+    "description": "How warm it is.",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Cusco", "Puno"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+RESULTS = {"Cusco": "11 degrees", "Puno": "9 degrees"}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_agent_that_calls_a_function(kept: bool, client: OpenAI) -> None:
+    options: Any = {"model": MODEL, "tools": [TOOL], "store": kept, "reasoning": UNTHINKING}
+    question: Any = [{"role": "user", "content": "How warm is it in Cusco?"}]
+    first = client.responses.create(
+        **options, input=question, tool_choice="required", parallel_tool_calls=False
+    )
+    [call] = [item for item in first.output if item.type == "function_call"]
+    assert (first.status, call.status, call.name) == ("completed", "completed", "temperature")
+    arguments = json.loads(call.arguments)
+    output: Any = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": RESULTS[arguments["city"]],
+    }
+    if kept:
+        more: Any = {"input": [output], "previous_response_id": first.id}
+    else:
+        more = {"input": [*question, *(item.to_dict() for item in first.output), output]}
+    second = client.responses.create(**options, **more, tool_choice="none", max_output_tokens=8)
+    assert [item.type for item in second.output][-1] == "message"
+    assert second.usage is not None
+    assert first.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens
+    other: Any = {**output, "call_id": "other"}
+    with pytest.raises(openai.BadRequestError, match="no call"):
+        client.responses.create(**options, input=[other])
+
+
+def test_a_streamed_call(client: OpenAI) -> None:
+    choice: Any = {"type": "function", "name": "temperature"}
+    with client.responses.stream(
+        **OPTIONS,
+        input="How warm is it in Puno?",
+        tools=[TOOL],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+    ) as stream:
+        found = list(stream)
+        final = stream.get_final_response()
+    [call] = [item for item in final.output if item.type == "function_call"]
+    deltas = [e.delta for e in found if e.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    arguments: Any = call.parsed_arguments
+    assert arguments["city"] in RESULTS
+
+
+def test_a_call_that_is_cut_off_is_incomplete(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=MODEL, input="Hello", tools=[TOOL], tool_choice="required", max_output_tokens=1
+    )
+    assert response.status == "incomplete"
+
+
+def test_asynchronous_client(server: Server) -> None:
+    async def run() -> None:
+        key = server.api_key or "none"
+        async with AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key=key, timeout=SECONDS, max_retries=0
+        ) as client:
+            plain, parsed, counted = await asyncio.gather(
+                client.responses.create(
+                    model=MODEL, input="Hello", max_output_tokens=6, extra_body=SEED
+                ),
+                client.responses.parse(**OPTIONS, input="A fruit?", text_format=Fruit),
+                client.responses.input_tokens.count(model=MODEL, input="Hello"),
+            )
+            assert isinstance(parsed.output_parsed, Fruit)
+            assert plain.usage is not None
+            assert counted.input_tokens == plain.usage.input_tokens
+            stream = await client.responses.create(
+                model=MODEL, input="Hello", max_output_tokens=6, extra_body=SEED, stream=True
+            )
+            text = [e.delta async for e in stream if e.type == "response.output_text.delta"]
+            assert "".join(text) == plain.output_text
+            async with client.responses.stream(
+                **OPTIONS, input="A fruit?", text_format=Fruit, previous_response_id=plain.id
+            ) as helper:
+                final = await helper.get_final_response()
+            assert isinstance(final.output_parsed, Fruit)
+            assert (await client.responses.retrieve(final.id)).previous_response_id == plain.id
+            items = [each async for each in client.responses.input_items.list(final.id, limit=1)]
+            assert len(items) == 1
+            await client.responses.delete(final.id)
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(final.id)
+
+    asyncio.run(run())
+
+
+def test_errors(client: OpenAI) -> None:
+    hot: Any = "hot"
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="temperature"):
+            client.responses.create(model=MODEL, input="Hello", temperature=hot, stream=stream)
+    with pytest.raises(openai.InternalServerError, match="web_search") as caught:
+        client.responses.create(model=MODEL, input="Hello", tools=[{"type": "web_search"}])
+    assert caught.value.status_code == 501
+
+
+def test_an_engine_that_dies(own_server: Start) -> None:
+    server = own_server("-np", "1")
+    with client_of(server) as client:
+        stream = client.responses.create(
+            model=MODEL, input="Hello", max_output_tokens=6000, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        seen = [next(stream)]
+        server.kill_engine()
+        with pytest.raises(openai.APIError, match="engine"):
+            seen += stream
+        assert client.responses.create(model=MODEL, input="Hello", max_output_tokens=2).output

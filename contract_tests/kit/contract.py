@@ -1,0 +1,154 @@
+"""Is an answer one that the description allows?"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import httpx
+
+from contract_tests.kit import lint
+from contract_tests.kit.events import Event, check_events, read_events
+
+JSON = "application/json"
+
+
+@cache
+def document() -> lint.Document:
+    return lint.load()
+
+
+@cache
+def operations() -> dict[str, lint.Operation]:
+    """All operations by `operationId`."""
+    return {each.definition["operationId"]: each for each in lint.operations(document())}
+
+
+def find(method: str, path: str) -> lint.Operation:
+    """The operation at a path, as requests have it."""
+    path = path.partition("?")[0]
+    found = [each for each in operations().values() if each.method == method.lower()]
+    # A path without parameters is meant rather than one with.
+    for operation in sorted(found, key=lambda each: "{" in each.path):
+        template = re.sub(r"\\{[^/]*\\}", "[^/]+", re.escape(operation.path))
+        if re.fullmatch(template, path):
+            return operation
+    raise AssertionError(f"the description has no {method} {path}")
+
+
+def is_public(operation: lint.Operation) -> bool:
+    return bool(operation.definition.get("security", document()["security"]) == [])
+
+
+def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:
+    """What the description says of one status: media type objects by content type."""
+    responses = operation.definition["responses"]
+    assert str(status) in responses, f"{operation.name} has no documented status {status}"
+    content: Mapping[str, Any] = responses[str(status)]["content"]
+    return content
+
+
+def media_type(response: httpx.Response) -> str:
+    return str(response.headers.get("content-type", "")).partition(";")[0].strip()
+
+
+def check(response: httpx.Response, status: int = 200) -> Any:
+    """The document in `response` (for a stream, the list of its events' or lines' documents).
+
+    Fails unless the response has the status `status`, and status, headers, content type and
+    body are as the description says.
+    """
+    request = response.request
+    base = _prefix(request)
+    operation = find(request.method, request.url.path.removeprefix(base))
+    said = f"{operation.name}: {response.status_code} {response.text:.500}"
+    assert response.status_code == status, f"expected {status}, got {said}"
+    described = answers(operation, status)
+    kind = media_type(response)
+    assert kind in described, f"{kind!r} is not a documented content type of {said}"
+    _check_headers(operation, status, response)
+    if kind == lint.EVENT_STREAM:
+        return check_stream(operation, list(read_events([response.content])))
+    if kind == lint.LINES:
+        return check_lines(described[kind], response.content)
+    if kind != JSON:
+        return response.content
+    body = json.loads(response.content, parse_constant=_no_constant)
+    asked = json.loads(request.content) if status == 200 and request.content else None
+    problems = list(lint.errors(described[kind]["schema"], body, asked))
+    assert not problems, f"{problems} in {said}"
+    return body
+
+
+def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
+    """The documents of a successful response's events, validated."""
+    return check_events(answers(operation, 200)[lint.EVENT_STREAM], events)
+
+
+def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
+    """The documents of the lines of one whole stream, validated. Only the last can be an error."""
+    text = content.decode("utf-8")
+    lines = text.splitlines()  # which knows more ends of lines than the line feed
+    assert lines, "the stream has no lines"
+    assert lines == text.split("\n")[:-1], f"not lines that end with line feeds: {text[-300:]!r}"
+    for i, line in enumerate(lines):
+        problems = list(lint.line_errors(media, line))
+        assert not problems, f"line {i}, {line:.500}: {problems}"
+    documents = [json.loads(line) for line in lines]
+    assert not any("error" in document for document in documents[:-1]), "an error is not the end"
+    return documents
+
+
+def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:
+    """The `error` of an answer to a request that the description doesn't know."""
+    assert response.status_code == status, f"{response.status_code}: {response.text:.500}"
+    assert media_type(response) == JSON, f"{media_type(response)}: {response.text:.500}"
+    error = response.json()["error"]
+    assert error["code"] == status, error
+    assert isinstance(error["message"], str), error
+    assert error["message"], error
+    assert isinstance(error["type"], str), error
+    assert type_ in (None, error["type"]), f"expected {type_}: {error}"
+    return error
+
+
+def _check_headers(operation: lint.Operation, status: int, response: httpx.Response) -> None:
+    described = operation.definition["responses"][str(status)].get("headers", {})
+    for name, header in described.items():
+        assert name in response.headers, f"{operation.name} {status} is without {name}"
+        problems = list(lint.errors(header["schema"], response.headers[name]))
+        assert not problems, f"{operation.name} {status}, {name}: {problems}"
+
+
+def _prefix(request: httpx.Request) -> str:
+    """The API prefix in front of a path that the description has."""
+    path = request.url.path
+    for each in sorted(document()["paths"], key=len, reverse=True):
+        fixed = each.partition("{")[0]
+        at = path.rfind(fixed) if fixed != each else len(path) - len(fixed)
+        if at >= 0 and path[at : at + len(fixed)] == fixed:
+            return path[:at]
+    return ""
+
+
+def _no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def streaming() -> Iterator[lint.Operation]:
+    """The operations that stream if a request asks for it."""
+    for operation in operations().values():
+        if {lint.EVENT_STREAM, JSON} <= _successes(operation):
+            yield operation
+
+
+def endless() -> Iterator[lint.Operation]:
+    """The operations whose answer is always a stream, which ends when the client leaves."""
+    for operation in operations().values():
+        if {lint.EVENT_STREAM} == _successes(operation):
+            yield operation
+
+
+def _successes(operation: lint.Operation) -> set[str]:
+    return set(operation.definition["responses"]["200"].get("content", {}))

@@ -1,0 +1,202 @@
+"""Schemathesis, set up for this description: which checks, which answers are right.
+
+Everything that is switched off or allowed here has its reason beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import schemathesis
+from hypothesis import reject
+from schemathesis import Case
+from schemathesis.config import SchemathesisConfig
+from schemathesis.schemas import BaseSchema
+
+from contract_tests.kit import contract, lint
+from contract_tests.kit.bodies import EMBEDDING, ENDLESS, RERANKING, STREAMING
+
+MODES = ("positive", "negative")
+N_PREDICT = 2
+"""Generated requests generate at most so many tokens: it is their form that is tested."""
+
+N_TEXTS = 3
+"""And so many texts for a prompt."""
+
+
+@dataclass
+class Settings:
+    """Of this run, from pytest's command line."""
+
+    max_examples: int = 25
+    api_key: str | None = None
+
+
+settings = Settings()
+
+
+def config(mode: str, max_examples: int) -> SchemathesisConfig:
+    """For one mode of generation: `positive` (valid requests) or `negative` (invalid ones)."""
+    return SchemathesisConfig.from_dict(
+        {
+            "generation": {
+                "mode": mode,
+                "max-examples": max_examples,
+                "deterministic": True,
+                # We send a right key. That wrong ones are refused is for the check ignored_auth,
+                # which sends its own, and for test_statuses.py.
+                "with-security-parameters": False,
+            },
+            "max-stream-events": 10_000,
+            "request-timeout": 60,
+            "checks": {
+                # Compares with the methods of one operation; `Allow` names those of the path,
+                # HEAD included.
+                "allow_header_conformance": {"enabled": False},
+            },
+            "operations": [
+                {
+                    "include-operation-id": [
+                        *STREAMING,
+                        "apply_template",
+                        "count_chat_tokens",
+                        "count_chat_tokens_unversioned",
+                        "count_message_tokens",
+                    ],
+                    "checks": _allowing(400, 501),
+                },
+                # 501 of a server that was started for something else.
+                {
+                    "include-operation-id": [*EMBEDDING, *RERANKING],
+                    "checks": _allowing(400, 501),
+                },
+                {"include-operation-id": "detokenize", "checks": _allowing(400)},
+                # A server without adapters has none of any id.
+                {"include-operation-id": "set_lora_adapters", "checks": _allowing(400)},
+                # Switched off, but for an option; and there is no file to be restored.
+                {
+                    "include-operation-id": ["act_on_slot", "set_props", "get_metrics"],
+                    "checks": _allowing(400, 501),
+                },
+                # Of a router; then a name may be nobody's, or that of a model that is so already.
+                {
+                    "include-operation-id": ["load_model", "unload_model"],
+                    "checks": _allowing(400, 404, 501),
+                },
+                # An asset's name is any name; of most names there is no asset.
+                {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
+                # Messages and items that don't fit together; media; tools that are none of ours.
+                {
+                    "include-operation-id": [
+                        "count_chat_tokens",
+                        "count_chat_tokens_unversioned",
+                        "count_response_tokens",
+                        "count_response_tokens_unversioned",
+                    ],
+                    "checks": _allowing(400, 501),
+                },
+                # No id that is made up is that of a response; 501 is for `stream`.
+                {
+                    "include-operation-id": [
+                        "get_response",
+                        "delete_response",
+                        "list_response_input_items",
+                    ],
+                    "checks": _allowing(404, 501),
+                },
+            ],
+        }
+    )
+
+
+def _allowing(*statuses: int) -> dict[str, Any]:
+    """Valid requests may get `statuses`, too, for reasons that a schema can't give: 400 for a
+    token that the vocabulary doesn't have, a prompt longer than the context, a bias that stands
+    where the token should, or a template that doesn't take these messages; 501 for a value
+    beside the `x-supported-values`."""
+    allowed = {"positive_data_acceptance": {"expected-statuses": ["2xx", *statuses]}}
+    if 501 in statuses:
+        allowed["not_a_server_error"] = {"expected-statuses": ["2xx", "4xx", 501]}
+    return allowed
+
+
+def schema(mode: str, max_examples: int | None = None) -> BaseSchema:
+    """The description, ready to be parametrized with; `max_examples` other than the command
+    line's."""
+    whole = schemathesis.openapi.from_path(
+        str(lint.DESCRIPTION), config=config(mode, max_examples or settings.max_examples)
+    )
+    return whole.exclude(never_ends)
+
+
+def bound_length(case: Case[Any]) -> None:
+    """Gives a request an `n_predict` of at most `N_PREDICT` and at most `N_TEXTS` texts, unless
+    an invalid number is tried.
+
+    Not a `map_case` hook: those are not called for the cases of the coverage phase.
+    """
+    raw = case.operation.definition.raw
+    if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
+        case.body = with_bounded_length(case.body)
+
+
+def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
+    body = {**body}
+    if isinstance(body.get("options"), dict) and type(body["options"].get("num_predict")) is int:
+        body["options"] = {**body["options"], "num_predict": N_PREDICT}
+    for name in ("n", "n_cmpl", "best_of"):
+        if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
+            body[name] = N_TEXTS
+    given = body.get("n_predict")
+    valid = given is None or (type(given) is int and -1 <= given < 2**31)
+    if not valid or given == 0:
+        return body
+    return {**body, "n_predict": N_PREDICT}
+
+
+def skip_spellings(case: Case[Any]) -> None:
+    """Skips a request whose body is invalid only in that a whole number has a fraction.
+
+    In the draft of JSON Schema that OpenAPI 3.0 builds upon, 1.0 is no integer. In every later
+    one it is, and a server need not tell the two apart.
+    """
+    body = with_whole_numbers(case.body)
+    if _is_invalid(case, case.body) and not _is_invalid(case, body):
+        reject()
+
+
+def with_whole_numbers(value: Any) -> Any:
+    """The same JSON value with 1 for 1.0, wherever it is."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [with_whole_numbers(each) for each in value]
+        case dict():
+            return {name: with_whole_numbers(each) for name, each in value.items()}
+    return value
+
+
+def _is_invalid(case: Case[Any], body: Any) -> bool:
+    definition = contract.operations()[case.operation.definition.raw["operationId"]].definition
+    if "requestBody" not in definition or case.media_type != contract.JSON:
+        return False
+    described = definition["requestBody"]["content"][contract.JSON]
+    return any(lint.errors(described["schema"], body))
+
+
+def is_not_about_models(context: Any) -> bool:
+    """For `exclude`: behind another one, Schemathesis' `include` has no effect."""
+    return "models" not in context.operation.definition.raw["tags"]
+
+
+def never_ends(context: Any) -> bool:
+    """Whether an operation's answer goes on until the client leaves: Schemathesis would read for
+    ever. test_router_models.py reads such a stream."""
+    return context.operation.definition.raw["operationId"] in ENDLESS
+
+
+def has_no_input(context: Any) -> bool:
+    """Whether an operation takes nothing that could be wrong."""
+    raw = context.operation.definition.raw
+    return not ("requestBody" in raw or raw.get("parameters"))

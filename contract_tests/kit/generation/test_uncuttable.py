@@ -1,0 +1,42 @@
+"""Models whose memory can't be cut: recurrent ones, and those with a sliding window."""
+
+from typing import Any
+
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.server import Server, Start
+
+EXACT = ["-fa", "off", "-ctk", "f32", "-ctv", "f32"]
+"""On the CPU: what a text's numbers are doesn't depend on what else is evaluated."""
+
+
+@pytest.fixture(scope="module", params=["tiny-mamba", "tiny-window"])
+def server(request: pytest.FixtureRequest, module_server: Start) -> Server:
+    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
+    model = str(build.ensure(request.param))
+    return module_server("-m", model, "-c", "2048", "-np", "2", "--ctx-checkpoints", "4", *EXACT)
+
+
+def converse(server: Server, **options: Any) -> tuple[list[str], list[int]]:
+    """The answers of a conversation, and how much of each prompt was cached."""
+    messages: list[dict[str, str]] = []
+    answers, cached = [], []
+    for question in ("Tell me about llamas. " * 10, "And about alpacas?", "Thank you!"):
+        messages.append({"role": "user", "content": question})
+        request = {"messages": messages, "max_tokens": 40, "temperature": 0, **options}
+        answer = contract.check(server.post("/v1/chat/completions", request))
+        text = answer["choices"][0]["message"]["content"]
+        messages.append({"role": "assistant", "content": text})
+        answers.append(text)
+        cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    return answers, cached
+
+
+def test_a_conversation_goes_on_from_what_is_cached(server: Server) -> None:
+    plain, nothing = converse(server, cache_prompt=False)
+    first, cached = converse(server)
+    second, again = converse(server)
+    assert plain == first == second
+    assert nothing == [0, 0, 0]
+    assert all(n > 0 for n in [*cached[1:], *again])

@@ -1,0 +1,445 @@
+"""What a good description has beyond being a valid OpenAPI document.
+
+`load` resolves the description into one document without references. Each rule is a function
+from that document to the problems it finds, one sentence each; `RULES` has them all.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from connexion.spec import Specification
+from jsonschema import validators
+from openapi_schema_validator import OAS30Validator
+
+DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+EVENT_STREAM = "text/event-stream"
+LINES = "application/x-ndjson"
+
+Document = Mapping[str, Any]
+Rule = Callable[[Document], Iterator[str]]
+
+
+class Operation(NamedTuple):
+    """One operation; `name` is what a message calls it."""
+
+    path: str
+    method: str
+    definition: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.upper()} {self.path}"
+
+
+class Media(NamedTuple):
+    """One media type object: the body of a request, or of one response."""
+
+    where: str
+    content_type: str
+    definition: Mapping[str, Any]
+    status: str | None  # None: a request body
+
+
+class Node(NamedTuple):
+    """One schema inside of another: `where` leads to it."""
+
+    where: str
+    schema: Mapping[str, Any]
+
+
+def load(path: Path = DESCRIPTION) -> Document:
+    """The resolved description."""
+    resolved: Document = Specification.load(path).spec
+    return resolved
+
+
+def operations(document: Document) -> Iterator[Operation]:
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield Operation(path, method, item[method])
+
+
+def media(operation: Operation) -> Iterator[Media]:
+    body = operation.definition.get("requestBody", {})
+    for content_type, definition in body.get("content", {}).items():
+        yield Media(f"{operation.name} request", content_type, definition, None)
+    for status, response in operation.definition["responses"].items():
+        for content_type, definition in response.get("content", {}).items():
+            yield Media(f"{operation.name} {status}", content_type, definition, status)
+
+
+def all_media(document: Document) -> Iterator[Media]:
+    for operation in operations(document):
+        yield from media(operation)
+
+
+def walk(schema: Mapping[str, Any], where: str) -> Iterator[Node]:
+    """`schema` and all schemas in it, outside in."""
+    yield Node(where, schema)
+    for name, value in schema.get("properties", {}).items():
+        yield from walk(value, f"{where}.{name}")
+    for combination in ("anyOf", "allOf", "oneOf"):
+        for branch in schema.get(combination, ()):
+            yield from walk(branch, where)
+    if "items" in schema:
+        yield from walk(schema["items"], f"{where}[]")
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        yield from walk(schema["additionalProperties"], f"{where}.*")
+
+
+def request_nodes(document: Document) -> Iterator[Node]:
+    """All schemas that a client's input is checked against."""
+    for operation in operations(document):
+        for parameter in operation.definition.get("parameters", ()):
+            yield from walk(parameter["schema"], f"{operation.name} {parameter['name']}")
+        for body in media(operation):
+            if body.status is None:
+                yield from walk(body.definition["schema"], body.where)
+
+
+def schema_nodes(document: Document) -> Iterator[Node]:
+    """All schemas of requests, responses and stream events."""
+    yield from request_nodes(document)
+    for each in all_media(document):
+        if each.status is not None:
+            yield from walk(each.definition["schema"], each.where)
+        if "x-event-data-schema" in each.definition:
+            yield from walk(each.definition["x-event-data-schema"], f"{each.where} event")
+        if "x-line-schema" in each.definition:
+            yield from walk(each.definition["x-line-schema"], f"{each.where} line")
+
+
+def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
+    """Where and why `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
+    `schema`. Alternatives marked with `x-only-with` count only if the request has that field."""
+    asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
+    for error in _validator(frozenset(asked))(schema).iter_errors(instance):
+        yield f"{error.json_path}: {error.message[:300]}"
+
+
+@cache
+def _validator(asked: frozenset[str]) -> Any:
+    def any_of(validator: Any, branches: Any, value: Any, schema: Any) -> Iterator[Any]:
+        possible = [b for b in branches if b.get("x-only-with") in (None, *asked)]
+        yield from OAS30Validator.VALIDATORS["anyOf"](validator, possible, value, schema)
+
+    return validators.extend(OAS30Validator, {"anyOf": any_of})
+
+
+def event_errors(definition: Mapping[str, Any], data: str) -> Iterator[str]:
+    """What is wrong with the `data` of an event, by the media type object of its stream."""
+    if data == definition.get("x-event-end"):
+        return
+    yield from _json_errors(definition["x-event-data-schema"], data)
+
+
+def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
+    """What is wrong with a line, by the media type object of its stream."""
+    yield from _json_errors(definition["x-line-schema"], line)
+
+
+def _json_errors(schema: Mapping[str, Any], text: str) -> Iterator[str]:
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        yield f"$: {e}"
+        return
+    yield from errors(schema, document)
+
+
+def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the examples of a media type or parameter object."""
+    if "example" in definition:
+        yield "example", definition["example"]
+    for name, example in definition.get("examples", {}).items():
+        yield name, example["value"]
+
+
+# ---- rules -------------------------------------------------------------------------------
+
+
+def operations_are_described(document: Document) -> Iterator[str]:
+    """Summary, description, one declared tag, controller, and a response that succeeds."""
+    tags = {tag["name"] for tag in document["tags"]}
+    for operation in operations(document):
+        definition = operation.definition
+        for key in ("summary", "description", "x-openapi-router-controller"):
+            if not definition.get(key, "").strip():
+                yield f"{operation.name} has no {key}"
+        if len(definition.get("tags", ())) != 1 or definition["tags"][0] not in tags:
+            yield f"{operation.name} doesn't have exactly one of the declared tags"
+        if "200" not in definition["responses"]:
+            yield f"{operation.name} has no response 200"
+        for parameter in definition.get("parameters", ()):
+            if not parameter.get("description"):
+                yield f"{operation.name} {parameter['name']} has no description"
+
+
+def operation_ids_are_good_names(document: Document) -> Iterator[str]:
+    """snake_case, and unique: connexion lets a second use win silently."""
+    seen: dict[str, str] = {}
+    for operation in operations(document):
+        name = operation.definition.get("operationId", "")
+        if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+            yield f"{operation.name}: operationId {name!r} is not snake_case"
+        if name in seen:
+            yield f"{operation.name} and {seen[name]} share the operationId {name}"
+        seen[name] = operation.name
+
+
+def request_bodies_have_examples(document: Document) -> Iterator[str]:
+    for each in all_media(document):
+        if each.status is None and not list(examples(each.definition)):
+            yield f"{each.where} has no example"
+
+
+def examples_match_their_schemas(document: Document) -> Iterator[str]:
+    for each in all_media(document):
+        for name, value in examples(each.definition):
+            for error in errors(each.definition["schema"], value):
+                yield f"{each.where}, {name}: {error}"
+    for operation in operations(document):
+        for parameter in operation.definition.get("parameters", ()):
+            for name, value in examples(parameter):
+                for error in errors(parameter["schema"], value):
+                    yield f"{operation.name} {parameter['name']}, {name}: {error}"
+    for each in all_media(document):
+        if each.content_type == EVENT_STREAM:
+            for name, event in examples(each.definition):
+                for error in event_errors(each.definition, event["data"]):
+                    yield f"{each.where}, {name}: {error}"
+        if each.content_type == LINES:
+            for name, text in examples(each.definition):
+                for line in text.splitlines():
+                    for error in line_errors(each.definition, line):
+                        yield f"{each.where}, {name}: {error}"
+    for node in schema_nodes(document):
+        if "example" in node.schema:
+            for error in errors(node.schema, node.schema["example"]):
+                yield f"{node.where}, example: {error}"
+
+
+def defaults_match_their_schemas(document: Document) -> Iterator[str]:
+    for node in schema_nodes(document):
+        if "default" in node.schema:
+            for error in errors(node.schema, node.schema["default"]):
+                yield f"{node.where}, default: {error}"
+
+
+def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
+    """x-supported-values lists values of its field, and the default is one of them."""
+    for node in schema_nodes(document):
+        values = node.schema.get("x-supported-values")
+        if values is None:
+            continue
+        for value in values:
+            for error in errors(node.schema, value):
+                yield f"{node.where}, x-supported-values: {error}"
+        if "default" in node.schema and node.schema["default"] not in values:
+            yield f"{node.where}: the default is not among the x-supported-values"
+
+
+def requests_are_bounded(document: Document) -> Iterator[str]:
+    """Numbers and arrays of requests have bounds; integers stay within 64 bits."""
+    for node in request_nodes(document):
+        schema = node.schema
+        if schema.get("type") in ("integer", "number") and "enum" not in schema:
+            low, high = schema.get("minimum"), schema.get("maximum")
+            if low is None or high is None:
+                yield f"{node.where}: a {schema['type']} without minimum or maximum"
+            elif not -(2**63) <= low <= high < 2**63:
+                yield f"{node.where}: odd bounds {low} and {high}"
+        if schema.get("type") == "array" and "maxItems" not in schema:
+            yield f"{node.where}: an array without maxItems"
+
+
+def optional_request_fields_are_nullable(document: Document) -> Iterator[str]:
+    """Clients send null for "not set"; a field that isn't required has to take it."""
+    for each in all_media(document):
+        if each.status is not None:
+            continue
+        required, properties = _fields(each.definition["schema"])
+        for name in sorted(properties.keys() - required):
+            if any(errors(properties[name], None)):
+                yield f"{each.where}.{name} is optional, but refuses null"
+
+
+def _fields(schema: Mapping[str, Any]) -> tuple[set[str], dict[str, Any]]:
+    required, properties = set(schema.get("required", ())), dict(schema.get("properties", {}))
+    for part in schema.get("allOf", ()):
+        inner_required, inner_properties = _fields(part)
+        required |= inner_required
+        properties |= inner_properties
+    return required, properties
+
+
+def requests_take_unknown_fields(document: Document) -> Iterator[str]:
+    for node in request_nodes(document):
+        if node.schema.get("additionalProperties") is False:
+            yield f"{node.where} refuses unknown fields"
+
+
+def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
+    """anyOf instead of oneOf, nullable beside a type, no keyword of OpenAPI 3.1, and no
+    required field without a schema."""
+    newer = {"const", "$defs", "if", "then", "else", "prefixItems", "examples", "contains"}
+    for node in schema_nodes(document):
+        if "oneOf" in node.schema:
+            yield f"{node.where}: oneOf"
+        if node.schema.get("nullable") and "type" not in node.schema:
+            yield f"{node.where}: nullable without a type"
+        if isinstance(node.schema.get("type"), list):
+            yield f"{node.where}: a list of types"
+        for keyword in sorted(newer & node.schema.keys()):
+            yield f"{node.where}: {keyword}"
+        required, properties = _fields(node.schema)
+        if properties:
+            for name in sorted(required - properties.keys()):
+                yield f"{node.where}: required {name} is not described"
+
+
+def errors_have_the_envelope(document: Document) -> Iterator[str]:
+    """Every response that isn't a success is JSON, and its `code` is the status. A path with an
+    `x-error-envelope` has that API's form; what Ollama's clients use has the form that they read
+    beside the usual one."""
+    for operation in operations(document):
+        form = document["paths"][operation.path].get("x-error-envelope")
+        for status, response in operation.definition["responses"].items():
+            if status.startswith("2"):
+                continue
+            where = f"{operation.name} {status}"
+            if list(response.get("content", ())) != ["application/json"]:
+                yield f"{where} is not just application/json"
+                continue
+            schema = response["content"]["application/json"]["schema"]
+            branches = schema.get("anyOf", [schema])
+            if operation.path.startswith("/api/"):
+                *branches, ollama = branches
+                if ollama.get("properties", {}).get("error", {}).get("type") != "string":
+                    yield f"{where} has no text as error for Ollama's clients"
+            for branch in branches:
+                if form is None:
+                    yield from _envelope(where, int(status), branch)
+                else:
+                    yield from _foreign_envelope(where, form, branch)
+
+
+def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[str]:
+    error = schema.get("properties", {}).get("error", {})
+    if schema.get("required") != ["error"] or not {"code", "message", "type"} <= set(
+        error.get("required", ())
+    ):
+        yield f"{where} doesn't demand error.code, error.message and error.type"
+    elif error["properties"]["code"].get("enum") != [status]:
+        yield f"{where}: error.code is not {status}"
+    elif len(error["properties"]["type"].get("enum", ())) != 1:
+        yield f"{where}: error.type is not one fixed type"
+
+
+def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    required = {"anthropic": ["type", "error", "request_id"]}.get(form)
+    error = schema.get("properties", {}).get("error", {})
+    if required is None:
+        yield f"{where}: there is no error envelope {form!r}"
+    elif schema.get("required") != required or error.get("required") != ["type", "message"]:
+        yield f"{where} is not an error in the form of {form}"
+    elif len(error["properties"]["type"].get("enum", ())) != 1:
+        yield f"{where}: error.type is not one fixed type"
+
+
+def security_is_consistent(document: Document) -> Iterator[str]:
+    """An operation that wants a key can answer 401, and a public one can't."""
+    for operation in operations(document):
+        public = operation.definition.get("security", document["security"]) == []
+        if public == ("401" in operation.definition["responses"]):
+            yield f"{operation.name} is {'public' if public else 'protected'}; mind its 401"
+
+
+def streams_name_their_events(document: Document) -> Iterator[str]:
+    """A stream's schema is one event, an object with `data`; its data has a schema, too."""
+    for each in all_media(document):
+        if each.content_type != EVENT_STREAM:
+            continue
+        schema = each.definition["schema"]
+        if schema.get("type") != "object" or "data" not in schema.get("required", ()):
+            yield f"{each.where}: the event is not an object that requires data"
+        if not isinstance(each.definition.get("x-event-data-schema"), Mapping):
+            yield f"{each.where} has no x-event-data-schema"
+
+
+def lines_have_a_schema(document: Document) -> Iterator[str]:
+    """A stream of lines is text as a whole, and each line has a schema."""
+    for each in all_media(document):
+        if each.content_type != LINES:
+            continue
+        if each.definition["schema"].get("type") != "string":
+            yield f"{each.where}: lines are not described as text"
+        if not isinstance(each.definition.get("x-line-schema"), Mapping):
+            yield f"{each.where} has no x-line-schema"
+
+
+RULES: tuple[Rule, ...] = (
+    operations_are_described,
+    operation_ids_are_good_names,
+    request_bodies_have_examples,
+    examples_match_their_schemas,
+    defaults_match_their_schemas,
+    supported_values_match_their_schemas,
+    requests_are_bounded,
+    optional_request_fields_are_nullable,
+    requests_take_unknown_fields,
+    schemas_keep_to_what_works,
+    errors_have_the_envelope,
+    security_is_consistent,
+    streams_name_their_events,
+    lines_have_a_schema,
+)
+
+
+# ---- rules over the files ----------------------------------------------------------------
+
+
+def schema_names_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
+    """A bundler may then use a schema's key as the name of its component."""
+    seen: dict[str, str] = {}
+    for path in sorted((root.parent / "schemas").rglob("*.yaml")):
+        for name in yaml.safe_load(path.read_text(encoding="utf-8")):
+            if name in seen:
+                yield f"{name} is both in {seen[name]} and in {path.name}"
+            seen[name] = path.name
+
+
+def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
+    """connexion looks a local reference of any file up in the root document first, and drops
+    what stands beside a reference."""
+    root_keys = set(yaml.safe_load(root.read_text(encoding="utf-8")))
+    for path in sorted(root.parent.rglob("*.yaml")):
+        for reference, siblings in _references(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            if siblings:
+                yield f"{path.name}: {reference} has siblings {sorted(siblings)}"
+            if reference.startswith("#/") and reference[2:].split("/")[0] in root_keys:
+                yield f"{path.name}: {reference} begins with a key of the root document"
+
+
+def _references(node: Any) -> Iterator[tuple[str, set[str]]]:
+    if isinstance(node, Mapping):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"], set(node) - {"$ref"}
+        for value in node.values():
+            yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+FILE_RULES: tuple[Callable[[], Iterator[str]], ...] = (
+    schema_names_are_unique,
+    references_resolve_as_written,
+)

@@ -1,0 +1,68 @@
+"""Examples of whole answers have the form of those that a server gives."""
+
+from typing import Any
+
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import body, path
+from contract_tests.kit.server import OwnServer, Start
+
+ANSWERS = ("create_completion", "create_infill", "list_slots", "get_props", "get_response")
+
+
+@pytest.fixture(scope="module")
+def two_slots(module_server: Start) -> OwnServer:
+    """The server that gave the examples."""
+    server = module_server("--parallel", "2")
+    for name in ("create_completion", "create_infill"):  # a slot that has served tells more
+        server.ask(path(name), body(name))
+    return server
+
+
+def answer(server: OwnServer, name: str) -> Any:
+    if name.startswith("create_"):
+        return server.ask(path(name), body(name))
+    where = path(name)
+    if name == "get_response":
+        kept = server.ask(path("create_response"), body("create_response"))
+        where = where.replace("resp_0", kept["id"])
+    return contract.check(server.get(where))
+
+
+def differences(example: Any, real: Any, where: str = "answer") -> list[str]:
+    """Where the two differ in members, or in types. Elements of a list are like its first one;
+    null may stand for anything."""
+    if isinstance(example, dict) and isinstance(real, dict):
+        found = [f"{where}: only one has {name}" for name in sorted(example.keys() ^ real.keys())]
+        for name in example.keys() & real.keys():
+            found += differences(example[name], real[name], f"{where}.{name}")
+        return found
+    if isinstance(example, list) and isinstance(real, list):
+        if not (example and real):
+            return []
+        return [each for value in example for each in differences(value, real[0], f"{where}[]")]
+    if example is None or real is None or _kind(example) == _kind(real):
+        return []
+    return [f"{where}: {_kind(example)} for {_kind(real)}"]
+
+
+def _kind(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_example_has_the_form_of_an_answer(name: str, two_slots: OwnServer) -> None:
+    example = contract.answers(contract.operations()[name], 200)[contract.JSON]["example"]
+    assert not differences(example, answer(two_slots, name))
+
+
+def test_other_forms_are_noticed() -> None:
+    assert differences({"a": 1, "b": []}, {"a": "1", "c": []}) == [
+        "answer: only one has b",
+        "answer: only one has c",
+        "answer.a: number for str",
+    ]
+    assert differences([{"a": True}], [{"a": 1}]) == ["answer[].a: bool for number"]
+    assert not differences({"a": None, "b": [1.5]}, {"a": {}, "b": [2]})

@@ -1,0 +1,170 @@
+"""Every documented status of every operation, provoked for real.
+
+`provocations.py` says how.
+"""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.kit import contract, lint
+from contract_tests.kit.bodies import ANTHROPIC, BODIES, STREAMING
+from contract_tests.kit.provocations import (
+    BY_STATUS,
+    BY_STATUS_OWN,
+    PROVOKED,
+    Provoke,
+    ProvokeOwn,
+    provoked,
+    too_long,
+)
+from contract_tests.kit.server import Server, Start
+from contract_tests.kit.situations import N_CTX, Situations
+
+
+@pytest.fixture(scope="module")
+def situations(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> Situations:
+    return Situations(module_server, tmp_path_factory.mktemp("slots"))
+
+
+DOCUMENTED = [
+    (name, int(status))
+    for name, operation in contract.operations().items()
+    for status in operation.definition["responses"]
+]
+SHARED = [(name, status, how) for name, status in DOCUMENTED for how in provoked(name, status)[0]]
+OWN = [(name, status, how) for name, status in DOCUMENTED for how in provoked(name, status)[1]]
+
+
+@pytest.mark.parametrize(("name", "status"), DOCUMENTED)
+def test_every_documented_status_is_provoked(name: str, status: int) -> None:
+    assert any(provoked(name, status)), f"nothing here makes {name} answer {status}"
+
+
+def test_nothing_undocumented_is_expected() -> None:
+    assert PROVOKED.keys() <= set(DOCUMENTED)
+    assert BY_STATUS.keys() | BY_STATUS_OWN.keys() == {status for _, status in DOCUMENTED}
+
+
+def check_all(responses: list[httpx.Response], status: int) -> None:
+    assert responses
+    for response in responses:
+        contract.check(response, status)
+
+
+@pytest.mark.parametrize(("name", "status", "how"), SHARED)
+def test_status(name: str, status: int, how: Provoke, server: Server) -> None:
+    check_all(how(server, name), status)
+
+
+@pytest.mark.parametrize(("name", "status", "how"), OWN)
+def test_status_of_own_server(
+    name: str, status: int, how: ProvokeOwn, situations: Situations
+) -> None:
+    check_all(how(situations, name), status)
+
+
+def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> None:
+    server = situations.small
+    for name in STREAMING:
+        text = "word " * N_CTX
+        for response in too_long(situations, name):
+            error = response.json()["error"]
+            if name in ANTHROPIC:  # their clients read the counts from the message
+                assert f"> {N_CTX} maximum" in error["message"]
+                continue
+            assert error["type"] == "exceed_context_size_error"
+            assert error["n_ctx"] == N_CTX
+            if "prompt" in BODIES[name]:
+                tokens = server.ask("/tokenize", {"content": text})["tokens"]
+                assert error["n_prompt_tokens"] == len(tokens)
+
+
+# ---- beside the description ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "where", "status", "type_"),
+    [
+        ("GET", "/", 404, "not_found_error"),
+        ("GET", "/v1/nothing", 404, "not_found_error"),
+        ("POST", "/completion/x", 404, "not_found_error"),
+        ("GET", "/completion", 405, "invalid_request_error"),
+        ("DELETE", "/v1/models", 405, "invalid_request_error"),
+        ("PUT", "/v1/chat/completions", 405, "invalid_request_error"),
+        ("PATCH", "/health", 405, "invalid_request_error"),
+        ("OPTIONS", "/tokenize", 405, "invalid_request_error"),
+    ],
+)
+def test_unknown_paths_and_methods(
+    method: str, where: str, status: int, type_: str, server: Server
+) -> None:
+    response = server.http.request(method, where)
+    contract.check_envelope(response, status, type_)
+    if status == 405:
+        allowed = {each.strip() for each in response.headers["allow"].split(",")}
+        assert method not in allowed
+        described = contract.document()["paths"][where]
+        assert {"GET", "POST"} & allowed == {m.upper() for m in described if m in ("get", "post")}
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
+    raw = json.dumps(BODIES["tokenize"]).encode()
+    headers = {"Content-Type": kind} if kind else {}
+    contract.check(server.post("/tokenize", content=raw, headers=headers))
+
+
+# ---- examples ------------------------------------------------------------------------------
+
+
+def form(error: Any) -> str:
+    """An error without what differs from request to request: numbers, names, fields."""
+    text = json.dumps(error, sort_keys=True)
+    text = re.sub(r"\breq_[\w-]+", "req", text)
+    text = re.sub(r"\\\"(\\\\.|[^\\\"])*?\\\"|'[^']*'", "'...'", text)
+    text = re.sub(r'(?<=": ")[\w.\[\]]+(?=: )', "field", text)
+    return re.sub(r"\d+", "0", text)
+
+
+def examples_of_errors() -> dict[str, tuple[Any, list[tuple[str, int]]]]:
+    """Each example of an error, by its text, with the operations and statuses that have it."""
+    found: dict[str, tuple[Any, list[tuple[str, int]]]] = {}
+    for name, status in DOCUMENTED:
+        if status >= 400:
+            media = contract.answers(contract.operations()[name], status)[contract.JSON]
+            for _, example in lint.examples(media):
+                _, places = found.setdefault(json.dumps(example), (example, []))
+                places.append((name, status))
+    return found
+
+
+EXAMPLES = examples_of_errors()
+
+
+def told(response: httpx.Response, alone: bool) -> Any:
+    error = response.json()
+    return {"error": error["error"]["message"]} if alone else error
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_errors_are_said(example: str, server: Server, situations: Situations) -> None:
+    """By a server that is provoked to answer with that status. Ollama's clients, whose form
+    test_ollama.py looks at, are told the message alone."""
+    error, places = EXAMPLES[example]
+    alone = isinstance(error["error"], str)
+    said: set[str] = set()
+    for name, status in places:
+        shared, own = provoked(name, status)
+        for how in shared:
+            said |= {form(told(response, alone)) for response in how(server, name)}
+        if form(error) in said:
+            return
+        for how_own in own:
+            said |= {form(told(response, alone)) for response in how_own(situations, name)}
+        if form(error) in said:
+            return
+    raise AssertionError("\n".join([f"nobody says {form(error)}, but:", *sorted(said)]))

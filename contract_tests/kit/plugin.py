@@ -1,0 +1,137 @@
+"""Options and fixtures: which server is tested.
+
+pytest contract_tests                                        # one that the tests start
+pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# A failing assertion in these has to show its values, as one in a test does.
+_ASSERTING = (
+    "bodies",
+    "chat",
+    "checks",
+    "contract",
+    "events",
+    "provocations",
+    "routers",
+    "server",
+    "situations",
+)
+for _module in _ASSERTING:
+    pytest.register_assert_rewrite(f"contract_tests.kit.{_module}")
+
+from contract_tests.kit import fuzzing, lint  # noqa: E402  # behind the registration, or it is too late
+from contract_tests.kit.server import API_KEY, OwnServer, Server, Start, start  # noqa: E402  # as above
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("contract tests")
+    group.addoption("--base-url", help="test the server at this URL instead of starting one")
+    group.addoption("--api-key", help="its API key, if it wants one")
+    group.addoption(
+        "--all-families",
+        action="store_true",
+        help="test the tool calls of all families of chat templates, not only the most different",
+    )
+    group.addoption(
+        "--max-examples",
+        type=int,
+        default=fuzzing.settings.max_examples,
+        help="generated requests per operation and mode (default: %(default)s)",
+    )
+    group.addoption(
+        "--soak",
+        type=int,
+        default=2000,
+        help="requests that test_soak.py sends (default: %(default)s)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Schemathesis makes its tests at import, before there is any fixture.
+    fuzzing.settings.max_examples = config.getoption("--max-examples")
+    base_url = config.getoption("--base-url")
+    fuzzing.settings.api_key = config.getoption("--api-key") if base_url else API_KEY
+
+
+@pytest.fixture(scope="session")
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The server under test, with the default options if we start it. It is shared: tests must
+    not depend on each other's requests.
+
+    Equal requests give equal texts there, whatever was served before: test_reproducibility.py.
+    """
+    if url := request.config.getoption("--base-url"):
+        outside = Server(url, request.config.getoption("--api-key"))
+        yield outside
+        outside.close()
+        return
+    own = start(tmp_path_factory.mktemp("server"), api_key=API_KEY)
+    request.config.stash[_logs].append(own.log)
+    yield own
+    own.close()
+
+
+def _starter(request: pytest.FixtureRequest, directory: Path) -> Iterator[Start]:
+    if request.config.getoption("--base-url"):
+        pytest.skip("needs a server of its own, with other options; there is only --base-url")
+    servers: list[OwnServer] = []
+
+    def starting(*argv: str, how: Start = start, **options: Any) -> OwnServer:
+        own = how(directory, *argv, **options)
+        servers.append(own)
+        request.config.stash[_logs].append(own.log)
+        return own
+
+    yield starting
+    for own in servers:
+        own.close()
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Starts servers that are the test's own, to be configured, killed, filled up. The tests
+    that need one are skipped where any other server is tested."""
+    yield from _starter(request, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    """The same for servers that all tests of a module share."""
+    yield from _starter(request, tmp_path_factory.mktemp("servers"))
+
+
+# ---- the server's log in reports of failures ------------------------------------------------
+
+_logs = pytest.StashKey[list[Path]]()
+LOG_END = 4000  # characters
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_logs] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for log in item.config.stash[_logs][-3:]:
+            if log.exists() and (text := log.read_text("utf-8", "replace")):
+                report.sections.append((f"{log.name}, the end", text[-LOG_END:]))
+    return report
+
+
+@pytest.fixture(scope="module")
+def document() -> lint.Document:
+    return lint.load()

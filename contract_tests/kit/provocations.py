@@ -1,0 +1,506 @@
+"""How each documented status of each operation is provoked: `PROVOKED` says it by operation and
+status, where `BY_STATUS` and `BY_STATUS_OWN` (on a server of a certain state) do not."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import (
+    ANTHROPIC,
+    BODIES,
+    COUNTING,
+    EMBEDDING,
+    ENDLESS,
+    GENERATING,
+    NAMING,
+    RERANKING,
+    RESPONSES,
+    STORED,
+    STREAMING,
+    body,
+    path,
+    with_text,
+)
+from contract_tests.kit.routers import set_status
+from contract_tests.kit.server import MODEL, Server
+from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
+
+MIB = 1 << 20
+Provoke = Callable[[Server, str], list[httpx.Response]]
+ProvokeOwn = Callable[[Situations, str], list[httpx.Response]]
+
+
+def ok(server: Server, name: str) -> list[httpx.Response]:
+    responses = [send(server, name)]
+    if name in STREAMING:
+        responses.append(send(server, name, stream=True))
+    return responses
+
+
+def bad_request(server: Server, name: str) -> list[httpx.Response]:
+    """Malformed, empty, of the wrong type, without what is required, beside the vocabulary."""
+    where = path(name)
+    headers = {"Content-Type": "application/json"}
+    malformed = (b"{", b"", b"\xff\xfe", b'"\\ud800"', b"NaN", b'{"a": 1}}')
+    responses = [server.post(where, content=raw, headers=headers) for raw in malformed]
+    responses += [server.post(where, content=b"null", headers=headers)]
+    of_wrong_type: tuple[Any, ...] = ({}, [], "text", 7)
+    responses += [server.post(where, wrong) for wrong in of_wrong_type]
+    responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
+    n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+    if name in STREAMING:
+        responses += [
+            send(server, name, **change)
+            for change in (
+                {"id_slot": 9999},
+                {"n_predict": "many"},
+                {"temperature": 1e30},
+                {"stream": 1},
+                {"samplers": ["unheard-of"]},
+                {"logit_bias": [["word", "word"]]},
+                {"id_slot": 9999, "stream": True},
+            )
+        ]
+    if "prompt" in BODIES[name]:
+        prompts: tuple[list[Any], ...] = ([], [n_vocab], [-1], [[]])
+        responses += [send(server, name, prompt=prompt) for prompt in prompts]
+    if name == "detokenize":
+        responses += [send(server, name, tokens=tokens) for tokens in ([n_vocab], [-1], ["a"])]
+    return responses
+
+
+def too_long(situations: Situations, name: str) -> list[httpx.Response]:
+    return [
+        send(situations.small, name, **with_text(name, "word " * N_CTX, stream=stream))
+        for stream in (False, True)
+    ]
+
+
+def ok_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    return ok(situations.for_mode_of(name), name)
+
+
+def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
+    """Of an operation that a server with default options doesn't have."""
+    server = situations.for_mode_of(name)
+    many = ["a"] * 100_000
+    if name in RERANKING:
+        changes: list[dict[str, Any]] = [
+            {"documents": many},
+            {"documents": []},
+            {"documents": None},
+            {"documents": "a"},
+            {"documents": [1]},
+            {"query": None},
+            {"query": 5},
+            {"query": ["a"]},
+            {"top_n": -1},
+            {"top_n": 1.5},
+        ]
+    else:
+        n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+        wrong: tuple[Any, ...] = (
+            many,
+            [],
+            [[]],
+            [""],
+            "",
+            [-1],
+            [n_vocab],
+            [["a"], [n_vocab]],
+            [True],
+            [None],
+            {},
+        )
+        changes = [{"input": value} for value in wrong]
+        changes += [{"dimensions": value} for value in (0, -1, 1_000_000, "many")]
+        changes += [{"embd_normalize": value} for value in (-2, 0.5, "L2")]
+        changes += [{"encoding_format": "hex"}]
+    refused = [send(server, name, **change) for change in changes]
+    return [*bad_request(server, name), *refused]
+
+
+def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.for_mode_of(name)
+    return [server.post(path(name), with_text(name, "word " * N_CTX))]
+
+
+def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
+    """What a server does not have that was started for something else."""
+    servers = [situations.small]
+    if name in RERANKING:
+        servers.append(situations.embedder)
+    responses = [send(server, name) for server in servers]
+    for response in responses:
+        assert "Start it with" in response.json()["error"]["message"]
+    return responses
+
+
+def does_not_generate(situations: Situations, name: str) -> list[httpx.Response]:
+    servers = (situations.embedder, situations.reranker)
+    responses = [send(server, name, stream=s) for server in servers for s in (False, True)]
+    for response in responses:
+        message = response.json()["error"]["message"]
+        assert message.startswith("This server does not support completions.")
+    return responses
+
+
+def unauthorized(server: Server, name: str) -> list[httpx.Response]:
+    if not server.api_key:
+        pytest.skip("the server at --base-url was given without --api-key")
+    wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
+    method = contract.operations()[name].method
+    return [
+        server.http.request(method, path(name), json=BODIES.get(name), headers=headers)
+        for headers in wrong
+    ]
+
+
+def no_asset(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get("/docs/nothing.js")]
+
+
+def no_asset_name(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get("/docs/..%00x"), server.get("/docs/" + "a" * 200)]
+
+
+def bad_query(server: Server, name: str) -> list[httpx.Response]:
+    """Of an operation that can name a model."""
+    wrong = [{"model": "x" * 4097}]
+    if name != "get_metrics":  # which loads none
+        wrong += [{"autoload": value} for value in ("maybe", "", "2")]
+    if name == "list_slots":
+        wrong += [{"fail_on_no_slot": value} for value in ("2", "yes", "-1", "1.5")]
+    return [send_with_query(server, name, **query) for query in wrong]
+
+
+# ---- routers -------------------------------------------------------------------------------
+
+
+def events_of_models(server: Server, name: str) -> list[httpx.Response]:
+    """What a stream without an end has said once every model has had its turn."""
+    n_models = len(server.get("/models").json()["data"])
+    read = b""
+    with server.http.stream("GET", path(name)) as response:
+        chunks = response.iter_raw()
+        while read.count(b"\n\n") < n_models:
+            read += next(chunks)
+        status, headers, request = response.status_code, response.headers, response.request
+    return [httpx.Response(status, headers=headers, content=read, request=request)]
+
+
+def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
+    """Named in the body if there is a place for it, or in the query."""
+    server, definition = situations.router, contract.operations()[name].definition
+    unknown = MODEL.removesuffix("y")
+    responses = []
+    if isinstance(BODIES.get(name), dict):
+        responses.append(send(server, name, model=unknown))
+        if name in STREAMING:
+            responses.append(send(server, name, model=unknown, stream=True))
+    if any(each["name"] == "model" for each in definition.get("parameters", ())):
+        responses.append(send_with_query(server, name, model=unknown))
+    for response in responses:
+        message = response.json()["error"]["message"]
+        assert repr(unknown) in message
+        assert MODEL in message.replace(repr(unknown), ""), "no model of a like name is told"
+    return responses
+
+
+def in_router(situations: Situations, name: str) -> list[httpx.Response]:
+    set_status(situations.router, MODEL, "unloaded" if name == "load_model" else "loaded")
+    return [send(situations.router, name)]
+
+
+def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
+    """What is so already, and what would be wrong in any case."""
+    server = situations.router
+    set_status(server, MODEL, "loaded" if name == "load_model" else "unloaded")
+    wrong = [send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [MODEL])]
+    return [send(server, name), *wrong, *bad_request(server, name)]
+
+
+def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.open
+    good = {"filename": "a.bin"}
+    assert server.post("/slots/0?action=save", good).status_code == 200
+    names = ("..", "../a.bin", "/etc/passwd", "a/b", "a\\b", "a\0", "x" * 5000, "", " a", "nul")
+    wrong: tuple[Any, ...] = ([], "text", 7, {"filename": 7}, {}, {"filename": None})
+    responses = [
+        server.post(f"/slots/0?action={action}", {"filename": filename})
+        for action in ("save", "restore")
+        for filename in names
+    ]
+    responses += [server.post("/slots/0?action=save", each) for each in wrong]
+    responses += [
+        server.post(where, good)
+        for where in (
+            "/slots/9999?action=save",
+            "/slots/9999?action=restore",
+            "/slots/9999?action=erase",
+            f"/slots/{10**12}?action=erase",
+            "/slots/0?action=forget",
+            "/slots/0",
+        )
+    ]
+    return [*responses, server.post("/slots/0?action=restore", {"filename": "missing"})]
+
+
+def slot_actions(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.open
+    good = {"filename": "good.bin"}
+    actions = [server.post(f"/slots/1?action={each}", good) for each in ("save", "restore")]
+    return [*actions, server.post("/slots/1?action=erase")]
+
+
+def no_number(server: Server, name: str) -> list[httpx.Response]:
+    good = {"filename": "a.bin"}
+    return [server.post(f"/slots/{each}?action=save", good) for each in ("x", "1.5", "0x1")]
+
+
+def no_json(situations: Situations, name: str) -> list[httpx.Response]:
+    where, headers = path(name), {"Content-Type": "application/json"}
+    malformed = (b"{", b"\xff\xfe", b"NaN", b'{"a": 1}}', b"7", b'"a"')
+    return [situations.open.post(where, content=raw, headers=headers) for raw in malformed]
+
+
+def bad_scales(server: Server, name: str) -> list[httpx.Response]:
+    good = {"id": 0, "scale": 1}
+    bodies: list[Any] = [{}, good, "text", None, [7], [{}], [{"id": 0}], [{"scale": 1}]]
+    bodies += [[{**good, "id": id}] for id in (-1, "0", 0.5, 9999, 10**30)]
+    bodies += [[{**good, "scale": scale}] for scale in ("1", None, 1e7, -1e7, True)]
+    bodies += [[good] * 1025]
+    headers = {"Content-Type": "application/json"}
+    raw = [json.dumps(each).encode() for each in bodies] + [b"", b"[", b"[NaN]"]
+    return [server.post(path(name), content=each, headers=headers) for each in raw]
+
+
+def ok_own(situations: Situations, name: str) -> list[httpx.Response]:
+    return [send(situations.open, name)]
+
+
+def stalled(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.stalled[name]]
+
+
+def too_large(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.narrow
+    large = json.dumps(with_text(name, "a" * MIB)).encode()
+    headers = {"Content-Type": "application/json"}
+    chunks = (large[i : i + 65536] for i in range(0, len(large), 65536))
+    return [
+        server.post(path(name), content=content, headers=headers) for content in (large, chunks)
+    ]
+
+
+def wrong_media_type(server: Server, name: str) -> list[httpx.Response]:
+    raw = json.dumps(BODIES[name]).encode()
+    return [
+        server.post(path(name), content=raw, headers={"Content-Type": kind})
+        for kind in ("text/plain", "application/xml", "multipart/form-data; boundary=x")
+    ]
+
+
+def bad_response(server: Server, name: str) -> list[httpx.Response]:
+    """Items and tools that don't fit together, and things that are not there."""
+    user = {"role": "user", "content": "Hello"}
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "x"}
+    inputs: tuple[Any, ...] = (
+        [],
+        None,
+        {},
+        7,
+        [user, result],
+        [user, call],
+        [{"role": "user"}],
+        [{}],
+        ["Hello"],
+    )
+    inputs += ([{**user, "role": "tool"}], [{"type": "item_reference", "id": "msg_0"}])
+    inputs += ([{**user, "content": [{"type": "input_text"}]}], [{**call, "arguments": {}}])
+    tool = {"type": "function", "name": "f"}
+    changes: list[dict[str, Any]] = [{"input": each} for each in inputs]
+    tools: tuple[Any, ...] = ([tool, tool], [{"type": "function"}], [{}], {}, "f")
+    changes += [{"tools": each} for each in tools]
+    changes += [{"tool_choice": each} for each in ("required", {"type": "function", "name": "f"})]
+    changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
+    changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
+    changes += [{"truncation": "maybe"}, {"metadata": {"a": 1}}, {"reasoning": "high"}]
+    if name in RESPONSES:
+        schema = {"type": "json_schema", "schema": {"not": {}}}
+        changes += [{"max_output_tokens": 0}, {"n": 2}, {"text": {"format": schema}}]
+    return [send(server, name, **change) for change in changes]
+
+
+def no_response(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    others = ("resp_" + "0" * 48, "x" * 1024, "%F0%9F%A6%99", "a%00b", "'; DROP TABLE responses")
+    return [server.http.request(method, where.replace("resp_0", each)) for each in others]
+
+
+def of_response(server: Server, name: str) -> list[httpx.Response]:
+    response = server.ask("/v1/responses", body("create_response"))
+    where = path(name).replace("resp_0", response["id"])
+    return [server.http.request(contract.operations()[name].method, where)]
+
+
+def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    queries = {
+        "get_response": ["?stream=maybe"],
+        "delete_response": [],
+        "list_response_input_items": ["?limit=0", "?limit=101", "?limit=x", "?order=up"],
+    }
+    responses = [server.http.request(method, where.replace("resp_0", "x" * 1025))]
+    responses += [server.get(where + query) for query in queries[name]]
+    if name == "list_response_input_items":
+        [right] = of_response(server, name)
+        responses += [server.get(f"{right.request.url.path}?after={id}") for id in ("msg_0", "")]
+    return responses
+
+
+def replay(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get(path(name) + "?stream=true")]
+
+
+def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.without_tables[name]]
+
+
+def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.killed[name]]
+
+
+UNSERVED = [
+    ("background", True),
+    ("conversation", "conv_1"),
+    ("prompt", {"id": "pmpt_1"}),
+    ("tools", [{"type": "web_search"}]),
+    ("tool_choice", {"type": "file_search"}),
+    ("input", [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]),
+    ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
+    ("input", [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]),
+]
+"""Of the Responses API."""
+UNSUPPORTED = {"sse_ping_interval": 5, "image_data": [{"data": "", "id": 1}]}
+
+
+def not_supported(server: Server, name: str) -> list[httpx.Response]:
+    if name == "apply_template" or (name in COUNTING and "chat" in name):
+        image = {"type": "image_url", "image_url": {"url": "data:,"}}
+        return [send(server, name, messages=[{"role": "user", "content": [image]}])]
+    responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
+    for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
+        assert field in response.json()["error"]["message"], "the message doesn't name the field"
+    if "response" in name:
+        responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
+    return [*responses, send(server, name, stream=True, sse_ping_interval=5)]
+
+
+def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
+    """What only Anthropic's server has; the message names it."""
+    picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
+    paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("web_search_20250305", {"tools": [{"type": "web_search_20250305", "name": "search"}]}),
+        ("mcp_toolset", {"tools": [{"type": "mcp_toolset"}]}),
+        ("container", {"container": "container_1"}),
+        ("thread", {"thread": {"type": "create"}}),
+        ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://a.example"}]}),
+        ("image", with_text(name, [picture])),
+        ("documents", with_text(name, [paper])),
+        ("search_result", with_text(name, [{"type": "search_result"}])),
+    ]
+    if name in STREAMING:
+        asked += [("container", {"container": "a", "stream": True}), ("sse", UNSUPPORTED)]
+    responses = [send(server, name, **changes) for _, changes in asked]
+    for (word, _), response in zip(asked, responses, strict=True):
+        assert word in response.json()["error"]["message"]
+    return responses
+
+
+def switched_off(situations: Situations, name: str) -> list[httpx.Response]:
+    return [send(situations.narrow, name)]
+
+
+def unavailable(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.loading[name]]
+
+
+def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.small
+    endless = body("create_completion", n_predict=200, ignore_eos=True)
+    with server.stream("/completion", endless) as (_, events):
+        next(events)
+        busy = server.get("/slots?fail_on_no_slot=1")
+        assert server.get("/slots?fail_on_no_slot=0").status_code == 200
+    server.wait_until_idle()
+    assert server.get("/slots?fail_on_no_slot=1").status_code == 200
+    return [busy, *unavailable(situations, name)]
+
+
+BY_STATUS: dict[int, list[Provoke]] = {
+    200: [ok],
+    400: [bad_request],
+    401: [unauthorized],
+    404: [],
+    415: [wrong_media_type],
+    501: [not_supported],
+}
+BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
+    404: [unknown_model],
+    408: [stalled],
+    413: [too_large],
+    500: [engine_killed],
+    503: [unavailable],
+}
+PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
+    **{(name, 400): ([bad_request], [too_long]) for name in GENERATING},
+    **{(name, 501): ([not_supported], [does_not_generate]) for name in (*GENERATING, *RESPONSES)},
+    **{(name, 400): ([bad_request, bad_response], [too_long]) for name in RESPONSES},
+    **{(name, 400): ([bad_request, bad_response], []) for name in COUNTING if "response" in name},
+    **{(name, 200): ([of_response], []) for name in STORED},
+    **{(name, 400): ([bad_parameters], []) for name in STORED},
+    **{(name, 404): ([no_response], []) for name in STORED},
+    **{(name, 500): ([], [store_fails]) for name in STORED},
+    ("get_response", 501): ([replay], []),
+    **{(name, 501): ([not_of_this_server], []) for name in ANTHROPIC},
+    ("create_message", 400): ([bad_request], [too_long]),
+    ("create_message", 501): ([not_of_this_server], [does_not_generate]),
+    **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 400): ([bad_query], []) for name in NAMING},
+    ("get_docs_asset", 400): ([no_asset_name], []),
+    ("get_docs_asset", 404): ([no_asset], []),
+    **{(name, 200): ([events_of_models], []) for name in ENDLESS},
+    ("load_model", 200): ([], [in_router]),
+    ("load_model", 400): ([], [bad_model_change]),
+    ("load_model", 501): ([ok], []),
+    ("unload_model", 200): ([], [in_router]),
+    ("unload_model", 400): ([], [bad_model_change]),
+    ("unload_model", 501): ([ok], []),
+    ("list_slots", 501): ([], [switched_off]),
+    ("act_on_slot", 200): ([], [slot_actions]),
+    ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
+    ("act_on_slot", 404): ([no_number], [unknown_model]),
+    ("act_on_slot", 501): ([], [switched_off]),
+    ("set_props", 200): ([], [ok_own]),
+    ("set_props", 400): ([], [no_json]),
+    ("set_props", 501): ([], [switched_off]),
+    ("get_metrics", 200): ([], [ok_own]),
+    ("get_metrics", 501): ([], [switched_off]),
+    ("set_lora_adapters", 400): ([bad_scales, bad_query], []),
+    ("list_slots", 503): ([], [all_busy]),
+}
+"""Where the status alone doesn't say how."""
+
+
+def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:
+    general = (BY_STATUS.get(status, []), BY_STATUS_OWN.get(status, []))
+    return PROVOKED.get((name, status), general)

@@ -1,0 +1,109 @@
+"""What a router's models are doing, and how to have them do something else."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import ENDLESS, path
+from contract_tests.kit.events import Event, read_events
+from contract_tests.kit.server import OwnServer, Server, wait_until
+
+LOADED, UNLOADED = "loaded", "unloaded"
+
+
+def models(server: Server) -> dict[str, Any]:
+    """The list of models, by their ids."""
+    return {model["id"]: model for model in server.get("/models").json()["data"]}
+
+
+def status(server: Server, name: str) -> Any:
+    return models(server)[name]["status"]
+
+
+def statuses(server: Server) -> dict[str, str]:
+    """What each model is doing, by the models' ids."""
+    return {name: model["status"]["value"] for name, model in models(server).items()}
+
+
+def loaded(server: Server) -> set[str]:
+    return {name for name, value in statuses(server).items() if value == LOADED}
+
+
+def wait_for(server: Server, name: str, value: str) -> None:
+    wait_until(lambda: status(server, name)["value"] == value, f"{name} is {value}")
+
+
+def wait_until_failed(server: Server, name: str) -> None:
+    wait_until(lambda: status(server, name)["failed"], f"{name} could not be loaded")
+
+
+def set_status(server: Server, name: str, value: str) -> None:
+    """Load or unload the model, unless it is so already, and wait until it is done.
+
+    The change is asked for without looking first: a model that is still being unloaded looks
+    `loaded`, and what it does may be over before the request comes.
+    """
+    change = "load" if value == LOADED else "unload"
+    response = server.post(f"/models/{change}", {"model": name})
+    contract.check(response, 200 if response.is_success else 400)  # 400: it is so, or will be
+    wait_for(server, name, value)
+
+
+def load_engine(server: OwnServer, name: str) -> psutil.Process:
+    """Load a model that isn't: its engine process."""
+    before = {process.pid for process in server.engines()}
+    set_status(server, name, LOADED)
+    [engine] = [process for process in server.engines() if process.pid not in before]
+    return engine
+
+
+class Following:
+    """What `GET /models/sse` has told since it was opened; every event is as described."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ended = threading.Event()
+
+    def told(self) -> list[Any]:
+        [name] = ENDLESS
+        return contract.check_stream(contract.operations()[name], list(self.events))
+
+    def of(self, name: str) -> list[Any]:
+        return [event for event in self.told() if event["model"] == name]
+
+    def states(self, name: str) -> list[str]:
+        """What the model was doing, one after the other."""
+        found: list[str] = []
+        for event in self.of(name):
+            state = event["data"].get("status")
+            if state is not None and found[-1:] != [state]:
+                found.append(state)
+        return found
+
+    def wait_for(self, name: str, states: list[str]) -> None:
+        wait_until(lambda: self.states(name) == states, f"{states} have been told of {name}")
+
+
+@contextlib.contextmanager
+def following(server: Server) -> Iterator[Following]:
+    """Follows the models' events, from the present status of all of them on."""
+    [name] = ENDLESS
+    follower = Following()
+    n_models = len(models(server))
+    with server.http.stream("GET", path(name)) as response:
+        assert response.status_code == 200
+        assert contract.media_type(response) == "text/event-stream"
+
+        def read() -> None:
+            with contextlib.suppress(Exception):  # the client has closed it
+                follower.events.extend(read_events(response.iter_raw()))
+            follower.ended.set()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        wait_until(lambda: len(follower.events) >= n_models, "all models have been told")
+        yield follower

@@ -1,0 +1,199 @@
+"""Servers in the states in which they give their documented answers.
+
+A situation that takes a server of its own (one that loads, one whose engine dies) is made once,
+for all operations together.
+"""
+
+import contextlib
+import signal
+import socket
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import (
+    BODIES,
+    EMBEDDING,
+    ENDLESS,
+    RERANKING,
+    STORED,
+    body,
+    path,
+    with_query,
+)
+from contract_tests.kit.server import (
+    SECONDS,
+    OwnServer,
+    Server,
+    Start,
+    engine_processes,
+    wait_until,
+)
+
+N_CTX = 256
+
+
+def send(server: Server, name: str, **changes: Any) -> httpx.Response:
+    """The operation's small valid request, with changes to its body."""
+    if name in BODIES:
+        return server.post(path(name), body(name, **changes))
+    return server.http.request(contract.operations()[name].method, path(name))
+
+
+def send_with_query(server: Server, name: str, **query: str) -> httpx.Response:
+    """The same request with more in its query."""
+    method = contract.operations()[name].method
+    return server.http.request(method, with_query(name, **query), json=BODIES.get(name))
+
+
+def read_response(connection: socket.socket, name: str, server: Server) -> httpx.Response:
+    """The answer on a connection that we opened by hand."""
+    with connection:
+        data = b""
+        while True:
+            head, _, rest = data.partition(b"\r\n\r\n")
+            lines = head.decode("latin-1").split("\r\n")
+            fields = [line.split(": ", 1) for line in lines[1:]]
+            headers = httpx.Headers([(field[0], field[1]) for field in fields if len(field) == 2])
+            if b"\r\n\r\n" in data and len(rest) >= int(headers.get("content-length", 1 << 30)):
+                break
+            more = connection.recv(65536)
+            assert more, f"the server closed the connection after {data!r:.300}"
+            data += more
+    request = httpx.Request("POST", server.url + path(name))
+    return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
+
+
+GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
+
+
+def reranker() -> tuple[str, ...]:
+    """Options of a server that reranks."""
+    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
+    return ("-m", str(build.ensure("tiny-rerank")), "--reranking")
+
+
+class Situations:
+    """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
+
+    def __init__(self, start: Start, directory: Path) -> None:
+        self._start = start
+        self._directory = directory
+        self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
+
+    @cached_property
+    def open(self) -> OwnServer:
+        """A server with everything switched on."""
+        return self._start(*self._switched_on, api_key="key")
+
+    @cached_property
+    def narrow(self) -> OwnServer:
+        """A server that has little of everything."""
+        limits = ["-c", str(N_CTX), "-np", "1", "--max-body-size", "1", "--timeout", "2"]
+        return self._start(*limits, "--no-slots", api_key="key")
+
+    @cached_property
+    def small(self) -> OwnServer:
+        return self._start("-c", str(N_CTX), "-np", "1", api_key="key")
+
+    @cached_property
+    def embedder(self) -> OwnServer:
+        return self._start("-c", str(N_CTX), "--embeddings", "--pooling", "mean", api_key="key")
+
+    @cached_property
+    def reranker(self) -> OwnServer:
+        return self._start(*reranker(), "-c", str(N_CTX), api_key="key")
+
+    @cached_property
+    def router(self) -> OwnServer:
+        """A server of many models, of which it has one."""
+        hub = {"HF_HUB_CACHE": str(self._directory / "hub")}
+        options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
+        return self._start(*options, router=True, variables=hub, api_key="key")
+
+    def for_mode_of(self, name: str) -> OwnServer:
+        return self.reranker if name in RERANKING else self.embedder
+
+    @cached_property
+    def loading(self) -> Mapping[str, httpx.Response]:
+        """What a server answers while its engine process, stopped by us, loads the model."""
+        for _ in range(5):
+            server = self._start(*self._switched_on, wait=False, api_key="key")
+            with engine_stopped(server):
+                if server.get("/health").status_code == 503:
+                    names = contract.operations().keys() - ENDLESS
+                    return {name: send(server, name) for name in names}
+            server.close()
+        raise AssertionError("the model was loaded each time before its process could be stopped")
+
+    @cached_property
+    def killed(self) -> Mapping[str, httpx.Response]:
+        """What comes of requests at which the engine was working when it was killed."""
+        options = {
+            (): [name for name in GENERAL if needs_engine(name)],
+            ("--embeddings", "--pooling", "mean"): EMBEDDING,
+            reranker(): RERANKING,
+        }
+        return {
+            name: response
+            for argv, names in options.items()
+            for name, response in self._killed(argv, names).items()
+        }
+
+    def _killed(self, argv: Sequence[str], names: Sequence[str]) -> Mapping[str, httpx.Response]:
+        chat = ("--no-jinja", "--chat-template", "chatml")
+        server = self._start(*argv, "-np", "16", *chat, *self._switched_on, api_key="key")
+        with ThreadPoolExecutor(len(names)) as pool, engine_stopped(server):
+            sent = {name: pool.submit(send, server, name) for name in names}
+            for _ in range(20):  # answered behind them, so that they have reached the engine
+                server.get("/health")
+                server.get("/openapi.json")
+            assert not any(request.done() for request in sent.values())
+            server.engine().send_signal(signal.SIGKILL)
+            return {name: request.result(SECONDS) for name, request in sent.items()}
+
+    @cached_property
+    def without_tables(self) -> Mapping[str, httpx.Response]:
+        """What comes of requests for responses when somebody has dropped their tables."""
+        path_ = self._directory / "responses.db"
+        server = self._start("--responses-db", str(path_), api_key="key")
+        with contextlib.closing(sqlite3.connect(path_)) as connection:
+            connection.executescript("DROP TABLE items; DROP TABLE responses")
+        return {name: send(server, name) for name in STORED}
+
+    @cached_property
+    def stalled(self) -> Mapping[str, httpx.Response]:
+        """What a client is told that sends half of a body and stops."""
+        server = self.narrow
+        connections = {
+            name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in BODIES
+        }
+        return {
+            name: read_response(connection, name, server)
+            for name, connection in connections.items()
+        }
+
+
+@contextlib.contextmanager
+def engine_stopped(server: OwnServer) -> Iterator[None]:
+    """The engine process of a server, from its first moment on, gets no processor."""
+    [engine] = wait_until(
+        lambda: engine_processes(server.process.pid), "there is an engine process"
+    )
+    engine.suspend()
+    try:
+        yield
+    finally:
+        if engine.is_running():
+            engine.resume()
+
+
+def needs_engine(name: str) -> bool:
+    return name not in STORED and "500" in contract.operations()[name].definition["responses"]

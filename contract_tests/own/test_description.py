@@ -1,0 +1,81 @@
+"""The description, in step with the code."""
+
+import importlib
+import inspect
+from typing import get_args
+
+import msgspec
+import openapi_spec_validator
+import pytest
+
+from contract_tests.kit import lint
+from engine.params import RANDOM_SEED, GenerationParams, SamplerName
+from handlers.http.bundle import bundle
+
+
+def test_bundled_document_is_valid() -> None:
+    bundled = bundle(lint.DESCRIPTION)
+    openapi_spec_validator.validate(bundled)
+    names = bundled["components"]["schemas"].keys()
+    assert {"CompletionRequest", "ChatMessage", "Timings"} <= names
+
+
+def test_every_operation_has_a_handler_and_every_handler_an_operation(
+    document: lint.Document,
+) -> None:
+    described: dict[str, set[str]] = {}
+    for operation in lint.operations(document):
+        controller = operation.definition["x-openapi-router-controller"]
+        assert controller == f"handlers.{operation.definition['tags'][0]}"
+        described.setdefault(controller, set()).add(operation.definition["operationId"])
+    for controller, operation_ids in described.items():
+        module = importlib.import_module(controller)
+        written = {
+            name
+            for name, value in vars(module).items()
+            if inspect.iscoroutinefunction(value)
+            and value.__module__ == controller
+            and not name.startswith("_")
+        }
+        assert written == operation_ids, controller
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) -> None:
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    described = {
+        name: field["default"]
+        for node in lint.walk(schema, "")
+        for name, field in node.schema.get("properties", {}).items()
+        if "default" in field
+    }
+    described["seed"] &= RANDOM_SEED  # -1 stands for it
+    defaults = msgspec.to_builtins(GenerationParams())
+    del defaults["answer"]  # of no request
+    assert {name: described.get(name) for name in defaults} == defaults
+
+
+def test_settings_echo_every_parameter(document: lint.Document) -> None:
+    response = document["paths"]["/slots"]["get"]["responses"]["200"]
+    slot = response["content"]["application/json"]["schema"]["items"]
+    [settings] = slot["properties"]["params"]["allOf"]
+    assert set(settings["required"]) == settings["properties"].keys()
+    parameters = {field.name for field in msgspec.structs.fields(GenerationParams)}
+    assert parameters - {"answer"} <= settings["properties"].keys()
+    samplers = set(get_args(SamplerName))
+    assert set(settings["properties"]["samplers"]["items"]["enum"]) == samplers
+
+
+def test_every_sampler_can_be_asked_for(document: lint.Document) -> None:
+    operation = document["paths"]["/completion"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    [described] = [
+        node.schema["properties"]["samplers"]
+        for node in lint.walk(schema, "")
+        if "samplers" in node.schema.get("properties", {})
+    ]
+    names, letters = described["anyOf"]
+    samplers = list(get_args(SamplerName))
+    assert set(samplers) <= set(names["items"]["enum"])
+    assert not list(lint.errors(letters, "edskypmxt"))
+    assert list(lint.errors(letters, "edskypmxt?"))

@@ -1,0 +1,421 @@
+"""Models that are downloaded first, from a server that stands in for the hub
+(`tests/support/hub.py`): what is told meanwhile, what is kept when it breaks off, and how it
+fails."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.events import Event, read_events
+from contract_tests.kit.server import (
+    FRUGAL,
+    ROOT,
+    SECONDS,
+    OwnServer,
+    Server,
+    Start,
+    alive,
+    environment,
+    run,
+    wait_until,
+)
+from engine.shipped import model_path
+from tests.support.hub import Hub, serving
+
+MODEL = model_path().read_bytes()
+REPOSITORY = "maker/tiny-GGUF"
+NAME = f"{REPOSITORY}:Q8_0"
+FILE = "tiny-Q8_0.gguf"
+SLOW = len(MODEL)  # bytes per second
+CRAWL = len(MODEL) // 60  # for downloads that are not to come to their end
+TOKEN = "hf_secret"
+needs_own_server = pytest.mark.usefixtures("own_server")
+
+
+@pytest.fixture(scope="module")
+def running_hub() -> Iterator[Hub]:
+    with serving() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(running_hub: Hub) -> Hub:
+    """One that has a model, and no faults."""
+    running_hub.reset()
+    running_hub.add(REPOSITORY, {FILE: MODEL, "README.md": b"# tiny"})
+    return running_hub
+
+
+@pytest.fixture
+def cache(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The variables of a program that uses that hub, and a cache that is empty."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "huggingface"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "1",  # s
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+
+
+def answer(server: Server, **fields: Any) -> str:
+    request = {"prompt": "def f(", "n_predict": 8, "temperature": 0, "ignore_eos": True, **fields}
+    content: str = contract.check(server.post("/completion", request))["content"]
+    assert content
+    return content
+
+
+def model(server: Server, name: str) -> Any:
+    """What `GET /models` says of one."""
+    [found] = [each for each in contract.check(server.get("/models"))["data"] if each["id"] == name]
+    return found
+
+
+def value(server: Server, name: str) -> str:
+    return str(model(server, name)["status"]["value"])
+
+
+def health(server: Server) -> str:
+    """The reason why the server isn't ready, or nothing."""
+    response = server.get("/health")
+    if response.status_code == 200:
+        return ""
+    return str(contract.check(response, 503)["error"]["message"])
+
+
+def fetchers(server: OwnServer) -> list[psutil.Process]:
+    """The processes below the server that download."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [each for each in children if "engine.catalog.download.child" in each.cmdline()]
+
+
+def wait_until_some_is_there(server: Server, name: str) -> int:
+    """Waits for the middle of a download: how many bytes are there."""
+
+    def n_done() -> int:
+        status = model(server, name)["status"]
+        return int(status.get("download", {"n_done": 0})["n_done"])
+
+    return wait_until(n_done, "something has been downloaded")
+
+
+# ---- one model ---------------------------------------------------------------------------------
+
+
+def test_a_model_is_downloaded_and_served(
+    own_server: Start, hub: Hub, cache: dict[str, str]
+) -> None:
+    hub.faults.bytes_per_second = SLOW
+    server = own_server("-hf", NAME, named=True, wait=False, variables=cache)
+    seen = [wait_until_some_is_there(server, NAME)]
+    assert re.fullmatch(r"Downloading model \(\d+%\)", health(server))
+    error = contract.check(server.post("/completion", {"prompt": "a"}), 503)["error"]
+    assert error["message"] == "Downloading model"
+    while (status := model(server, NAME)["status"])["value"] == "downloading":
+        shown = status["download"]
+        assert (shown["file"], shown["n_total"]) == (FILE, len(MODEL))
+        assert status["progress"] <= 1
+        seen.append(shown["n_done"])
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2, "the bytes are counted while they come"
+    server.wait_until_ready()
+    text = answer(server)
+    log = server.log.read_text("utf-8", "replace")
+    steps = re.findall(
+        rf"^INFO specllama.download: downloading {NAME}: (\d+) % of 1\.6 MiB$", log, re.MULTILINE
+    )
+    assert [int(each) for each in steps] == sorted({int(each) for each in steps})
+    assert len(steps) > 2
+    assert "\x1b" not in log
+    assert server.stop() == 0
+
+    # From now on it is there: without the network, and for a server with many models.
+    n_requests = len(hub.requests)
+    offline = own_server("-hf", NAME, "--offline", named=True, variables=cache)
+    assert answer(offline) == text
+    assert model(offline, NAME)["in_cache"] is True
+    router = own_server("--offline", router=True, variables=cache)
+    there = model(router, NAME)
+    assert (there["source"], there["in_cache"]) == ("cache", True)
+    assert Path(there["path"]).read_bytes() == MODEL
+    assert answer(router, model=NAME) == text
+    assert len(hub.requests) == n_requests
+    listed = run("--cache-list", **cache)
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout == f"number of models in cache: 1\n   1. {NAME} (1.6 MiB)\n"
+
+
+@needs_own_server
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+def test_a_terminal_gets_a_bar(hub: Hub, cache: dict[str, str]) -> None:
+    hub.faults.bytes_per_second = CRAWL
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "specllama", *FRUGAL, "-hf", NAME]
+    process = subprocess.Popen(
+        command,
+        env=environment(**cache, TERM="xterm", COLUMNS="100"),
+        cwd=ROOT,
+        stderr=theirs,
+        stdout=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    shown = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the other side was closed
+            while chunk := os.read(ours, 4096):
+                shown.extend(chunk)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        wait_until(lambda: "━".encode() in shown, "there is a bar")
+        wait_until(lambda: re.search(rb"\d\.\d/1\.6 MiB", shown), "it tells how much")
+        assert NAME.encode() in shown
+        assert b" % of " not in shown, "no lines beside it"
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_download_goes_on_where_it_broke_off(
+    own_server: Start, hub: Hub, cache: dict[str, str]
+) -> None:
+    hub.faults.bytes_per_second = CRAWL
+    server = own_server("-hf", NAME, named=True, wait=False, variables=cache)
+    wait_until_some_is_there(server, NAME)
+    downloading = fetchers(server)
+    assert downloading
+    server.process.kill()
+    server.process.wait()
+    wait_until(lambda: not any(map(alive, downloading)), "nothing is downloaded any more")
+    hub.faults.bytes_per_second = None
+    n_before = len(hub.downloads())
+    server = own_server("-hf", NAME, named=True, variables=cache)
+    assert answer(server)
+    [rest] = hub.downloads()[n_before:]
+    first = int(rest.range.removeprefix("bytes=").partition("-")[0])
+    assert 0 < first < len(MODEL)
+
+
+def test_two_servers_download_it_once(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
+    hub.faults.bytes_per_second = CRAWL
+    servers = [own_server("-hf", NAME, named=True, wait=False, variables=cache) for _ in range(2)]
+    for server in servers:
+        wait_until_some_is_there(server, NAME)
+    hub.faults.bytes_per_second = None
+    for server in servers:
+        server.wait_until_ready()
+    assert answer(servers[0]) == answer(servers[1])
+    assert len(hub.downloads()) == 1
+
+
+def test_a_token_opens_what_is_private(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
+    hub.faults.token = TOKEN
+    server = own_server("-hf", NAME, "--hf-token", TOKEN, named=True, variables=cache)
+    assert answer(server)
+    assert all(not asked.authorization for asked in hub.downloads()), "it is for the hub alone"
+    assert TOKEN not in server.get("/models").text
+    assert TOKEN not in server.log.read_text("utf-8", "replace")
+
+
+def test_an_address(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
+    hub.plain["tiny.gguf"] = MODEL
+    url = f"{hub.url}/plain/tiny.gguf"
+    server = own_server("-mu", url, named=True, variables=cache)
+    assert model(server, "tiny.gguf")["path"].startswith(cache["XDG_CACHE_HOME"])
+    assert answer(server)
+
+
+def test_a_shortcut(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
+    repository = "ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF"
+    hub.add(repository, {"qwen2.5-coder-1.5b-q8_0.gguf": MODEL, "other-Q8_0.gguf": b"GGUF"})
+    server = own_server("--fim-qwen-1.5b-default", named=True, variables=cache)
+    request = {"input_prefix": "def f(", "input_suffix": "return x\n", "n_predict": 4}
+    assert contract.check(server.post("/infill", request))["content"]
+    assert model(server, repository)["path"].endswith("/qwen2.5-coder-1.5b-q8_0.gguf")
+
+
+# ---- what can't be had ---------------------------------------------------------------------
+
+
+@needs_own_server
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-hf", "maker/nothing"], "maker/nothing"),
+        (["-hf", f"{REPOSITORY}:Q5_K_M"], "Q8_0"),  # what there is
+        (["-hf", REPOSITORY, "--hf-file", "other.gguf"], "other.gguf"),
+        (["-hf", NAME, "--offline"], "offline"),
+        (["-mu", "{hub}/plain/nothing.gguf"], "nothing.gguf"),
+    ],
+    ids=["repository", "quantization", "file", "offline", "address"],
+)
+def test_a_model_that_is_not_there_ends_it_with_a_line(
+    hub: Hub, cache: dict[str, str], argv: list[str], message: str
+) -> None:
+    done = run(*(each.format(hub=hub.url) for each in argv), model=None, **cache)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("specllama: error: ")
+    assert message in last
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count(last.removeprefix("specllama: error: ")) == 1, "it is told once"
+
+
+@needs_own_server
+def test_a_gated_model_says_so(hub: Hub, cache: dict[str, str]) -> None:
+    hub.faults.gated = True
+    done = run("-hf", NAME, "--hf-token", TOKEN, model=None, **cache)
+    assert done.returncode == 1
+    assert "is gated: accept its terms" in done.stderr
+    assert TOKEN not in done.stderr
+
+
+# ---- many models -------------------------------------------------------------------------------
+
+
+def presets(path: Path, **sections: str) -> Path:
+    """A preset file with one line for each model: where it comes from."""
+    path.write_text("\n".join(f"[{name}]\n{line}\n" for name, line in sections.items()), "utf-8")
+    return path
+
+
+def events_of(server: Server, until: Callable[[Event], bool], begin: threading.Event) -> list[Any]:
+    """The models' events, validated, up to the first that is `until`."""
+    events: list[Event] = []
+    with server.http.stream("GET", "/models/sse") as response:
+        for event in read_events(response.iter_raw()):
+            events.append(event)
+            begin.set()
+            if until(event):
+                break
+    return contract.check_stream(contract.find("GET", "/models/sse"), events)
+
+
+def test_a_request_has_its_model_downloaded(
+    own_server: Start, hub: Hub, cache: dict[str, str], tmp_path: Path
+) -> None:
+    file = presets(tmp_path / "models.ini", far=f"hf-repo = {NAME}")
+    server = own_server("--models-preset", str(file), router=True, variables=cache)
+    assert value(server, "far") == "unloaded"
+    assert model(server, "far")["in_cache"] is False
+    assert not hub.downloads()
+    hub.faults.bytes_per_second = SLOW
+
+    def is_loaded(event: Event) -> bool:
+        found = event.json
+        return bool(found["model"] == "far" and found["data"].get("status") == "loaded")
+
+    begun = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        watching = pool.submit(events_of, server, is_loaded, begun)
+        assert begun.wait(SECONDS)
+        asking = [pool.submit(answer, server, model="far") for _ in range(4)]
+        seen = [each for each in watching.result() if each["model"] == "far"]
+        assert len({each.result() for each in asking}) == 1
+    kinds = [each["event"] for each in seen]
+    assert kinds.count("download_finished") == 1
+    assert "download_failed" not in kinds
+    finished = kinds.index("download_finished")
+    counts = [
+        each["data"]["progress"][FILE]["done"]
+        for each in seen
+        if each["event"] == "download_progress"
+    ]
+    assert len(counts) > 1
+    assert counts == sorted(counts)
+    assert "download_progress" not in kinds[finished:]
+    values = [each["data"]["status"] for each in seen if "status" in each["data"]]
+    assert list(dict.fromkeys(values)) == ["unloaded", "downloading", "loading", "loaded"]
+    assert len(hub.downloads()) == 1
+
+
+def test_unloading_breaks_a_download_off(
+    own_server: Start, hub: Hub, cache: dict[str, str], tmp_path: Path
+) -> None:
+    hub.faults.bytes_per_second = CRAWL
+    file = presets(tmp_path / "models.ini", far=f"hf-repo = {NAME}", other="model = specllama-tiny")
+    server = own_server("--models-preset", str(file), router=True, variables=cache)
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(server.post, "/completion", {"prompt": "a", "model": "far"})
+        wait_until_some_is_there(server, "far")
+        downloading = fetchers(server)
+        contract.check(server.post("/models/unload", {"model": "far"}))
+        error = contract.check(asking.result(), 503)["error"]
+        assert "'far' was unloaded" in error["message"]
+    wait_until(lambda: value(server, "far") == "unloaded", "it is unloaded")
+    assert not any(map(alive, downloading))
+    assert model(server, "far")["status"]["failed"] is False
+    assert model(server, "far")["in_cache"] is False
+    # Loaded once more, it goes on.
+    hub.faults.bytes_per_second = None
+    contract.check(server.post("/models/load", {"model": "far"}))
+    wait_until(lambda: value(server, "far") == "loaded", "it is loaded")
+    assert hub.downloads()[-1].range
+    # What is known of its file stays.
+    there = model(server, "far")
+    assert there["in_cache"] is True
+    contract.check(server.post("/models/unload", {"model": "far"}))
+    wait_until(lambda: value(server, "far") == "unloaded", "it is unloaded")
+    assert model(server, "far")["path"] == there["path"]
+    assert model(server, "far")["in_cache"] is True
+
+
+def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path: Path) -> None:
+    """Each from a server of its own: one that can't, one that lies, one that just pauses."""
+    with contextlib.ExitStack() as stack:
+        busy, stalling, lying = (stack.enter_context(serving()) for _ in range(3))
+        busy.faults.n_unavailable = lying.faults.n_damaged = 1000
+        stalling.faults.stall_after = 0
+        stalling.faults.n_stalls = 2
+        for each in (busy, stalling, lying):
+            each.plain["model.gguf"] = MODEL
+            each.add(REPOSITORY, {FILE: MODEL})
+        lines = {
+            "busy": f"model-url = {busy.url}/plain/model.gguf",
+            "stalling": f"model-url = {stalling.url}/plain/model.gguf",
+            "lying": f"hf-repo = {NAME}",
+        }
+        file = presets(tmp_path / "models.ini", **lines)
+        variables = {**cache, "HF_ENDPOINT": lying.url}
+        server = own_server("--models-preset", str(file), router=True, variables=variables)
+        with ThreadPoolExecutor() as pool:
+            asking = {
+                name: pool.submit(server.post, "/completion", {"prompt": "a", "model": name})
+                for name in lines
+            }
+            assert answer(server), "the others don't mind"
+            assert asking.pop("stalling").result().status_code == 200, "it is tried again"
+            messages = {
+                name: contract.check(each.result(), 503)["error"]["message"]
+                for name, each in asking.items()
+            }
+        assert "status 503" in messages["busy"]
+        assert "arrived damaged" in messages["lying"]
+        for name in messages:
+            status = model(server, name)["status"]
+            assert status["failed"]
+            assert status["error"] in messages[name]
+            assert "exit_code" not in status
+        lying.faults.n_damaged = 0
+        wait_until(
+            lambda: (
+                server.post(
+                    "/completion", {"prompt": "a", "n_predict": 1, "model": "lying"}
+                ).status_code
+                == 200
+            ),
+            "what failed is tried again",
+        )

@@ -1,0 +1,440 @@
+"""A server of many models: every request reaches the one that it names."""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import (
+    ANTHROPIC,
+    BODIES,
+    COUNTING,
+    EMBEDDING,
+    GENERATING,
+    NAMING,
+    RERANKING,
+    RESPONSES,
+    ROUTING,
+    STREAMING,
+    body,
+    path,
+    with_query,
+)
+from contract_tests.kit.events import text_of
+from contract_tests.kit.routers import LOADED, UNLOADED, loaded, models, set_status, status
+from contract_tests.kit.server import MODEL, OwnServer, Server, Start, start_connexion
+from contract_tests.kit.situations import send, send_with_query
+from contract_tests.own.launching import outcome
+from tools.models.build import ensure_adapter
+from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
+
+PAIRS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys((*GENERATING, *RESPONSES, *COUNTING, *ANTHROPIC), (CHAT, OTHER_CHAT)),
+    **dict.fromkeys(EMBEDDING, (EMBEDDER, CHAT)),
+    **dict.fromkeys(RERANKING, (RERANKER, EMBEDDER)),
+    **dict.fromkeys(("tokenize", "detokenize"), (CHAT, EMBEDDER)),
+    "apply_template": (CHAT, OTHER_CHAT),
+    "create_infill": (FIM, OTHER_CHAT),
+    "create_ollama_chat": (CHAT, OTHER_CHAT),
+    "show_ollama_model": (CHAT, FIM),
+}
+"""By operation, two models that answer differently. What is told by the text of a model comes
+from weights that differ; what depends on the vocabulary or the template only, from those."""
+APART = "lora-init-without-apply"
+"""An adapter that changes nothing until somebody wants it to."""
+IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
+"""Operations with the model in their query: each has a test of its own."""
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def options(zoo: Zoo, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of a router whose models have aliases, and of which one has an adapter."""
+    directory = tmp_path_factory.mktemp("router")
+    presets = PRESETS
+    for name in (CHAT, OTHER_CHAT, FIM):
+        presets += f"[{name}]\n"
+    presets = presets.replace(
+        f"[{OTHER_CHAT}]", f"[{OTHER_CHAT}]\nlora = {adapter}\n{APART} = true"
+    )
+    for name in NAMES:
+        presets = presets.replace(f"[{name}]", f"[{name}]\nalias = {alias(name)}\ntags = a, b")
+    (directory / "models.ini").write_text(presets, "utf-8")
+    files = ["--models-dir", str(zoo.directory), "--models-preset", str(directory / "models.ini")]
+    slots = ["--slot-save-path", str(directory), "--slot-prompt-similarity", "0"]
+    return [*files, "--metrics", *slots, "--models-max", "0"]
+
+
+def alias(name: str) -> str:
+    return f"alias-of-{name}:1b"
+
+
+@pytest.fixture(scope="module")
+def router(module_server: Start, options: list[str], hub: Mapping[str, str]) -> OwnServer:
+    return module_server(*options, router=True, variables=hub, api_key="key")
+
+
+Alone = Mapping[tuple[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def alone(module_server: Start, zoo: Zoo, adapter: Path) -> Alone:
+    """By model and operation, what a server says that has only this one."""
+    own_options = {
+        OTHER_CHAT: ["--lora", str(adapter), f"--{APART}"],
+        EMBEDDER: ["--embedding"],
+        RERANKER: ["--reranking"],
+    }
+    servers = {
+        name: module_server(
+            *("-m", str(zoo.path(name)), "--alias", name, "-c", "512", "-np", "1"),
+            *own_options.get(name, []),
+            api_key="key",
+            wait=False,
+        )
+        for name in NAMES
+    }
+
+    def ask(name: str) -> dict[tuple[str, str], Any]:
+        server = servers[name]
+        server.wait_until_ready()
+        wanted = [operation for operation, pair in PAIRS.items() if name in pair]
+        return {(name, operation): answers(server, operation, name) for operation in wanted}
+
+    with ThreadPoolExecutor(2) as pool:
+        found = {key: answer for part in pool.map(ask, NAMES) for key, answer in part.items()}
+    for server in servers.values():
+        server.close()
+    return found
+
+
+def answers(server: Server, operation: str, name: str | None, **query: str) -> list[Any]:
+    """What comes of the operation for the model `name`, as a whole and streamed."""
+    where = with_query(operation, **query) if query else path(operation)
+    requests = [body(operation, model=name)]
+    if operation in STREAMING:
+        requests.append(body(operation, model=name, stream=True))
+    if operation.startswith("count_"):
+        [counted] = [server.post(where, request) for request in requests]
+        return [(counted.status_code, counted.json())]
+    outcomes = [outcome(server, "POST", where, {"json": request}) for request in requests]
+    return [(code, without_model(content)) for code, _, content in outcomes]
+
+
+def without_model(value: Any) -> Any:
+    """`value` without names and paths of models, which could be right in a wrong answer."""
+    if isinstance(value, dict):
+        named = ("model", "modelfile", "modified_at", "general.name")
+        return {k: without_model(v) for k, v in value.items() if k not in named}
+    return [without_model(each) for each in value] if isinstance(value, list) else value
+
+
+def test_every_operation_that_can_name_a_model_is_tested() -> None:
+    naming = {
+        name
+        for name, operation in contract.operations().items()
+        if "model" in json.dumps(operation.definition.get("requestBody", {})) and name in BODIES
+        if "404" in operation.definition["responses"]
+    }
+    assert naming - {"set_lora_adapters"} <= PAIRS.keys() | {*IN_QUERY, *ROUTING}
+    assert {*NAMING} <= {*IN_QUERY}
+
+
+@pytest.mark.parametrize("operation", PAIRS)
+def test_a_request_reaches_the_model_that_it_names(
+    operation: str, router: OwnServer, alone: Alone
+) -> None:
+    for name in PAIRS[operation]:
+        expected = alone[name, operation]
+        for spelling in (name, alias(name), f"{name}:latest", name):
+            assert answers(router, operation, spelling) == expected, spelling
+    one, other = (alone[name, operation] for name in PAIRS[operation])
+    assert one != other, "equal answers tell nothing"
+    assert one[0][0] == 200
+
+
+@pytest.mark.parametrize("operation", PAIRS)
+def test_a_request_that_names_none_goes_to_the_default_model(
+    operation: str, router: OwnServer
+) -> None:
+    expected = answers(router, operation, MODEL)
+    assert expected[0][0] == (501 if operation in (*EMBEDDING, *RERANKING) else 200)
+    assert answers(router, operation, None) == expected
+    if operation != "show_ollama_model":  # which wants a name
+        raw = {name: value for name, value in BODIES[operation].items() if name != "model"}
+        response = router.post(path(operation), raw)
+        assert response.status_code == expected[0][0]
+
+
+def test_the_model_is_told_in_the_answer(router: OwnServer) -> None:
+    for operation in GENERATING:
+        for name in (CHAT, OTHER_CHAT):
+            whole = router.ask(path(operation), body(operation, model=name))
+            assert whole["model"] == name
+            events = router.events(path(operation), body(operation, model=name))
+            documents = contract.check_stream(contract.operations()[operation], events)
+            assert {document.get("model", name) for document in documents} == {name}
+            assert any(text_of(document) for document in documents)
+
+
+def test_a_conversation_can_go_on_with_another_model(router: OwnServer) -> None:
+    first = router.ask("/v1/responses", body("create_response", model=CHAT))
+    more = body("create_response", model=OTHER_CHAT, previous_response_id=first["id"])
+    second = router.ask("/v1/responses", more)
+    assert (first["model"], second["model"]) == (CHAT, OTHER_CHAT)
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+# ---- models named in the query --------------------------------------------------------------
+
+
+def test_props(router: OwnServer, zoo: Zoo) -> None:
+    for name in (CHAT, EMBEDDER):
+        for spelling in (name, alias(name)):
+            props = contract.check(router.get(with_query("get_props", model=spelling)))
+            assert props["model_alias"] == name
+            assert props["model_path"] == str(zoo.path(name))
+            assert props["role"] == "router"
+    plain = contract.check(router.get("/props"))
+    assert plain["model_alias"] == MODEL
+    assert plain["max_instances"] == 0
+    assert plain["models_autoload"] is True
+
+
+def test_slots(router: OwnServer) -> None:
+    for name in (CHAT, OTHER_CHAT):
+        router.ask("/completion", {"prompt": f"Here is {name}", "n_predict": 2, "model": name})
+    for name in (CHAT, OTHER_CHAT):
+        [slot] = contract.check(router.get(with_query("list_slots", model=name)))
+        assert f"Here is {name}" in slot["prompt"]
+
+
+def test_slot_actions(router: OwnServer) -> None:
+    counts = {}
+    for name, text in ((CHAT, "short"), (OTHER_CHAT, "a text that is somewhat longer")):
+        router.ask("/completion", {"prompt": text, "n_predict": 1, "model": name})
+        saved = contract.check(send_with_query(router, "act_on_slot", model=name))
+        again = contract.check(send(router, "act_on_slot", model=alias(name)))
+        assert saved["n_saved"] == again["n_saved"]
+        counts[name] = saved["n_saved"]
+    assert counts[CHAT] < counts[OTHER_CHAT]
+    erased = router.http.post(f"/slots/0?action=erase&model={CHAT}")
+    assert contract.check(erased)["n_erased"] == counts[CHAT]
+    [kept] = contract.check(router.get(with_query("list_slots", model=OTHER_CHAT)))
+    assert "somewhat longer" in kept["prompt"]
+
+
+def test_adapters(router: OwnServer) -> None:
+    def adapters(name: str) -> Any:
+        return contract.check(router.get(with_query("list_lora_adapters", model=name)))
+
+    assert adapters(CHAT) == []
+    [adapter] = adapters(OTHER_CHAT)
+    where = with_query("set_lora_adapters", model=OTHER_CHAT)
+    contract.check(router.post(where, [{"id": 0, "scale": 0.25}]))
+    assert adapters(OTHER_CHAT) == [{**adapter, "scale": 0.25}]
+    assert adapters(alias(OTHER_CHAT)) == adapters(OTHER_CHAT)
+    wrong = with_query("set_lora_adapters", model=CHAT)
+    contract.check(router.post(wrong, [{"id": 0, "scale": 0.25}]), 400)
+    contract.check(router.post(where, []))
+    assert adapters(OTHER_CHAT) == [{**adapter, "scale": 0}]
+
+
+def test_metrics(router: OwnServer) -> None:
+    def predicted(name: str) -> float:
+        text = contract.check(router.get(with_query("get_metrics", model=name))).decode()
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        return float(lines["llamacpp:tokens_predicted_total"])
+
+    for name in (CHAT, OTHER_CHAT):
+        set_status(router, name, LOADED)
+    before = {name: predicted(name) for name in (CHAT, OTHER_CHAT)}
+    request = {"prompt": "a", "n_predict": 7, "ignore_eos": True}
+    router.ask("/completion", {**request, "model": CHAT})
+    assert predicted(CHAT) == before[CHAT] + 7
+    assert predicted(OTHER_CHAT) == before[OTHER_CHAT]
+    set_status(router, FIM, UNLOADED)
+    contract.check(router.get(with_query("get_metrics", model=FIM)), 503)
+    assert FIM not in loaded(router)
+
+
+# ---- names that nobody has -------------------------------------------------------------------
+
+ODD = ["\x00", "x" * 4096, "../../etc/passwd", "\U0001f999", "%s{}", f"{CHAT}\n", f" {CHAT}",
+       CHAT.upper(), f"{CHAT}:latest:latest", "'; DROP TABLE models", "-m"]  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", [*PAIRS, *ROUTING])
+def test_odd_names(operation: str, router: OwnServer) -> None:
+    before = loaded(router)
+    for name in ODD:
+        message = contract.check(send(router, operation, model=name), 404)
+        assert len(json.dumps(message)) < 1000
+    assert loaded(router) == before
+
+
+def test_an_unknown_model_is_told_in_the_form_of_the_api(router: OwnServer) -> None:
+    unknown = "chatt"
+    usual = router.post("/v1/chat/completions", body("create_chat_completion", model=unknown))
+    error = contract.check_envelope(usual, 404, "not_found_error")
+    assert f"'{unknown}'" in error["message"]
+    assert CHAT in error["message"].split("one of these")[1]
+    anthropic = router.post("/v1/messages", body("create_message", model=unknown)).json()
+    assert anthropic["type"] == "error"
+    assert anthropic["error"] == {"type": "not_found_error", "message": error["message"]}
+    ollama = {"model": unknown, "messages": BODIES["create_ollama_chat"]["messages"]}
+    response = router.post("/api/chat", {**ollama, "options": {"num_predict": 2}})
+    assert response.status_code == 404
+    assert response.json() == {"error": error["message"]}
+
+
+# ---- what is told of the models --------------------------------------------------------------
+
+
+def test_the_list(router: OwnServer, zoo: Zoo) -> None:
+    set_status(router, FIM, UNLOADED)
+    set_status(router, CHAT, LOADED)
+    listed = contract.check(router.get("/models"))
+    assert contract.check(router.get("/v1/models")) == listed
+    assert contract.check(router.get("/api/tags")) == listed
+    assert [model["id"] for model in listed["data"]] == sorted([MODEL, *NAMES])
+    assert [model["name"] for model in listed["models"]] == sorted([MODEL, *NAMES])
+    found = models(router)
+    for name in NAMES:
+        model = found[name]
+        assert model["aliases"] == [alias(name)]
+        assert model["tags"] == ["a", "b"]
+        assert (model["source"], model["in_cache"]) == ("models_dir", False)
+        assert model["path"] == str(zoo.path(name))
+        args = model["status"]["args"]
+        assert args[args.index("--model") + 1] == model["path"]
+        assert args[args.index("--ctx-size") + 1] == "512"
+        assert ("--embedding" in args) == (name == EMBEDDER)
+        assert model["meta"]["n_vocab"] > 0, "the file tells it"
+    assert found[MODEL]["source"] == "shipped"
+    assert found[FIM]["status"]["value"] == UNLOADED
+    assert found[FIM]["status"]["progress"] == 0
+    assert "n_ctx" not in found[FIM]["meta"]
+    assert found[CHAT]["status"]["value"] == LOADED
+    assert found[CHAT]["status"]["progress"] == 1
+    assert found[CHAT]["meta"]["n_ctx"] == 512
+    assert not any(model["status"]["failed"] for model in found.values())
+    assert "key" not in json.dumps([model["status"] for model in found.values()])
+    capabilities = {model["name"]: model["capabilities"] for model in listed["models"]}
+    assert "completion" in capabilities[CHAT]
+    assert "insert" in capabilities[FIM]
+    assert capabilities[EMBEDDER] == ["embedding"]
+    assert capabilities[RERANKER] == ["rerank"]
+
+
+# ---- loading, or not -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [*PAIRS, *IN_QUERY])
+def test_without_autoload_nothing_is_loaded(operation: str, router: OwnServer) -> None:
+    if operation == "get_metrics":
+        pytest.skip("loads nothing in any case")
+    set_status(router, FIM, UNLOADED)
+    where = {"autoload": "false"}
+    if operation in PAIRS:
+        requests = [body(operation, model=FIM)]
+        if operation in STREAMING:
+            requests.append(body(operation, model=FIM, stream=True))
+        responses = [router.post(with_query(operation, **where), each) for each in requests]
+    else:
+        responses = [send_with_query(router, operation, model=FIM, **where)]
+    for response in responses:
+        contract.check(response, 400)
+        assert FIM in response.json()["error"]["message"]
+    assert status(router, FIM)["value"] == UNLOADED
+    if operation in PAIRS:  # a model that is there is used
+        name = PAIRS[operation][0]
+        set_status(router, name, LOADED)
+        assert answers(router, operation, name, **where)[0][0] == 200
+
+
+def test_no_models_autoload(own_server: Start, options: list[str], hub: Mapping[str, str]) -> None:
+    server = own_server(*options, "--no-models-autoload", router=True, variables=hub)
+    request = body("create_completion", model=CHAT)
+    contract.check(server.post("/completion", request), 400)
+    contract.check(server.get(with_query("get_props", model=CHAT)), 400)
+    assert contract.check(server.get("/props"))["models_autoload"] is False
+    assert loaded(server) <= {MODEL}
+    set_status(server, CHAT, LOADED)
+    contract.check(server.post("/completion", request))
+    contract.check(server.post("/completion?autoload=true", {**request, "model": OTHER_CHAT}))
+
+
+# ---- presets ---------------------------------------------------------------------------------
+
+
+def test_what_counts_most(own_server: Start, zoo: Zoo, tmp_path: Path) -> None:
+    """The command line, then a model's own section, then that for all, then variables."""
+    presets = tmp_path / "models.ini"
+    presets.write_text(
+        "[*]\nLLAMA_ARG_CTX_SIZE = 256\nparallel = 1\ntop-p = 0.3\ntop-k = 33\ntemp = 0.3\n"
+        f"[{CHAT}]\ntop-k = 22\ntemp = 0.2\nload-on-startup = true\n",
+        "utf-8",
+    )
+    files = ["--models-dir", str(zoo.directory), "--models-preset", str(presets)]
+    environment = {"LLAMA_ARG_TOP_K": "44", "LLAMA_ARG_N_PREDICT": "5", "LLAMA_ARG_CTX_SIZE": "99"}
+    environment["HF_HUB_CACHE"] = str(tmp_path / "hub")
+    server = own_server(*files, "--temp", "0.1", router=True, variables=environment)
+    for name, top_k in ((CHAT, 22), (OTHER_CHAT, 33)):
+        props = contract.check(server.get(with_query("get_props", model=name)))
+        settings = props["default_generation_settings"]
+        params = settings["params"]
+        assert params["temperature"] == pytest.approx(0.1)
+        assert params["top_k"] == top_k
+        assert params["top_p"] == pytest.approx(0.3)
+        assert params["n_predict"] == 5
+        assert settings["n_ctx"] == 256
+        answer = server.ask("/completion", {"prompt": "a", "ignore_eos": True, "model": name})
+        assert answer["tokens_predicted"] == 5
+    # What is loaded on startup is the default, and the shipped model isn't loaded then.
+    assert server.get("/props").json()["model_alias"] == CHAT
+    assert server.ask("/completion", {"prompt": "a"})["model"] == CHAT
+    assert loaded(server) == {CHAT, OTHER_CHAT}
+
+
+# ---- `connexion run` -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connexion(module_server: Start, options: list[str], hub: Mapping[str, str]) -> OwnServer:
+    values = dict(zip(options[0:4:2], options[1:4:2], strict=True))
+    variables = {
+        "LLAMA_API_KEY": "key",
+        "LLAMA_ARG_MODEL": "",
+        "LLAMA_ARG_MODELS_DIR": values["--models-dir"],
+        "LLAMA_ARG_MODELS_PRESET": values["--models-preset"],
+        **hub,
+    }
+    return module_server(how=lambda directory: start_connexion(directory, **variables))
+
+
+def test_connexion_run_is_the_same_router(connexion: OwnServer, alone: Alone) -> None:
+    for operation in ("create_completion", "create_openai_embeddings", "create_rerank"):
+        name = PAIRS[operation][0]
+        assert answers(connexion, operation, name) == alone[name, operation]
+    contract.check(send(connexion, "create_completion", model="chatt"), 404)
+    contract.check(send(connexion, "unload_model", model=RERANKER))
+    assert models(connexion).keys() == {MODEL, *NAMES}
+
+
+@pytest.fixture(autouse=True)
+def nothing_dies(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test of the shared router ends any of its engines by accident."""
+    yield
+    if "router" in request.fixturenames:
+        router: OwnServer = request.getfixturevalue("router")
+        assert router.process.poll() is None
+        assert "a new one is started" not in router.log.read_text()

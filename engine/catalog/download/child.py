@@ -1,0 +1,194 @@
+"""The process that downloads a model.
+
+    python -m engine.catalog.download.child        (started by engine.catalog.download.parent)
+
+One line of JSON comes in and says what is wanted; lines of JSON go out and say how far it is.
+A process of its own can be ended at any moment, whatever the network does; what it has got so
+far is kept, and gone on with next time. The end of stdin ends it.
+"""
+
+import errno
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+import httpx2
+import msgspec
+from huggingface_hub import constants
+
+from engine.catalog.download.download import Item, obtain
+from engine.catalog.download.http_errors import DownloadError
+from engine.catalog.download.hub_source import HubModel, open_hub_model
+from engine.catalog.download.messages import Fetched, FetchFailed, Notice, Report, Transfer, Wanted
+from engine.catalog.download.url_source import UrlFile, open_url
+from engine.catalog.locations import url_cache
+from engine.catalog.sizes import shown_size
+
+REPORT_SECONDS = 0.1  # at least, between two reports
+
+
+class Link:
+    """The lines that go out."""
+
+    def __init__(self, sink: int) -> None:
+        self._sink = sink
+
+    def send(self, report: Report) -> None:
+        data = memoryview(msgspec.json.encode(report) + b"\n")
+        while data:
+            data = data[os.write(self._sink, data) :]
+
+    def notify(self, text: str) -> None:
+        self.send(Notice(text))
+
+
+class Meter:
+    """Adds up what is there of all files, and reports it now and then."""
+
+    def __init__(self, items: Sequence[Item], link: Link) -> None:
+        self._link = link
+        self._there = [item.n_there() for item in items]
+        sizes = [item.size for item in items]
+        self._n_total = 0 if None in sizes else sum(size or 0 for size in sizes)
+        self._reported = 0.0
+
+    def of(self, index: int, item: Item) -> Callable[[int], None]:
+        """What is to be told how many bytes of item number `index` are there."""
+        return lambda n_there: self._report(index, item, n_there)
+
+    def _report(self, index: int, item: Item, n_there: int) -> None:
+        self._there[index] = n_there
+        n_done, now = sum(self._there), time.monotonic()
+        if now - self._reported >= REPORT_SECONDS or n_done == self._n_total:
+            self._reported = now
+            self._link.send(Transfer(item.name, n_done, self._n_total))
+
+
+def fetch(wanted: Wanted, link: Link) -> Fetched:
+    """Have all files that are wanted. Raises DownloadError, and OSError of the file system."""
+    if not wanted.token.isascii() or not wanted.token.isprintable() or " " in wanted.token:
+        raise DownloadError("--hf-token is no token: it has spaces or other odd characters")
+    offline = wanted.offline or constants.is_offline_mode()
+    timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    with httpx2.Client(follow_redirects=True, timeout=timeout) as client:
+
+        def open_one(url: str) -> UrlFile:
+            return open_url(
+                client,
+                url,
+                url_cache(os.environ),
+                token=wanted.token,
+                offline=offline,
+                notify=link.notify,
+            )
+
+        hub: HubModel | None = None
+        items: list[Item] = []
+        model, projector = "", ""
+        if wanted.repository:
+            hub = open_hub_model(
+                wanted.repository,
+                file=wanted.file,
+                projector=wanted.projector,
+                token=wanted.token,
+                offline=offline,
+                notify=link.notify,
+            )
+            items += hub.items
+            model, projector = str(hub.model), str(hub.projector or "")
+        elif wanted.url:
+            of_model = open_one(wanted.url)
+            items += of_model.items
+            model = str(of_model.path)
+        if wanted.projector_url:
+            of_projector = open_one(wanted.projector_url)
+            items += of_projector.items
+            projector = str(of_projector.path)
+        _obtain_all(client, items, link)
+    if hub is not None:
+        hub.finish()
+    return Fetched(model, projector)
+
+
+def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: Link) -> None:
+    check_space(items)
+    meter = Meter(items, link)
+    for index, item in enumerate(items):
+        report = meter.of(index, item)
+        obtain(client, item, report)
+        report(item.n_there())
+
+
+def check_space(items: Sequence[Item]) -> None:
+    """Raise DownloadError, before hours are spent, if the disk can't hold all of it. (All files
+    of a model go to one file system.)"""
+    n_needed = sum(max((item.size or 0) - item.n_there(), 0) for item in items)
+    if n_needed == 0:
+        return
+    folder = items[0].target.parent
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    n_free = shutil.disk_usage(existing).free
+    if n_needed > n_free:
+        raise DownloadError(
+            f"the model needs {shown_size(n_needed)} more in {folder}, where "
+            f"{shown_size(n_free)} are free: set LLAMA_CACHE to a directory with more"
+        )
+
+
+def explain(error: OSError) -> str:
+    """An error of the file system, in one line for the user."""
+    where = f" ({error.filename})" if error.filename else ""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "the disk is full: make room, or set LLAMA_CACHE to a directory on another one"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return (
+                f"the cache can't be written to{where}: check its permissions, or set LLAMA_CACHE "
+                "to another directory"
+            )
+    return f"the cache can't be used{where}: {error.strerror or error}"
+
+
+def _end_with(source: BinaryIO) -> None:
+    """The server is gone, or wants no model any more."""
+    while source.read(1):
+        pass
+    os._exit(1)
+
+
+def main() -> int:
+    # Reports go to the real stdout; what anything prints goes to stderr.
+    link = Link(os.dup(1))
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is for the server
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    # What goes wrong is told by what this process reports.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return 2
+    wanted = msgspec.json.decode(line, type=Wanted)
+    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
+    try:
+        link.send(fetch(wanted, link))
+    except BrokenPipeError:
+        return 1  # the server is gone
+    except DownloadError as error:
+        link.send(FetchFailed(" ".join(str(error).split())))
+        return 1
+    except OSError as error:
+        link.send(FetchFailed(explain(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # the thread that waits for the end of stdin must not hold this up

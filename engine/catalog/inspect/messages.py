@@ -1,0 +1,60 @@
+"""What the process that reads model files says of them, as JSON, one line for each."""
+
+from typing import Literal
+
+import msgspec
+
+from engine.options import Pooling
+
+Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
+
+
+class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
+    """What a GGUF file, or the parts of a split model together, say of the model.
+
+    Numbers mean the same as in `engine.protocol.messages.ModelInfo`. `file_type` is llama.cpp's
+    number for the kind of most weights, None if the file doesn't tell. `causal` is False for
+    encoders. `fim` tells whether the vocabulary has the tokens for filling in the middle, `tools`
+    whether the chat template is written for tool calls.
+    """
+
+    architecture: str
+    name: str  # "" if the file has none
+    n_params: int
+    size: int  # bytes of all tensors
+    file_size: int  # bytes of all files
+    file_type: int | None
+    n_ctx_train: int
+    n_embd: int
+    vocab_type: int
+    n_vocab: int
+    pooling: Pooling | None = None  # None: the file says nothing of embeddings
+    causal: bool = True
+    chat_template: bool = False
+    tools: bool = False
+    fim: bool = False
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """What the model was made for, whatever the server's options make of it."""
+        if self.pooling == "rank":
+            return ("rerank",)
+        if not self.causal or self.pooling not in (None, "none"):
+            return ("embedding",)
+        extra: list[Capability] = []
+        if self.fim:
+            extra.append("insert")
+        if self.tools:
+            extra.append("tools")
+        return ("completion", *extra)
+
+
+class Unreadable(msgspec.Struct, tag="unreadable", frozen=True):
+    """Why a file tells nothing: one line."""
+
+    reason: str
+
+
+Outcome = FileMetadata | Unreadable
+Started = Literal["ready"]
+"""What a process says first."""

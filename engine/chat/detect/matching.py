@@ -1,0 +1,84 @@
+"""Reads calls by their syntax from a rendered answer, to see whether the syntax is true."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from engine.chat.detect.probing import Call, Style, call_id
+from engine.chat.syntax import CallSyntax, TaggedArguments
+
+_decoder = json.JSONDecoder()
+
+
+def objects_in(text: str) -> Iterator[tuple[int, int, Any]]:
+    """(start, end, value) of every JSON object in `text`, outer ones before those in them."""
+    start = text.find("{")
+    while start >= 0:
+        decoded = _decode(text, start)
+        if decoded is not None:
+            yield start, decoded[1], decoded[0]
+        start = text.find("{", start + 1)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal as JSON: True is not 1."""
+    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+
+
+def end_of_calls(
+    syntax: CallSyntax, text: str, calls: Sequence[Call], style: Style, start: int = 0
+) -> int | None:
+    """Where `calls` end in `text` if they stand at `start` just as `syntax` says, else None."""
+    at: int | None = _after(syntax.begin, text, start)
+    for index, call in enumerate(calls):
+        if index and at is not None:
+            at = _after(syntax.separator, text, at)
+        for part in syntax.parts:
+            if at is None:
+                return None
+            if isinstance(part, str):
+                at = _after(part, text, at)
+            elif part.hole == "arguments":
+                at = _after_arguments(syntax.tagged, text, at, call)
+            else:
+                fills = {"name": call.name, "id": call_id(call, index, style), "index": str(index)}
+                at = _after(fills[part.hole], text, at)
+    return None if at is None else _after(syntax.end, text, at)
+
+
+def _after(wanted: str, text: str, at: int) -> int | None:
+    return at + len(wanted) if text.startswith(wanted, at) else None
+
+
+def _after_arguments(tagged: TaggedArguments | None, text: str, at: int, call: Call) -> int | None:
+    if tagged is None:
+        decoded = _decode(text, at)
+        return decoded[1] if decoded and same(decoded[0], call.arguments) else None
+    found: int | None = at
+    for number, (key, value) in enumerate(call.arguments.items()):
+        if number and found is not None:
+            found = _after(tagged.separator, text, found)
+        if found is not None:
+            found = _after(tagged.begin + key + tagged.middle, text, found)
+        if found is None:
+            return None
+        if isinstance(value, str) and not tagged.json_strings:
+            found = _after(value + tagged.end, text, found)
+        else:
+            found = _after_value(value, tagged.end, text, found)
+    return found
+
+
+def _after_value(value: Any, end: str, text: str, at: int) -> int | None:
+    decoded = _decode(text, at)
+    if decoded is not None and same(decoded[0], value):
+        return _after(end, text, decoded[1])
+    # Python's own spelling is a habit of some templates, not of the models trained with them.
+    return None if isinstance(value, str) else _after(str(value) + end, text, at)
+
+
+def _decode(text: str, at: int) -> tuple[Any, int] | None:
+    try:
+        return _decoder.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""Grammars for answers with tool calls. Runs in the server process."""

@@ -1,0 +1,393 @@
+"""The constraint of a model's answer: calls of the tools that there are, with arguments that
+follow their schemas, written as the model writes them; or JSON of a schema.
+
+The parts that stand in the answer's own syntax are rules of a grammar; arguments in JSON are
+schemas that the grammar refers to, which the engine translates and checks.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from engine.chat import harmony_markers as harmony
+from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
+from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
+from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax
+from engine.errors import invalid_request
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
+
+MAX_NAME = 128  # characters
+_NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # what any syntax can tell from its own texts
+_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
+_NEXT_INDEX = "/[1-9][0-9]{0,3}/"
+_SPACE = "/[ \\t\\n]{1,8}/"
+_MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
+_PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
+_PLAIN_KEYWORDS = frozenset(
+    ("type", "properties", "required", "title", "description", "$schema", "$id", "$defs")
+)
+_HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
+
+
+class AnswerGrammar(msgspec.Struct, frozen=True):
+    """A constraint in the terms of `GenerationParams`: `AnswerRules.lark` and its schemas, and
+    if it is `lazy` what starts it."""
+
+    lark: str
+    schemas: dict[str, NamedSchema]
+    lazy: bool = False
+    triggers: list[GrammarTrigger] = []
+
+
+def answer_params(
+    params: GenerationParams,
+    syntax: OutputSyntax,
+    grammar: AnswerGrammar | None,
+    *,
+    thinking: bool,
+    reasoning_budget: int = -1,
+) -> GenerationParams:
+    """`params` with everything that an answer in `syntax` needs: its markers are to be shown,
+    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit).
+
+    Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
+    """
+    wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
+    thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
+    if grammar is None:
+        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget)
+        changes: dict[str, Any] = {}
+    else:
+        if params.grammar or params.json_schema:
+            raise invalid_request("a grammar or json_schema can't be used together with tools")
+        rules = AnswerRules(grammar.lark, grammar.schemas, thoughts, reasoning_budget)
+        changes = {"grammar_lazy": grammar.lazy, "grammar_triggers": grammar.triggers}
+    preserved = [*params.preserved_tokens, *syntax.markers]
+    return msgspec.structs.replace(params, answer=rules, preserved_tokens=preserved, **changes)
+
+
+def answer_grammar(
+    syntax: OutputSyntax,
+    *,
+    tools: list[dict[str, Any]],
+    required: bool,
+    tool_name: str | None,
+    parallel: bool,
+    thinking: bool,
+    schema: Any = None,
+    prompt: str = "",
+    may_think: bool = True,
+) -> AnswerGrammar | None:
+    """What an answer in `syntax` has to look like; None if it may be anything.
+
+    `tools` are those of `ChatRequest`; without any, only `schema` counts, which the text of the
+    answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
+    requires this one. `parallel`: several calls in one answer. `thinking`: the prompt has opened
+    the thoughts; whatever else of the answer's syntax `prompt` ends with is not written again.
+    Unless it `may_think`, an answer that isn't lazy has no thoughts but those.
+
+    Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
+    schema comes to light only in the engine, whose error names the tool, too.
+    """
+    functions = _functions(tools, tool_name)
+    if not functions and schema is None:
+        return None
+    required = bool(functions) and (required or tool_name is not None)
+    answer = _Harmony() if syntax.harmony else _Answer(syntax, prompt)
+    lazy = bool(functions) and not required and schema is None
+    if lazy:
+        start = answer.lazy_calls(functions, parallel)
+        return AnswerGrammar(
+            answer.lark.text(start), answer.lark.schemas, True, answer.triggers(functions)
+        )
+    bodies = [answer.calls(functions, parallel)] if functions else []
+    if schema is not None and not required:
+        if functions:
+            answer.check_mixable()
+        bodies.append(answer.text(answer.lark.json("JSON schema", schema or ANY_OBJECT)))
+    start = choice(bodies)
+    start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
+    return AnswerGrammar(answer.lark.text(start), answer.lark.schemas)
+
+
+Functions = Mapping[str, Any]
+"""The schemas of the parameters by the names of the tools."""
+
+
+def _functions(tools: list[dict[str, Any]], wanted: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if tool.get("type", "function") == "function" else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str):
+            raise invalid_request(f"tools[{i}]: not a function with a name")
+        if not _NAME.fullmatch(name):
+            raise invalid_request(
+                f"tools[{i}]: the name {name[:MAX_NAME]!r} can't be called: a name has up to "
+                f"{MAX_NAME} letters, digits and _ - . : / @ $ +"
+            )
+        if name in found:
+            raise invalid_request(f"tools[{i}]: there is another tool {name!r}")
+        parameters = function.get("parameters")
+        found[name] = _object_schema(name, parameters)
+    if wanted is None:
+        return found
+    if wanted not in found:
+        raise invalid_request(f"tool_choice: there is no tool {wanted!r}")
+    return {wanted: found[wanted]}
+
+
+def _parameters_of(name: str) -> str:
+    return f"the parameters of the tool {name!r}"
+
+
+def _object_schema(name: str, parameters: Any) -> Any:
+    """Arguments are an object, also if the schema would let them be something else."""
+    if parameters in (None, True, {}):
+        return ANY_OBJECT
+    kind = parameters.get("type", "object") if isinstance(parameters, dict) else None
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise invalid_request(
+            f"Failed to parse {_parameters_of(name)}: arguments are an object, of type 'object'"
+        )
+    return _closed({**parameters, "type": "object"})
+
+
+def _closed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Without arguments that the function doesn't have, unless the schema speaks of them: JSON
+    Schema allows any that it doesn't name, and most schemas don't mean that."""
+    named = parameters.get("properties")
+    if not isinstance(named, dict) or not _PLAIN_KEYWORDS.issuperset(parameters):
+        return parameters
+    required = parameters.get("required") or []
+    if not isinstance(required, list) or any(each not in list(named) for each in required):
+        return parameters
+    return {**parameters, "additionalProperties": False}
+
+
+def _begun(prompt: str, text: str) -> str:
+    """The longest beginning of `text` that is the end of `prompt`."""
+    lengths = (n for n in range(len(text), 0, -1) if prompt.endswith(text[:n]))
+    return text[: next(lengths, 0)]
+
+
+class _Answer:
+    """Answers of most models."""
+
+    def __init__(self, syntax: OutputSyntax, prompt: str) -> None:
+        self.lark = Lark()
+        self._syntax = syntax
+        self._calls = syntax.calls or HERMES_CALLS
+        self._opening = self._calls.opening.lstrip()
+        self._begun = _begun(prompt, self._opening)
+        self._text_begun = _begun(prompt, syntax.content.begin.lstrip())
+
+    def calls(self, functions: Functions, parallel: bool) -> str:
+        return self._row(functions, parallel, self._begun)
+
+    def lazy_calls(self, functions: Functions, parallel: bool) -> str:
+        """What follows a trigger, and the trigger itself."""
+        rows = [self._row(functions, parallel, "")]
+        if self._begun:
+            rows.append(self._row(functions, parallel, self._begun))
+        return choice(rows)
+
+    def _row(self, functions: Functions, parallel: bool, begun: str) -> str:
+        calls = self._calls
+        first = self._one_of(functions, calls.begin, begun=begun)
+        more = ""
+        if parallel and calls.parallel:
+            more = f"{self.lark.rule(self._one_of(functions, calls.separator, _NEXT_INDEX))}*"
+        # A token that ends the answer is no text: the grammar ends before it.
+        end = "" if calls.stops else calls.end.rstrip()
+        return sequence(self.lark.rule(first), more, literal(end))
+
+    def _one_of(
+        self, functions: Functions, before: str, index: str | None = None, begun: str = ""
+    ) -> str:
+        return choice(
+            [
+                sequence(*self._call(name, functions[name], before, index, begun))
+                for name in functions
+            ]
+        )
+
+    def _call(
+        self, name: str, parameters: Any, before: str, index: str | None, begun: str
+    ) -> list[str]:
+        """One call. `index`: what its number looks like, the first one's if None."""
+        symbols: list[str] = []
+        # All fixed text up to something that varies is one literal: names of which one begins
+        # with the other must not be decided on before their ends.
+        text = before
+
+        def flush() -> None:
+            nonlocal text
+            if not symbols and index is None:
+                text = text.lstrip().removeprefix(begun)
+            symbols.append(literal(text))
+            text = ""
+
+        for part in self._calls.parts:
+            match part:
+                case str():
+                    text += part
+                case Fill("name"):
+                    text += name
+                case Fill("index") if index is None:
+                    text += "0"
+                case Fill("index"):
+                    flush()
+                    symbols.append(self.lark.terminal(str(index)))
+                case Fill("id"):
+                    flush()
+                    symbols.append(self.lark.terminal(_ID))
+                case Fill("arguments"):
+                    flush()
+                    symbols.append(self._arguments(name, parameters))
+        flush()
+        return symbols
+
+    def _arguments(self, name: str, parameters: Any) -> str:
+        if self._calls.tagged is None:
+            return self.lark.json(_parameters_of(name), parameters)
+        what = _parameters_of(name)
+        return tagged_arguments(self.lark, self._calls.tagged, what, parameters)
+
+    def text(self, body: str) -> str:
+        """The text of an answer, which is `body`. Models leave its markers out at times, but not
+        the first of two alone."""
+        content = self._syntax.content
+        begin = content.begin.lstrip().removeprefix(self._text_begun)
+        marked = sequence(body, optional(literal(content.end.strip())))
+        if not begin.strip():
+            return marked
+        space = self._space() if begin[-1:].isspace() else ""
+        return choice([sequence(literal(begin.rstrip()), space, marked), body])
+
+    def after_thoughts(self, body: str, thinking: bool) -> str:
+        reasoning = self._syntax.reasoning
+        if reasoning is None:
+            return self.only(body)
+        if not reasoning.end.strip():
+            return sequence(self._space(), body)
+        thoughts = self.lark.lazily(f"/(?s:.*){regex(reasoning.end.strip())}/")
+        if not thinking:
+            begin = literal(reasoning.begin.strip())
+            thoughts = optional(sequence(self._space(), begin, thoughts)) if begin else ""
+        return sequence(thoughts, self._space(), body)
+
+    def only(self, body: str) -> str:
+        return sequence(self._space() if self._calls.opening[:1].isspace() else "", body)
+
+    def _space(self) -> str:
+        return f"{self.lark.terminal(_SPACE)}?"
+
+    def check_mixable(self) -> None:
+        """Raises EngineError if calls and JSON begin with the same text: no token could tell
+        which of the two it belongs to."""
+        if _PLAIN_JSON.match(self._opening.removeprefix(self._begun)):
+            raise invalid_request(
+                "response_format and tools can't be used together with this model, whose calls "
+                "are JSON without anything before it"
+            )
+
+    def triggers(self, functions: Functions) -> list[GrammarTrigger]:
+        """As early as it is certain that a call begins, because models don't always write
+        everything after the marker as their templates do."""
+        opening = self._opening
+        marker = _MARKER.match(opening)
+        text = marker[0] if marker else opening
+        found: list[GrammarTrigger] = []
+        if self._begun or not text or self._syntax.content.begin.lstrip().startswith(text):
+            named = [self._named_opening(name) for name in functions]
+            found += [GrammarTrigger(text=text) for text in named if self._opening]
+            found += [
+                GrammarTrigger(text=text.removeprefix(self._begun), at_start=True)
+                for text in named
+                if self._begun or not self._opening
+            ]
+            return found
+        return [GrammarTrigger(text=text, at_start=_PLAIN_JSON.match(text) is not None)]
+
+    def _named_opening(self, name: str) -> str:
+        """All fixed text of a call of the tool `name` up to its arguments."""
+        text = self._calls.begin
+        for part in self._calls.parts:
+            match part:
+                case str():
+                    text += part
+                case Fill("name"):
+                    text += name
+                case Fill("index"):
+                    text += "0"
+                case _:
+                    break
+        return text.lstrip()
+
+
+class _Harmony:
+    """Answers in channels. A call ends the answer; the recipient may stand before the channel
+    or behind it."""
+
+    def __init__(self) -> None:
+        self.lark = Lark()
+
+    def calls(self, functions: Functions, parallel: bool) -> str:
+        return self._one_of(functions, _behind_channel, _before_channel)
+
+    def lazy_calls(self, functions: Functions, parallel: bool) -> str:
+        before = _before_channel
+        return self._one_of(
+            functions,
+            _behind_channel,
+            lambda name: before(name).lstrip(),
+            lambda name: harmony.NEXT + before(name),
+        )
+
+    def _one_of(self, functions: Functions, *headers: Callable[[str], str]) -> str:
+        return choice(
+            [
+                sequence(
+                    literal(header(name)),
+                    _HARMONY_JSON,
+                    literal(harmony.MESSAGE),
+                    self.lark.json(_parameters_of(name), parameters),
+                )
+                for name, parameters in functions.items()
+                for header in headers
+            ]
+        )
+
+    def text(self, body: str) -> str:
+        begin = literal(harmony.FINAL)
+        return sequence(begin, _HARMONY_JSON, literal(harmony.MESSAGE), body)
+
+    def after_thoughts(self, body: str, thinking: bool) -> str:
+        begin, end = HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end
+        thoughts = self.lark.lazily(f"/(?s:.*){regex(end)}/")
+        rest = sequence(thoughts, literal(harmony.NEXT))
+        return sequence(rest if thinking else optional(sequence(literal(begin), rest)), body)
+
+    def only(self, body: str) -> str:
+        return body
+
+    def check_mixable(self) -> None:
+        """Channels tell calls and text apart."""
+
+    def triggers(self, functions: Functions) -> list[GrammarTrigger]:
+        return [
+            GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"{harmony.NEXT} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"to={harmony.FUNCTIONS}", at_start=True),
+        ]
+
+
+def _behind_channel(name: str) -> str:
+    return f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}{name}"
+
+
+def _before_channel(name: str) -> str:
+    return f" to={harmony.FUNCTIONS}{name}{harmony.COMMENTARY}"

@@ -1,0 +1,335 @@
+"""Parses the calls of tools in an answer, given a `CallShape`.
+
+What a call turns out not to be, is given back: the text up to a place where the call has been
+announced is read again as content. After that there is no way back, and of a call that goes
+wrong everything that came as its arguments stays.
+"""
+
+import re
+import secrets
+import string
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from engine.chat.output import CallArguments, CallStart, ChatDelta
+from engine.chat.parse.argument_types import argument_types, is_json
+from engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
+from engine.chat.parse.json_stream import JsonError, copy_value, decode_string
+from engine.chat.parse.reader import Reader, Step
+from engine.chat.parse.tagged_parser import tagged_arguments
+from engine.chat.syntax import Fill, TaggedArguments
+
+Emit = Callable[[ChatDelta], None]
+Tools = Mapping[str, Any] | Collection[str]
+"""Names of tools, with the schemas of their parameters if they are known."""
+
+_NAME_LIMIT = 256
+_NOT_IN_NAMES = "\\s\"'<>{}\\[\\](),\uff5c"
+_ID = re.compile(r"[\w.:-]*")
+_STRAY_BRACKETS = re.compile(r"[\s}\]]*")
+_ALPHANUMERIC = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    """Letters and digits only: some templates refuse anything else."""
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(32))
+
+
+class NotACallError(Exception):
+    """The text doesn't go on as a call would."""
+
+
+class CallParser:
+    def __init__(
+        self, shape: CallShape, tagged: TaggedArguments | None, tools: Tools, emit: Emit
+    ) -> None:
+        self._shape = shape
+        self._tagged = tagged
+        self._tools = tools
+        self._emit = emit
+        self._count = 0
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What calls begin with."""
+        return tuple(self._shape.openings)
+
+    @property
+    def bare(self) -> bool:
+        """Whether calls begin with nothing that content can't begin with."""
+        return not self._shape.openings
+
+    @property
+    def end(self) -> str:
+        """The marker that ends all calls, "" for none."""
+        return self._shape.end.marker
+
+    def calls(self, reader: Reader, opening: str = "") -> Step[bool]:
+        """Read the calls that begin with the marker `opening`, which has been taken; false, and
+        nothing else taken, if there is no call. If the answer is cut off in the middle of
+        that, everything is taken."""
+        shape = self._shape
+        tokens = shape.openings[opening] if opening else shape.begin + shape.head
+        found = yield from self._call(reader, tokens)
+        if found:
+            while (yield from self._next(reader)):
+                pass
+            yield from _closing(reader, shape.end)
+        if reader.cut_off:
+            reader.drop()  # the head of a call, or half of what ends one
+        return found or reader.cut_off
+
+    def _next(self, reader: Reader) -> Step[bool]:
+        place = reader.mark()
+        for token in self._shape.separator:
+            yield from reader.accept_spaced(token)
+        tokens = self._shape.head
+        if isinstance(self._shape.items[0], Envelope) and (
+            (yield from reader.accept_spaced(",")) or (yield from reader.accept_spaced(";"))
+        ):
+            # A list, whether the syntax has one or not.
+            yield from reader.accept_all(tokens)
+            tokens = ()
+        if (yield from self._call(reader, tokens)):
+            reader.release()
+            return True
+        reader.rewind(place)
+        return False
+
+    def _call(self, reader: Reader, tokens: tuple[str, ...]) -> Step[bool]:
+        call = _Call(
+            self._count,
+            self._emit,
+            wants_id=self._shape.has_id,
+            names=self._tools if self.bare else None,
+        )
+        place = reader.mark()
+        whole = True
+        try:
+            yield from _expect(reader, tokens)
+            yield from self._items(reader, call)
+            if not call.name or (self.bare and not call.has_arguments):
+                raise NotACallError
+        except (NotACallError, JsonError):
+            whole = False
+            if not call.has_arguments or not call.name:
+                reader.rewind(place)
+                return False
+        reader.release()
+        call.finish(whole)
+        self._count += 1
+        if not whole:
+            # Its end may come all the same.
+            for item in self._shape.items:
+                if isinstance(item, Tokens) and item.marker == self._shape.after_arguments:
+                    yield from _closing(reader, item)
+        return True
+
+    def _items(self, reader: Reader, call: "_Call") -> Step[None]:
+        items = self._shape.items
+        skip = closing = False
+        for index, item in enumerate(items):
+            following = items[index + 1] if index + 1 < len(items) else self._shape.end
+            if skip:
+                skip = False
+            elif isinstance(item, Envelope):
+                yield from reader.accept_spaced("[")
+                yield from reader.space()
+                yield from self._object(reader, call, item, ())
+                closing = True
+            elif isinstance(item, Tokens):
+                if closing:
+                    yield from _closing(reader, item)
+                elif not (yield from reader.accept_all(item.tokens)):
+                    if following not in (Fill("id"), Fill("index")):
+                        raise NotACallError
+                    skip = True  # an id that the model doesn't care to write
+            elif item.hole == "arguments":
+                yield from reader.space()
+                if self._tagged:
+                    call.begin_arguments()
+                    types = partial(self._types, call.name)
+                    yield from tagged_arguments(reader, self._tagged, types, call.add)
+                else:
+                    yield from self._arguments(reader, call, following)
+                closing = True
+            else:
+                yield from self._word(reader, call, item, following)
+
+    def _word(self, reader: Reader, call: "_Call", fill: Fill, following: Item) -> Step[None]:
+        yield from reader.space()
+        if fill.hole == "name":
+            stop = following.first[:1] if isinstance(following, Tokens) else ""
+            pattern = re.compile(f"[^{_NOT_IN_NAMES}{re.escape(stop)}]*")
+            name = yield from reader.run(pattern, _NAME_LIMIT)
+            if reader.cut_off:
+                raise NotACallError  # it may be half a name
+            call.set_name(name)
+        else:
+            text = yield from reader.run(_ID, _NAME_LIMIT)
+            if fill.hole == "id":
+                call.id = text
+            elif self._shape.spelled_id and text:
+                before, between = self._shape.spelled_id
+                call.id = f"{before}{call.name}{between}{text}"
+
+    def _object(
+        self, reader: Reader, call: "_Call", envelope: Envelope, path: tuple[str, ...]
+    ) -> Step[None]:
+        """The JSON object at `path` of an envelope; the reader stands at its brace."""
+        if not (yield from reader.accept("{")):
+            raise NotACallError
+        if (yield from reader.accept_spaced("}")):
+            return
+        while True:
+            yield from reader.space()
+            here = (*path, (yield from _string(reader)))
+            if not (yield from reader.accept_spaced(":")):
+                raise NotACallError
+            yield from reader.space()
+            role = envelope.roles.get(here)
+            if role is None and here[-1] in ALIASES:
+                role = envelope.roles.get((*path, ALIASES[here[-1]]))
+            elif role is None and self.bare and here not in envelope.paths:
+                raise NotACallError  # JSON that is meant for the user
+            first = yield from reader.peek()
+            if role == "name":
+                call.set_name((yield from _string(reader)))
+            elif role == "arguments" and not call.has_arguments:
+                yield from self._arguments(reader, call)
+            elif role == "id" and first == '"':
+                call.id = yield from _string(reader)
+            elif first == "{" and here in envelope.paths and here not in envelope.roles:
+                yield from self._object(reader, call, envelope, here)
+            else:
+                value = yield from self._value(reader, call)
+                if role == "id":
+                    call.id = value
+            if (yield from reader.accept_spaced("}")):
+                return
+            if not (yield from reader.accept_spaced(",")):
+                raise NotACallError
+
+    def _value(self, reader: Reader, call: "_Call") -> Step[str]:
+        pieces: list[str] = []
+        stop = self._shape.after_arguments
+        yield from copy_value(reader, pieces.append, strict=not call.has_arguments, stop=stop)
+        return "".join(pieces)
+
+    def _arguments(
+        self, reader: Reader, call: "_Call", following: Item | None = None
+    ) -> Step[None]:
+        """A JSON object, or one in a JSON string, or nothing at all before `following`."""
+        first = yield from reader.peek()
+        if first == '"':
+            call.begin_arguments()
+            yield from decode_string(reader, call.add)
+        elif first == "{":
+            call.begin_arguments()
+            stop = self._shape.after_arguments
+            yield from copy_value(reader, call.add, strict=not call.announced, stop=stop)
+        elif following is None and not self.bare:
+            # Null is nothing; any other value is passed on, to be refused by who knows the tool.
+            value = yield from self._value(reader, call)
+            if not is_json(value):
+                raise NotACallError
+            call.begin_arguments()
+            call.add("{}" if value == "null" else value)
+        elif not isinstance(following, Tokens) or not (
+            yield from _is_next(reader, following.first)
+        ):
+            raise NotACallError
+
+    def _types(self, name: str, key: str) -> frozenset[str]:
+        parameters = self._tools.get(name) if isinstance(self._tools, Mapping) else None
+        return argument_types(parameters, key)
+
+
+class _Call:
+    """A call that is being read. It is announced when its arguments begin, so that a mere
+    mention of a name is no call, or once its id is known if that comes later."""
+
+    def __init__(
+        self, index: int, emit: Emit, *, wants_id: bool, names: Collection[str] | None
+    ) -> None:
+        self.name = ""
+        self.id = ""
+        self.announced = False
+        self.has_arguments = False
+        self._index = index
+        self._emit = emit
+        self._wants_id = wants_id
+        self._names = names
+        self._held: list[str] = []
+        self._empty = True
+
+    def set_name(self, name: str) -> None:
+        name = name.strip()
+        if not name or len(name) > _NAME_LIMIT:
+            raise NotACallError
+        if self._names is not None and name not in self._names:
+            raise NotACallError
+        self.name = name
+
+    def begin_arguments(self) -> None:
+        self.has_arguments = True
+        if self.name and (self.id or not self._wants_id):
+            self._announce()
+
+    def add(self, text: str) -> None:
+        if not text:
+            return
+        self._empty = False
+        if self.announced:
+            self._emit(CallArguments(self._index, text))
+        else:
+            self._held.append(text)
+
+    def finish(self, whole: bool) -> None:
+        """No more of it will come. A whole call without arguments has an empty object."""
+        if not self.announced:
+            self._announce()
+        if whole and self._empty:
+            self.add("{}")
+
+    def _announce(self) -> None:
+        self.announced = True
+        self._emit(CallStart(self._index, self.id or new_call_id(), self.name))
+        for text in self._held:
+            self._emit(CallArguments(self._index, text))
+        self._held.clear()
+
+
+def _expect(reader: Reader, tokens: tuple[str, ...]) -> Step[None]:
+    for token in tokens:
+        # The bracket of a list is forgotten where there is one call.
+        if not (yield from reader.accept_spaced(token)) and token != "[":
+            raise NotACallError
+
+
+def _is_next(reader: Reader, token: str) -> Step[bool]:
+    place = reader.mark()
+    found = bool(token) and (yield from reader.accept_spaced(token))
+    reader.rewind(place)
+    return found
+
+
+def _closing(reader: Reader, text: Tokens) -> Step[None]:
+    """Take as much of `text` as there is. Brackets too many before a marker are dropped:
+    a common mistake."""
+    for token in text.tokens:
+        if (yield from reader.accept_spaced(token)) or token != text.marker:
+            continue
+        place = reader.mark()
+        yield from reader.run(_STRAY_BRACKETS)
+        if (yield from reader.accept(token)):
+            reader.release()
+        else:
+            reader.rewind(place)
+
+
+def _string(reader: Reader) -> Step[str]:
+    pieces: list[str] = []
+    yield from decode_string(reader, pieces.append)
+    return "".join(pieces)

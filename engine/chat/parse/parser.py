@@ -1,0 +1,179 @@
+"""Tells apart what a model's answer consists of, while it is being generated.
+
+A parser takes the text in pieces of any size and returns the deltas that are certain. What may
+yet turn out to be a marker is held back, so no part of one ever shows up in the content; what
+turns out not to be one comes later. Every piece costs time in proportion to its length.
+"""
+
+from typing import Protocol
+
+from engine.chat.output import ChatDelta, Content
+from engine.chat.parse.call_parser import CallParser, Tools
+from engine.chat.parse.call_shape import shape_of
+from engine.chat.parse.harmony import HarmonyParser
+from engine.chat.parse.incremental import IncrementalParser
+from engine.chat.parse.reader import Step
+from engine.chat.request import ReasoningFormat
+from engine.chat.syntax import OutputSyntax
+
+
+class AnswerParser(Protocol):
+    def feed(self, text: str) -> list[ChatDelta]:
+        """More of the answer."""
+
+    def finish(self, *, cut_off: bool = False) -> list[ChatDelta]:
+        """The answer has ended; to be called once. With `cut_off` it ended before its time: what
+        has been held back because it may be the beginning of a marker or of a call is not told."""
+
+
+def answer_parser(
+    syntax: OutputSyntax,
+    *,
+    reasoning: ReasoningFormat,
+    thinking: bool,
+    tools: Tools | None,
+    prompt: str = "",
+) -> AnswerParser:
+    """A parser for one answer.
+
+    `reasoning`: with "none" thoughts are content, markers and all; with "deepseek" and "auto"
+    they are told apart from it; with "deepseek-legacy" both. `thinking`: the prompt has opened
+    the thoughts already. `tools`: without any, calls are left in the text; a mapping from names
+    to the schemas of parameters decides what is a text in tagged arguments, where names alone
+    leave that to what an argument looks like. `prompt`: what its end has of the syntax of an
+    answer is taken for the answer's beginning.
+    """
+    if syntax.harmony:
+        return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
+    return _SyntaxParser(syntax, reasoning, thinking, tools, prompt)
+
+
+class _SyntaxParser(IncrementalParser):
+    def __init__(
+        self,
+        syntax: OutputSyntax,
+        reasoning: ReasoningFormat,
+        thinking: bool,
+        tools: Tools | None,
+        prompt: str,
+    ) -> None:
+        super().__init__(reasoning)
+        self._syntax = syntax
+        self._thinking = thinking
+        self._begin = _marker_with_space(syntax.content.begin)
+        self._calls: CallParser | None = None
+        shape = shape_of(syntax.calls) if syntax.calls and tools else None
+        if shape and syntax.calls and tools:
+            self._calls = CallParser(shape, syntax.calls.tagged, tools, self.emit)
+        self._held = ""  # white space before more content, or before something else
+        self._given = "" if thinking else _opened_by(prompt, syntax)
+        self.reader.push(self._given)
+
+    def answer(self) -> Step[None]:
+        yield from self._thoughts()
+        yield from self._text()
+
+    def _thoughts(self) -> Step[None]:
+        wrapper = self._syntax.reasoning
+        if wrapper is None or not wrapper.end.strip():
+            return
+        reader = self.reader
+        begin, end = wrapper.begin.strip(), wrapper.end.strip()
+        if not self._thinking:
+            self._held = yield from reader.space()
+            if not begin or not (yield from reader.accept(begin)):
+                return
+            self.think_markup(self._held + begin)
+        self.think_markup((yield from reader.space()))
+        # Some models open what the prompt has opened.
+        if begin and (yield from reader.accept(begin)):
+            self.think_markup(begin)
+            self.think_markup((yield from reader.space()))
+        space, marker = yield from reader.until((end,), self.think)
+        self._held = ""
+        if not marker:
+            self.think(space)
+            return
+        self.think_markup(space + marker)
+        space = yield from reader.space()
+        if self.thoughts_in_content:
+            self._held = space
+
+    def _text(self) -> Step[None]:
+        """Content and calls, in whatever order."""
+        reader, calls = self.reader, self._calls
+        leading, end = _leading_space(self._syntax.content.end), self._syntax.content.end.strip()
+        at_start, wrapped, called = True, False, False
+        while True:
+            if at_start:
+                self._held += yield from reader.space()
+                if self._begin and (yield from reader.accept(self._begin)):
+                    yield from self._open_content()
+                    wrapped = True
+                elif calls and calls.bare and (yield from calls.calls(reader)):
+                    self._held = self._given = ""
+                    called = True
+                at_start = False
+            markers = [self._begin, end if wrapped else ""]
+            if calls:
+                markers += [*calls.markers, calls.end if called else ""]
+            space, marker = yield from reader.until(
+                tuple(text for text in markers if text), self._content
+            )
+            self._held += space
+            if not marker:
+                if not called:
+                    self._content("")
+                return
+            if marker == self._begin:
+                yield from self._open_content()
+                wrapped = True
+            elif calls and marker in calls.markers:
+                if (yield from calls.calls(reader, marker)):
+                    self._held = self._given = ""
+                    called, wrapped = True, False
+                else:
+                    self._content(marker)
+            elif wrapped and marker == end:
+                self._held = self._held.removesuffix(leading)
+                self._content("")
+                yield from reader.accept(_trailing_space(self._syntax.content.end))
+                at_start, wrapped = True, False
+            else:
+                self._held = ""  # the end of calls with something before it that is none
+
+    def _open_content(self) -> Step[None]:
+        self._held = self._given = ""
+        trailing = _trailing_space(self._syntax.content.begin)
+        if trailing and not self._begin.endswith(trailing):
+            yield from self.reader.accept(trailing)
+
+    def _content(self, text: str) -> None:
+        text = (self._held + text).removeprefix(self._given)
+        self._held = self._given = ""
+        if text:
+            self.emit(Content(text))
+
+
+def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
+    """What the prompt ends with that answers may begin with."""
+    beginnings = [syntax.content.begin, syntax.calls.opening if syntax.calls else ""]
+    found = ""
+    for text in map(str.lstrip, beginnings):
+        lengths = (n for n in range(len(text), len(found), -1) if prompt.endswith(text[:n]))
+        found = text[: next(lengths, 0)] or found
+    return found
+
+
+def _marker_with_space(text: str) -> str:
+    """The marker in `text`; one that ends with a word needs the white space after it."""
+    marker = text.strip()
+    return marker + _trailing_space(text) if marker[-1:].isalnum() else marker
+
+
+def _leading_space(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]
+
+
+def _trailing_space(text: str) -> str:
+    return text[len(text.rstrip()) :]

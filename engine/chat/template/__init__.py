@@ -1,0 +1,1 @@
+"""From a conversation to a prompt. Runs in the template processes."""

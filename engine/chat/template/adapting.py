@@ -1,0 +1,158 @@
+"""From a conversation to the messages that a particular template renders.
+
+Templates differ in what they take: contents as text or in parts, arguments as objects or as JSON,
+one call in a message or several, ids of one length. Whatever says the same in another form is put
+into the template's; what a template really can't express is left for it to refuse.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat.template.caps import Traits
+from engine.chat.template.conversation import text_of
+from engine.errors import invalid_request
+
+_ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_SHORT_ID = 9
+
+
+def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str, Any]]:
+    """`messages` in the form that a template with these traits renders.
+
+    Raises EngineError (invalid_request_error) for tool arguments that are no JSON object.
+    """
+    result = list(messages)
+    if not traits.developer_role:
+        result = [
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in result
+        ]
+    caps = traits.caps
+    if not caps["supports_system_role"]:
+        result = _without_system(result)
+    if traits.text_hides_calls:
+        result = [part for message in result for part in _calls_alone(message)]
+    if caps["supports_tool_calls"] and not caps["supports_parallel_tool_calls"]:
+        result = _one_call_each(result)
+    return [_adapted(message, index, traits) for index, message in enumerate(result)]
+
+
+def short_id(id: str) -> str:
+    """`id` as nine letters and digits, always the same for the same id."""
+    if len(id) == _SHORT_ID and id.isascii() and id.isalnum():
+        return id
+    number = int.from_bytes(hashlib.sha256(id.encode()).digest())
+    letters = []
+    for _ in range(_SHORT_ID):
+        number, letter = divmod(number, len(_ID_LETTERS))
+        letters.append(_ID_LETTERS[letter])
+    return "".join(letters)
+
+
+def _adapted(message: dict[str, Any], index: int, traits: Traits) -> dict[str, Any]:
+    new = {**message, "content": _content(message["content"], traits)}
+    if traits.short_ids and "tool_call_id" in new:
+        new["tool_call_id"] = short_id(new["tool_call_id"])
+    if "tool_calls" in new:
+        new["tool_calls"] = [
+            _call(call, traits, f"messages[{index}].tool_calls[{number}]")
+            for number, call in enumerate(new["tool_calls"])
+        ]
+        if traits.null_content and not new["content"]:
+            new["content"] = None
+    if traits.reasoning_key != "reasoning_content" and "reasoning_content" in new:
+        thoughts = new.pop("reasoning_content")
+        if traits.thoughts_or_content and "tool_calls" in new and new["content"]:
+            thoughts = f"{thoughts}\n{text_of(new['content'])}"
+            new["content"] = ""
+        new[traits.reasoning_key] = thoughts
+    return new
+
+
+def _content(content: str | list[dict[str, Any]], traits: Traits) -> Any:
+    caps = traits.caps
+    if isinstance(content, str):
+        if caps["supports_string_content"] or not caps["supports_typed_content"]:
+            return content
+        return [{"type": "text", "text": content}]
+    return content if caps["supports_typed_content"] else text_of(content)
+
+
+def _call(call: Mapping[str, Any], traits: Traits, where: str) -> dict[str, Any]:
+    new = dict(call)
+    if traits.short_ids:
+        new["id"] = short_id(new["id"])
+    function = new["function"]
+    arguments = function["arguments"]
+    if traits.caps["supports_object_arguments"]:
+        new["function"] = {**function, "arguments": object_arguments(arguments, where)}
+    elif not isinstance(arguments, str):
+        new["function"] = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return new
+
+
+def object_arguments(arguments: Any, where: str) -> dict[str, Any]:
+    """The arguments of a call as an object; an empty text stands for none.
+
+    Raises EngineError (invalid_request_error) naming `where` if they are something else.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as e:
+            raise invalid_request(f"{where}.function.arguments: not JSON: {e}") from e
+    if not isinstance(arguments, dict):
+        raise invalid_request(f"{where}.function.arguments: not a JSON object")
+    return arguments
+
+
+def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """A message that says something and calls tools as two messages."""
+    if "tool_calls" not in message or not message["content"]:
+        return [message]
+    said = {key: value for key, value in message.items() if key != "tool_calls"}
+    calls = {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}
+    return [said, calls]
+
+
+def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls that were made together as if they had been made one after the other."""
+    result: list[dict[str, Any]] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        calls = message.get("tool_calls", [])
+        if len(calls) < 2:
+            result.append(message)
+            continue
+        results: dict[str, list[dict[str, Any]]] = {}
+        while index < len(messages) and messages[index]["role"] == "tool":
+            results.setdefault(messages[index]["tool_call_id"], []).append(messages[index])
+            index += 1
+        for number, call in enumerate(calls):
+            if number:
+                message = {"role": message["role"], "content": ""}
+            result += [{**message, "tool_calls": [call]}, *results.pop(call["id"], [])]
+        result += [late for answers in results.values() for late in answers]
+    return result
+
+
+def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What system messages say, at the head of the message after them."""
+    result: list[dict[str, Any]] = []
+    pending: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            pending.append(text_of(message["content"]))
+        elif pending:
+            pending.append(text_of(message["content"]))
+            result.append({**message, "content": "\n".join(pending)})
+            pending = []
+        else:
+            result.append(message)
+    if pending:
+        result.append({"role": "user", "content": "\n".join(pending)})
+    return result

@@ -1,0 +1,213 @@
+"""Finds out what a chat template can express, by rendering probes with it.
+
+Each probe is a small conversation with marked words; a capability is there when its mark
+comes out in the prompt. The names in `Caps` are those of llama-server's `chat_template_caps`.
+"""
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+
+from engine.chat import harmony_markers
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.chat.template.template import ChatTemplate
+
+_USER: dict[str, Any] = {"role": "user", "content": "A question"}
+_ANSWER: dict[str, Any] = {"role": "assistant", "content": "An answer"}
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "A probe",
+        "parameters": {
+            "type": "object",
+            "properties": {"probe_argument": {"type": "string", "description": "A probe"}},
+            "required": ["probe_argument"],
+        },
+    },
+}
+KEEP_REASONING = {
+    "preserve_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_LONG_ID = "call_0123456789abcdefABCDEF01"
+
+
+class Caps(TypedDict):
+    """What a template renders.
+
+    String and typed content are the two forms of a message's content: a text and a list of
+    parts. Object arguments: the arguments of a tool call are an object rather than a JSON
+    string. Preserved reasoning: that of earlier turns is shown again.
+    """
+
+    supports_string_content: bool
+    supports_typed_content: bool
+    supports_system_role: bool
+    supports_tools: bool
+    supports_tool_calls: bool
+    supports_parallel_tool_calls: bool
+    supports_object_arguments: bool
+    supports_preserve_reasoning: bool
+    supports_reasoning_effort: bool
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """`caps`, and in which form the template wants what has several forms.
+
+    `reasoning_key` is the field of a message that thoughts are read from; with
+    `thoughts_or_content` a message that calls tools may have one of the two only. With
+    `null_content` calls are rendered only if the content beside them is null; `text_hides_calls`:
+    they are not if there is a text beside them. With `short_ids`
+    the id of a call has nine letters and digits. With `developer_role` developers have a voice of
+    their own.
+    """
+
+    caps: Caps
+    reasoning_key: str = "reasoning_content"
+    thoughts_or_content: bool = False
+    null_content: bool = False
+    text_hides_calls: bool = False
+    short_ids: bool = False
+    developer_role: bool = False
+
+
+def probe(template: "ChatTemplate") -> Caps:
+    """The capabilities of `template`."""
+    return traits_of(template).caps
+
+
+@lru_cache(maxsize=16)
+def traits_of(template: "ChatTemplate") -> Traits:
+    """What `template` takes; costs about twenty renderings, once per template."""
+    probe = _Probe(template)
+    string = probe.render({"role": "user", "content": "string_mark"})
+    parts = probe.render({"role": "user", "content": [{"type": "text", "text": "parts_mark"}]})
+    probe.in_parts = "string_mark" not in string and "parts_mark" in parts
+    system = probe.render({"role": "system", "content": "system_mark"}, _USER)
+
+    mark: dict[str, Any] = {"a": "call_mark"}
+    tool_calls = object_arguments = False
+    for probe.empty in ("", None):
+        as_object = probe.call(mark)
+        # Printed as Python would print it: the template meant to print a string.
+        object_arguments = "call_mark" in as_object and "{'a'" not in as_object
+        tool_calls = object_arguments or "call_mark" in probe.call(json.dumps(mark))
+        if tool_calls:
+            break
+    null_content = tool_calls and probe.empty is None
+    encode = (lambda arguments: arguments) if object_arguments else json.dumps
+    double = probe.calls(
+        [_call(encode({"a": "first_mark"}), "call00001"), _call(encode(mark), "call00002")]
+    )
+    in_turn = "first_mark" in double and "call_mark" in double
+    beside_text = probe.call(encode(mark), content="content_mark")
+    long_ids = "call_mark" in probe.calls([_call(encode(mark), _LONG_ID)])
+
+    reasoning_key = next(
+        (key for key in _REASONING_KEYS if probe.shows_thoughts(key, encode(mark))),
+        _REASONING_KEYS[0],
+    )
+    thoughts = {reasoning_key: "reasoning_mark"}
+    with_thoughts = probe.open_call(encode(mark), **thoughts)
+    with_both = probe.open_call(encode(mark), **thoughts, content="content_mark")
+    reasoned = {**_ANSWER, "reasoning_content": "reasoning_mark"}
+    history = probe.render(
+        *(_USER, reasoned, _USER, {**_ANSWER, "reasoning_content": "More"}, _USER),
+        **KEEP_REASONING,
+    )
+    efforts = {
+        probe.render(_USER, reasoning_effort=effort, reasoning_strength=effort)
+        for effort in ("low", "high")
+    }
+    caps = Caps(
+        supports_string_content="string_mark" in string,
+        supports_typed_content="parts_mark" in parts and "'parts_mark'" not in parts,
+        supports_system_role="system_mark" in system,
+        supports_tools="probe_tool" in probe.render(_USER, tools=True),
+        supports_tool_calls=tool_calls,
+        supports_parallel_tool_calls=tool_calls and in_turn,
+        supports_object_arguments=object_arguments,
+        supports_preserve_reasoning="reasoning_mark" in history,
+        supports_reasoning_effort=len(efforts) > 1,
+    )
+    return Traits(
+        caps,
+        reasoning_key,
+        thoughts_or_content="reasoning_mark" in with_thoughts and not with_both,
+        null_content=null_content,
+        text_hides_calls=tool_calls and "call_mark" not in beside_text,
+        short_ids=tool_calls and not long_ids,
+        # Only templates with channels give developers a voice.
+        developer_role=harmony_markers.CHANNEL in template.source,
+    )
+
+
+class _Probe:
+    """Renders probes; `empty` is the content of messages that only call tools. With `in_parts`
+    contents that are a text are given as a part."""
+
+    def __init__(self, template: "ChatTemplate") -> None:
+        self._template = template
+        self.empty: str | None = ""
+        self.in_parts = False
+
+    def render(self, *messages: dict[str, Any], tools: bool = False, **variables: Any) -> str:
+        """The prompt, or nothing if the template fails on these messages."""
+        given = [self._with_parts(message) if self.in_parts else message for message in messages]
+        try:
+            return self._template.render(
+                given, tools=[_TOOL] if tools else None, variables=variables
+            )
+        except EngineError:
+            return ""
+
+    def call(self, arguments: Any, **fields: Any) -> str:
+        """A conversation with one call; `fields` are further ones of the message with it.
+
+        The id has nine letters and digits: what the strictest templates want.
+        """
+        return self.calls([_call(arguments, "call00001")], **fields)
+
+    def calls(self, calls: list[dict[str, Any]], **fields: Any) -> str:
+        turn = self._turn(calls, fields)
+        return self.render(*turn, _ANSWER, _USER, tools=True)
+
+    def open_call(self, arguments: Any, **fields: Any) -> str:
+        """The same with a call that is not followed by an answer yet."""
+        return self.render(*self._turn([_call(arguments, "call00001")], fields), tools=True)
+
+    def _turn(self, calls: list[dict[str, Any]], fields: dict[str, Any]) -> list[dict[str, Any]]:
+        asking = {"role": "assistant", "content": self.empty, "tool_calls": calls, **fields}
+        result = {"role": "tool", "name": "probe_tool", "content": "A result"}
+        return [_USER, asking, *({**result, "tool_call_id": call["id"]} for call in calls)]
+
+    @staticmethod
+    def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if not isinstance(content, str):
+            return message
+        return {**message, "content": [{"type": "text", "text": content}]}
+
+    def shows_thoughts(self, key: str, arguments: Any) -> bool:
+        """Whether thoughts in the field `key` are rendered anywhere: most templates show those
+        of the turn that is not answered yet, and no others."""
+        thoughts = {key: "reasoning_mark"}
+        return "reasoning_mark" in self.open_call(
+            arguments, **thoughts
+        ) or "reasoning_mark" in self.render(_USER, {**_ANSWER, **thoughts})
+
+
+def _call(arguments: Any, id: str) -> dict[str, Any]:
+    return {
+        "id": id,
+        "type": "function",
+        "function": {"name": "probe_tool", "arguments": arguments},
+    }

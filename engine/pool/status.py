@@ -1,0 +1,49 @@
+"""What can be told of a model without waiting for it."""
+
+from typing import Literal
+
+import msgspec
+
+from engine.catalog.download.parent import Transfer
+from engine.pool.supervisor import State, Supervisor
+from engine.protocol.messages import ModelInfo
+
+StatusValue = Literal["unloaded", "downloading", "loading", "loaded", "sleeping"]
+
+_VALUES: dict[State, StatusValue] = {
+    "downloading": "downloading",
+    "downloaded": "unloaded",
+    "loading": "loading",
+    "ready": "loaded",
+    "sleeping": "sleeping",
+    "waking": "loading",
+    "restarting": "loading",
+    "failed": "unloaded",
+    "stopped": "unloaded",
+}
+
+
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `failed` with its `failure` (one line) and `exit_code` is how the last attempt
+    to load it ended; there is no exit code if it could not even be downloaded."""
+
+    value: StatusValue = "unloaded"
+    progress: float = 0.0  # of downloading or loading, 0..1
+    transfer: Transfer | None = None  # of the download
+    failed: bool = False
+    failure: str = ""
+    exit_code: int | None = None  # of the last engine process; negative: minus a signal
+    info: ModelInfo | None = None  # known from the first loading until it is unloaded
+
+    @classmethod
+    def of(cls, supervisor: Supervisor) -> "ModelStatus":
+        """Of a model that a supervisor is there for."""
+        return cls(
+            value=_VALUES[supervisor.state],
+            progress=supervisor.progress,
+            transfer=supervisor.transfer,
+            failed=supervisor.state == "failed",
+            failure=supervisor.failure,
+            exit_code=supervisor.exit_code,
+            info=supervisor.info,
+        )

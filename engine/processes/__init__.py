@@ -1,0 +1,1 @@
+"""What parent and child processes share. Runs in all of them."""

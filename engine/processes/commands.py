@@ -1,0 +1,29 @@
+"""The commands of the processes that the server starts. It imports next to nothing."""
+
+import os
+import sys
+from typing import Final
+
+Command = tuple[str, ...]
+
+WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
+"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
+milliseconds, which starves the server process (and themselves) on a busy machine; without
+spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
+TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
+TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
+
+
+def engine_command() -> Command:
+    """That of an engine process (`engine.worker`)."""
+    return (sys.executable, "-P", "-m", "engine.worker")
+
+
+def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SECONDS) -> Command:
+    """That of a template process (`engine.chat.rendering.child`)."""
+    return (sys.executable, "-P", "-m", "engine.chat.rendering.child", str(memory), str(seconds))
+
+
+def environment() -> dict[str, str]:
+    """The environment of all of them."""
+    return {**WAIT_POLICY, **os.environ}

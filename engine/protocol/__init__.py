@@ -1,0 +1,1 @@
+"""What the server process and an engine process say to each other. Runs in both."""

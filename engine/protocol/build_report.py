@@ -1,0 +1,57 @@
+"""What a child process tells of the installed llama.cpp, which may end that process."""
+
+import subprocess
+import sys
+
+import msgspec
+
+from engine.processes.exits import describe_exit
+
+TIMEOUT = 600.0  # s; trying kernels takes seconds, and a GPU's driver may take its time
+_COMMAND = (sys.executable, "-P", "-m", "engine.worker.backend.report")
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device that layers can be offloaded to; memory in bytes."""
+
+    name: str
+    description: str
+    free: int
+    total: int
+
+
+class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The library of ggml's kernels for the CPU (its file where that can be told), and the
+    features that it was built with, by ggml's names."""
+
+    library: str
+    features: dict[str, str]
+    tried: list[str]
+    """Features whose kernels were tried just now; none if this processor hasn't them."""
+    measure: str
+    """What has to be done about them: see `engine.worker.backend.verdict.Measure`."""
+    reason: str
+    """What failed; "" if nothing did."""
+    remark: str
+    """One line about that, with a remedy."""
+    error: str
+    """Why nothing can be computed; "" if it can."""
+    devices: list[Device]
+
+
+class BuildError(Exception):
+    """llama.cpp can't even be loaded; the message is one line."""
+
+
+def ask(command: tuple[str, ...] = _COMMAND) -> BuildReport:
+    """Load llama.cpp in a child process, and try its kernels. Raises `BuildError`."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(str(error)) from None
+    if done.returncode != 0:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise BuildError(": ".join([f"the process {describe_exit(done.returncode)}", *last]))
+    return msgspec.json.decode(done.stdout, type=BuildReport)

@@ -1,0 +1,409 @@
+"""The messages between the server process and an engine process.
+
+Frames are a four-byte little-endian length and a msgpack body, over the child's stdin
+(server to engine, `ToEngine`) and stdout (engine to server, `ToServer`). Ids are chosen by
+the server and unique within one engine process. All times are milliseconds. Messages are
+encoded as arrays, which is shorter and faster: both ends are always the same version.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from engine.errors import ErrorInfo
+from engine.options import Options, Pooling
+from engine.params import GenerationParams
+from engine.processes.framing import HEADER, FrameReader
+from engine.protocol.stats import Stats
+
+StopType = Literal["none", "eos", "limit", "word"]
+
+# ---- server -> engine --------------------------------------------------------------------
+
+
+class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
+    """The first message: which model to load, and how."""
+
+    options: Options
+
+
+class Infill(msgspec.Struct, frozen=True):
+    """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
+
+    `middle` is how the text in the gap begins; `extra` has (file name, text) pairs. The engine
+    makes the prompt (`engine.worker.generation.infill`). Special-token syntax inside of the texts
+    means nothing.
+    """
+
+    prefix: list[int | str]
+    suffix: list[int | str]
+    middle: str = ""
+    extra: list[tuple[str, str]] = []
+
+
+Prompt = list[int | str] | Infill
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
+    """Generate from `prompt`, a sequence of token ids and texts to be tokenized, or a gap.
+
+    The model's special start and end tokens are added when the first element is text (and
+    the vocabulary asks for them); special-token syntax inside texts is parsed. With
+    `echo_prompt` the answer carries the prompt as text, special tokens included. With
+    `confirm` an `Accepted` comes before everything else, or else a `Failed`.
+    """
+
+    id: int
+    prompt: Prompt
+    params: GenerationParams
+    echo_prompt: bool = False
+    confirm: bool = False
+
+
+class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
+    """Turn each of `inputs`, in the form of `Submit.prompt`, into `Vectors`.
+
+    Pooled vectors are cut to their first `dimensions` numbers (0: all), then divided by their
+    `normalize`-norm, as `POST /embedding` describes it.
+    """
+
+    id: int
+    inputs: list[list[int | str]]
+    normalize: int
+    dimensions: int = 0
+
+
+class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
+    """Judge how well each document answers the query: `Vectors` whose first number is the
+    score."""
+
+    id: int
+    query: str
+    documents: list[str]
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
+    """Forget a submitted request. No further event comes for it."""
+
+    id: int
+
+
+class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
+    id: int
+    text: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class Detokenize(msgspec.Struct, tag="detokenize", frozen=True, array_like=True):
+    id: int
+    tokens: list[int]
+
+
+class FormatChat(msgspec.Struct, tag="format_chat", frozen=True, array_like=True):
+    """Render (role, content) pairs with llama.cpp's own template engine (`--no-jinja`, or a
+    built-in template's name)."""
+
+    id: int
+    template: str
+    messages: list[tuple[str, str]]
+    add_generation_prompt: bool = True
+
+
+class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
+    id: int
+
+
+class SlotAction(msgspec.Struct, tag="slot_action", frozen=True, array_like=True):
+    """Save, restore or erase the text of a slot, as soon as it is idle. `filename` is a plain
+    name, and of no meaning to `erase`. `Cancel` withdraws it while it waits."""
+
+    id: int
+    slot: int
+    action: Literal["save", "restore", "erase"]
+    filename: str = ""
+
+
+class GetAdapters(msgspec.Struct, tag="get_adapters", frozen=True, array_like=True):
+    id: int
+
+
+class SetAdapters(msgspec.Struct, tag="set_adapters", frozen=True, array_like=True):
+    """The scales of LoRA adapters, by id, for requests that name none; 0 for all others."""
+
+    id: int
+    scales: list[tuple[int, float]]
+
+
+class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
+    id: int
+
+
+ToEngine = (
+    Load
+    | Submit
+    | Embed
+    | Rerank
+    | Cancel
+    | Tokenize
+    | Detokenize
+    | FormatChat
+    | GetSlots
+    | SlotAction
+    | GetAdapters
+    | SetAdapters
+    | GetStats
+)
+
+# ---- engine -> server --------------------------------------------------------------------
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine knows of the loaded model and of the context made for it."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int  # bytes
+    description: str
+    bos_token: str
+    eos_token: str
+    add_bos: bool
+    add_eos: bool
+    chat_template: str  # "" if the model has none
+    metadata: dict[str, str] = {}  # of the file: single values, no lists, no templates
+    n_slots: int
+    n_ctx: int  # of one slot, in tokens
+    pooling: Pooling | None = None  # of a process that embeds; None: it generates
+    n_vector: int = 0  # numbers in one embedding
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
+    """How far the loading of the model is, from 0 to 1."""
+
+    fraction: float
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True, array_like=True):
+    info: ModelInfo
+
+
+class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True, array_like=True):
+    """The model can't be served; the process ends. Loading it again would fail again."""
+
+    message: str
+
+
+class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
+    """Sent every second, by a thread of its own, from the first moment on."""
+
+
+class Timings(msgspec.Struct, frozen=True, array_like=True):
+    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+
+
+class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a generated token was, and its rivals, the likeliest first.
+
+    `value` is the natural logarithm of the model's probability, or, with
+    `post_sampling_probs`, the probability that the samplers left it. `piece` are the token's
+    bytes. A rival is (id, piece, value).
+    """
+
+    id: int
+    piece: bytes
+    value: float
+    top: list[tuple[int, bytes, float]]
+
+
+class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
+    """`processed` of `total` prompt tokens are in the KV cache, `cache` of them from before."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
+class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
+    """The request is without fault and waits for a slot."""
+
+    id: int
+
+
+class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
+    """New text of a streamed request: whole characters, nothing of a stop string.
+
+    `probs` are those of the tokens that `text` comes from (if the request wants any); where
+    a token's text is spread over events, those of the first of them. With `progress`, the
+    event tells of the prompt, and has no text.
+    """
+
+    id: int
+    text: str
+    tokens: list[int]
+    id_slot: int
+    timings: Timings
+    probs: list[TokenProbs] = []
+    progress: PromptProgress | None = None
+
+
+class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
+    """The end of a request.
+
+    `text` and `tokens` are everything for a plain request, and what no `Delta` has carried
+    yet for a streamed one. `n_prompt` counts the whole prompt, cached tokens included.
+    `params` are the parameters as they were applied (biased texts turned into token ids).
+    `probs` has an entry for every token that a part of the text comes from, or none at all;
+    like `text`, only what no `Delta` has carried.
+    """
+
+    id: int
+    text: str
+    tokens: list[int]
+    stop_type: StopType
+    stopping_word: str
+    truncated: bool
+    has_new_line: bool
+    id_slot: int
+    prompt: str
+    n_prompt: int
+    n_decoded: int
+    timings: Timings
+    params: GenerationParams
+    probs: list[TokenProbs] = []
+
+
+class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
+    """The request `id`, of whatever kind, ends with an error."""
+
+    id: int
+    error: ErrorInfo
+
+
+class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
+    """The vectors of all inputs of one request, in their order.
+
+    `values` are 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
+    without pooling one for each token. `n_tokens` counts the tokens of all inputs.
+    """
+
+    id: int
+    values: bytes
+    n_rows: list[int]
+    n_tokens: int
+
+
+Event = Accepted | Delta | Finished | Failed
+
+
+class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
+    """The events of all sequences in one step of the engine."""
+
+    events: list[Event | Vectors]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A token and its text; a list of bytes where those are not valid UTF-8 by themselves."""
+
+    id: int
+    piece: str | list[int]
+
+
+class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
+    id: int
+    tokens: list[int]
+    pieces: list[Piece] | None = None
+
+
+class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):
+    id: int
+    text: str
+
+
+class SlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one slot. The defaults are those of one that was never used."""
+
+    id: int
+    n_ctx: int  # tokens
+    id_task: int = -1
+    is_processing: bool = False
+    params: GenerationParams | None = None
+    prompt: str = ""
+    has_next_token: bool = False
+    has_new_line: bool = False
+    n_remain: int = -1
+    n_decoded: int = 0
+    stopping_word: str = ""
+    n_prompt_tokens: int = 0
+    n_prompt_tokens_processed: int = 0
+    n_prompt_tokens_cache: int = 0
+    n_prompt_tokens_shared: int = 0
+    n_prompt_tokens_restored: int = 0
+    generated: str = ""
+
+
+class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
+    id: int
+    slots: list[SlotState]
+
+
+class SlotDone(msgspec.Struct, tag="slot_done", frozen=True, array_like=True):
+    """A slot's text was saved, restored or erased: its tokens, the file's bytes."""
+
+    id: int
+    n_tokens: int
+    n_bytes: int
+    ms: float
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """A LoRA adapter. `scale` is that of requests which name no adapters themselves."""
+
+    id: int
+    path: str
+    scale: float
+    task_name: str
+    prompt_prefix: str
+
+
+class Adapters(msgspec.Struct, tag="adapters", frozen=True, array_like=True):
+    id: int
+    adapters: list[Adapter]
+
+
+class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
+    id: int
+    stats: Stats
+
+
+Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
+ToServer = Progress | Ready | LoadFailed | Heartbeat | Step | Failed | Reply
+
+# ---- framing -----------------------------------------------------------------------------
+
+to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
+to_server_decoder = msgspec.msgpack.Decoder(ToServer)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: ToEngine | ToServer) -> bytes:
+    """One message, ready to be written."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class Frames(FrameReader[ToServer]):
+    """What an engine process says."""
+
+    def __init__(self) -> None:
+        super().__init__(to_server_decoder)

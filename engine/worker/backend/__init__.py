@@ -1,0 +1,44 @@
+"""llama.cpp behind a small typed surface: the only package that touches its C API.
+
+`Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one
+sampler chain. Each frees what it allocated in `close()`. Every bound that the C code asserts
+on is the caller's to keep, and is named in the docstrings: a failed assertion ends the
+process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
+"""
+
+import engine.worker.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
+from engine.errors import BackendError
+from engine.worker.backend.context import (
+    MAX_SEQUENCES,
+    Context,
+    EmbeddingContext,
+    OutOfCellsError,
+    StateArray,
+    Vectors,
+)
+from engine.worker.backend.library import initialize, list_devices
+from engine.worker.backend.model import LoraFile, Model
+from engine.worker.backend.offload import Offload, OffloadedSampler
+from engine.worker.backend.rpc import add_rpc_servers
+from engine.worker.backend.sampler import NoTokenError, Sampler
+from engine.worker.backend.warming import warm_up
+
+__all__ = [
+    "MAX_SEQUENCES",
+    "BackendError",
+    "Context",
+    "EmbeddingContext",
+    "LoraFile",
+    "Model",
+    "NoTokenError",
+    "Offload",
+    "OffloadedSampler",
+    "OutOfCellsError",
+    "Sampler",
+    "StateArray",
+    "Vectors",
+    "add_rpc_servers",
+    "initialize",
+    "list_devices",
+    "warm_up",
+]

@@ -1,0 +1,429 @@
+"""The KV cache of a model, and the batch that is evaluated."""
+
+import ctypes
+import logging
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as C
+
+from engine.errors import BackendError
+from engine.options import Options, Pooling
+from engine.worker.backend import control_vector
+from engine.worker.backend.candidates import Candidates
+from engine.worker.backend.library import failure, forget_errors, llama, view
+from engine.worker.backend.model import Model
+from engine.worker.backend.threads import thread_pools, threads
+
+perf_log = logging.getLogger("engine.perf")
+perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
+
+StateArray = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+"""Rows of numbers, one row for each token or text."""
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+_KV_TYPES = {
+    "f32": C.GGML_TYPE_F32,
+    "f16": C.GGML_TYPE_F16,
+    "bf16": 30,  # GGML_TYPE_BF16, which the bindings do not name
+    "q8_0": C.GGML_TYPE_Q8_0,
+    "q4_0": C.GGML_TYPE_Q4_0,
+    "q4_1": C.GGML_TYPE_Q4_1,
+    "iq4_nl": C.GGML_TYPE_IQ4_NL,
+    "q5_0": C.GGML_TYPE_Q5_0,
+    "q5_1": C.GGML_TYPE_Q5_1,
+}
+_ROPE_SCALING = {
+    "": C.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": C.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+_POOLING: dict[Pooling | Literal[""], int] = {
+    "": C.LLAMA_POOLING_TYPE_UNSPECIFIED,
+    "none": C.LLAMA_POOLING_TYPE_NONE,
+    "mean": C.LLAMA_POOLING_TYPE_MEAN,
+    "cls": C.LLAMA_POOLING_TYPE_CLS,
+    "last": C.LLAMA_POOLING_TYPE_LAST,
+    "rank": C.LLAMA_POOLING_TYPE_RANK,
+}
+_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+
+class OutOfCellsError(Exception):
+    """The KV cache has no room for the batch; nothing of it was evaluated."""
+
+
+class Context:
+    """The KV cache of one model, and one batch that is filled and decoded again and again.
+
+    `n_seq` is the number of sequences, `n_ctx` that of the cells of all of them, `n_ctx_seq` of
+    one of them, in tokens.
+    Raises `BackendError` if there is no memory for it or the options don't fit the model.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int, unified: bool) -> None:
+        self.model = model
+        params = C.llama_context_default_params()
+        params.n_ctx = options.context_size()
+        params.n_batch = options.batch_size
+        params.n_ubatch = min(options.ubatch_size, options.batch_size)
+        params.n_seq_max = n_seq
+        params.n_threads, params.n_threads_batch = threads(options)
+        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
+        params.rope_freq_base = options.rope_freq_base
+        params.rope_freq_scale = (
+            1 / options.rope_scale if options.rope_scale else options.rope_freq_scale
+        )
+        params.yarn_orig_ctx = options.yarn_orig_ctx
+        params.yarn_ext_factor = options.yarn_ext_factor
+        params.yarn_attn_factor = options.yarn_attn_factor
+        params.yarn_beta_slow = options.yarn_beta_slow
+        params.yarn_beta_fast = options.yarn_beta_fast
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
+        params.type_k, params.type_v = (_KV_TYPES[name] for name in options.cache_types())
+        params.offload_kqv = options.kv_offload
+        params.op_offload = options.op_offload
+        params.swa_full = options.swa_full
+        params.kv_unified = unified
+        params.no_perf = not options.perf
+        if options.backend_sampling and not options.embeds():
+            # The device has room for this many, each as large as the vocabulary.
+            params.n_outputs_max, params.n_outputs_max_per_seq = n_seq, 1
+        self._perf = options.perf
+        self._pools = thread_pools(options)
+        if options.embeds():
+            _set_pooling(params, options)
+        forget_errors()
+        self._ctx = C.llama_init_from_model(model._model, params)
+        if not self._ctx:
+            raise failure("cannot create the context")
+        self._memory = C.llama_get_memory(self._ctx)
+        self.moves_pending = False  # whether cells were moved since the last decode
+        if not self._memory and not options.embeds():
+            self.close()
+            raise BackendError("this model can't generate; start the server with --embeddings")
+        # A recurrent state is of all tokens before: none of them can be taken out.
+        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
+        self._unified = unified
+        self.n_seq = n_seq
+        self._embeds = options.embeds()
+        self._window = 0 if options.swa_full else model.n_swa
+        self.is_cuttable = not (model.is_recurrent or self._window)
+        if self._pools:
+            attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
+            attach(self._ctx, *[pool.handle for pool in self._pools])
+        self._apply_control_vectors(options)
+        self.n_ctx = int(C.llama_n_ctx(self._ctx))
+        self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
+        self.n_batch = int(C.llama_n_batch(self._ctx))
+        self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
+        self._allocate_batch()
+
+    def _apply_control_vectors(self, options: Options) -> None:
+        files = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+        if not files:
+            return
+        n_embd, n_layer = self.model.n_embd, self.model.n_layer
+        data = control_vector.combine(files, n_embd, n_layer)
+        first, last = options.control_vector_layer_range or (1, n_layer)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
+            raise failure("cannot apply the control vectors")
+
+    def _allocate_batch(self) -> None:
+        n = self.n_batch
+        self.tokens = np.zeros(n, np.int32)
+        self.positions = np.zeros(n, np.int32)
+        self.sequences = np.zeros(n, np.int32)
+        self.outputs = np.zeros(n, np.int8)
+        self._ones = np.ones(n, np.int32)
+        # By address, as a view takes longer to make than a token to choose.
+        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
+        # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
+        addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
+        self._addresses = addresses
+        batch = C.llama_batch()
+        batch.token = self.tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        batch.embd = None
+        batch.pos = self.positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
+        batch.n_seq_id = self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.seq_id = addresses.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
+        batch.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._batch = batch
+
+    def decode(self, n_tokens: int) -> None:
+        """Evaluate the first `n_tokens` (1..n_batch) of the batch arrays.
+
+        The arrays `tokens`, `positions`, `sequences` and `outputs` (1: logits are wanted) are
+        filled by the caller; positions continue each sequence without a gap. Raises
+        `OutOfCellsError` if the KV cache is full, and `BackendError` on any other failure, after
+        which the cache of the sequences in the batch is undefined.
+        """
+        self._batch.n_tokens = n_tokens
+        status = C.llama_decode(self._ctx, self._batch)
+        if status == 1:
+            raise OutOfCellsError
+        if status != 0:
+            raise failure(f"llama_decode failed ({status})")
+        self.moves_pending = False
+
+    def synchronize(self) -> None:
+        """Wait until the device has computed all that it was given: `decode` returns before. On
+        a CPU there is nothing to wait for."""
+        C.llama_synchronize(self._ctx)
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """Room for a choice among all tokens."""
+        return Candidates(self.model.n_vocab)
+
+    def logits(self, index: int) -> npt.NDArray[np.float32]:
+        """The logits (n_vocab,) of batch position `index`, an output of the last decode.
+
+        A view, good until the next decode."""
+        pointer = C.llama_get_logits_ith(self._ctx, index)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        row = self._rows.get(address)
+        if row is None:
+            if len(self._rows) >= 4 * self.n_batch:
+                self._rows.clear()  # llama.cpp has moved its buffer more than once
+            row = view(pointer, self.model.n_vocab, np.dtype(np.float32))
+            self._rows[address] = row
+        return row
+
+    def evaluate_any(self) -> None:
+        """Evaluate some token, as the first one of sequence 0, and forget it again; its logits
+        are wanted. All sequences must be empty. Raises `BackendError`."""
+        self.evaluate([1])
+
+    def evaluate(self, lengths: Sequence[int]) -> None:
+        """The same for several tokens of each of the first sequences, at once: 1 or more of
+        each, n_batch of all at the most. Returns when the device has finished."""
+        n, first = sum(lengths), 0
+        self.tokens[:n] = max(self.model.bos, self.model.eos, 0)
+        for sequence, length in enumerate(lengths):
+            rows = slice(first, first + length)
+            self.positions[rows] = np.arange(length)
+            self.sequences[rows] = sequence
+            if not self._embeds:  # that needs all of them, always
+                self.outputs[rows] = 0
+                self.outputs[rows.stop - 1] = 1
+            first += length
+        self.decode(n)
+        C.llama_synchronize(self._ctx)
+        C.llama_memory_clear(self._memory, True)
+
+    def set_sampler(self, sequence: int, chain: Any) -> bool:
+        """Let the device apply `chain` to the logits of `sequence` from the next decode on;
+        None: no more. False if it can't. At most one output of `sequence` in a batch then, and
+        the chain must stay until another one takes its place."""
+        return bool(C.llama_set_sampler(self._ctx, sequence, chain))
+
+    def sampled(self, index: int) -> int:
+        """The token that the device has chosen at batch position `index`, an output of the last
+        decode; -1 if it hasn't."""
+        return int(C.llama_get_sampled_token_ith(self._ctx, index))
+
+    def remove(self, sequence: int, start: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` on. False if this kind of
+        memory can't be cut there; then nothing was removed, or all that is left is of no use."""
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            return False
+        return self._sees_back_from(sequence, start)
+
+    def _sees_back_from(self, sequence: int, position: int) -> bool:
+        """Whether a sliding window that ends before `position` is still there as a whole: cells
+        that have left the window of the last token are given up."""
+        if not self._window or position == 0:
+            return True
+        return position >= self._first_seen(sequence)
+
+    def _first_seen(self, sequence: int) -> int:
+        """The first position whose sliding window is there as a whole. llama.cpp gives cells up
+        from the oldest on, so those that are left have no gaps."""
+        first = int(C.llama_memory_seq_pos_min(self._memory, sequence))
+        if first < 0:  # nothing is left
+            return self.n_ctx
+        return first + self._window if first else 0
+
+    def first_cut(self, sequence: int) -> int:
+        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+        end = int(C.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        if self.model.is_recurrent:
+            return end
+        return min(end, self._first_seen(sequence)) if self._window else 0
+
+    def save(self, sequence: int) -> StateArray | None:
+        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
+        size = C.llama_state_seq_get_size_ext(self._ctx, sequence, _PARTIAL)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data_ext(self._ctx, pointer, size, sequence, _PARTIAL)
+        return state if n == size else None
+
+    def rewind(self, sequence: int, n: int, state: StateArray) -> bool:
+        """Keep only the first `n` tokens of `sequence`; `state` is what `save` returned behind
+        them. False if it can't be done, and `sequence` is empty."""
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        done = (
+            C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
+            and self.remove(sequence, n)
+            and C.llama_memory_seq_pos_max(self._memory, sequence) == n - 1
+        )
+        if not done:
+            self.remove(sequence, 0)
+        return bool(done)
+
+    def copy(self, source: int, target: int, n: int, state: StateArray | None = None) -> bool:
+        """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
+        copy of the cells in a unified cache, else with one, before the next decode. `state` is
+        needed if `source` can't be cut at `n`. False if it can't be done; then `target` is empty
+        still."""
+        if n < self.first_cut(source):
+            if state is None:
+                return False
+        else:
+            state = None
+        if self._unified:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, n)
+        elif self.is_cuttable:
+            C.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+        elif not self._copy_now(source, target):
+            return False
+        if state is None and not self.remove(target, n):
+            self.remove(target, 0)
+            return False
+        if state is None and self._window and self._unified:
+            # Cells of a window that has moved on are used again, but not shared ones.
+            state = self.save(target)
+        return state is None or self.rewind(target, n, state)
+
+    def _copy_now(self, source: int, target: int) -> bool:
+        """Copy all cells to those of a separate cache. Between these, llama.cpp puts a copy off
+        until the next decode, and would overwrite there what is restored before."""
+        state = self.save_sequence(source)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_set_data(self._ctx, pointer, len(state), target):
+            return True
+        self.remove(target, 0)
+        return False
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`: the next decode rotates their keys. False if this kind of memory
+        can't (asked to, llama.cpp would abort); then nothing was changed. The cells must not be
+        shared with another sequence, which would find its tokens moved as well."""
+        if not self.can_shift:
+            return False
+        if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
+            return False
+        C.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        self.moves_pending = True
+        return True
+
+    def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:
+        """From now on, evaluate with these LoRA adapters: (id, scale) of each."""
+        pairs = list(scales)
+        handles = [self.model._adapters[id] for id, _ in pairs]
+        array = (C.llama_adapter_lora_p_ctypes * len(pairs))(*handles)
+        strengths = (ctypes.c_float * len(pairs))(*(scale for _, scale in pairs))
+        C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
+
+    def state_size(self, sequence: int) -> int:
+        """Bytes of what `save_sequence` gives."""
+        return int(C.llama_state_seq_get_size(self._ctx, sequence))
+
+    def save_sequence(self, sequence: int) -> StateArray:
+        """A copy of all that the KV cache holds of `sequence`."""
+        state = np.empty(self.state_size(sequence), np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
+        return state[:n]
+
+    def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
+        """Put a copy back, as `sequence`, which is empty.
+
+        `state` must come from `save_sequence` of the same model. Raises `BackendError` if it
+        doesn't fit, or doesn't hold the positions 0 up to `n_tokens`; then `sequence` is empty.
+        """
+        forget_errors()
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence):
+            self.remove(sequence, 0)
+            raise failure("llama.cpp refuses the state")
+        if C.llama_memory_seq_pos_max(self._memory, sequence) != n_tokens - 1:
+            self.remove(sequence, 0)
+            raise BackendError("the state is of another text")
+
+    def close(self) -> None:
+        if not self._ctx:
+            return
+        if self._perf:
+            perf = C.llama_perf_context(self._ctx)
+            perf_log.info(
+                "prompts: %d tokens, %.1f ms; generating: %d decodes, %.1f ms; graphs reused: %d",
+                perf.n_p_eval,
+                perf.t_p_eval_ms,
+                perf.n_eval,
+                perf.t_eval_ms,
+                perf.n_reused,
+            )
+        C.llama_free(self._ctx)
+        self._ctx = None
+        for pool in self._pools:
+            pool.close()
+
+
+def _set_pooling(params: Any, options: Options) -> None:
+    params.embeddings = True
+    params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
+    # 256), can be divided by the number of sequences.
+    params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
+    params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
+    # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
+    params.n_batch = params.n_ubatch
+
+
+class EmbeddingContext(Context):
+    """A context that gives vectors rather than logits. `options.embeds()` must hold.
+
+    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
+    sequences of different lengths into pieces, which pooling must not see.
+    """
+
+    def __init__(self, model: Model, options: Options, n_seq: int) -> None:
+        super().__init__(model, options, n_seq, unified=True)
+        kinds = {number: name for name, number in _POOLING.items() if name}
+        self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]
+        self.has_memory = bool(self._memory)
+        self.is_causal = bool(C.llama_get_causal_attn(self._ctx))
+        rank = self.pooling == "rank"
+        size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
+        self.n_vector = int(size(model._model))
+        self.outputs[:] = 1  # pooling needs all of them
+
+    def vectors_of_tokens(self, n_tokens: int) -> Vectors:
+        """One for each of the `n_tokens` of the last decode, without pooling."""
+        pointer = C.llama_get_embeddings(self._ctx)
+        if not pointer:
+            raise failure("the model gave no embeddings")
+        return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
+
+    def vector_of_sequence(self, sequence: int) -> Vectors:
+        """What pooling made of the tokens of `sequence` in the last decode: one row."""
+        pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
+        if not pointer:
+            raise failure("the model gave no embedding")
+        return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
+
+    def clear(self) -> None:
+        """Forget the tokens of all sequences."""
+        C.llama_memory_clear(self._memory, False)

@@ -1,0 +1,39 @@
+"""Whether this machine's kernels keep what `--reproducible` promises."""
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.worker.backend import Context
+
+N_TOKENS = 80
+"""More rows than any kernel of llama.cpp needs to take another path than for a single one."""
+
+
+def depends_on_batch(context: Context) -> bool:
+    """Whether the logits of a token differ by what is evaluated together with it.
+
+    Evaluates a text at once, and once more in pieces. The KV cache must be empty, and is so
+    again. Raises `BackendError`.
+    """
+    n = min(N_TOKENS, context.n_ctx_seq - 1, context.n_batch)
+    at_once = _last_logits(context, [n])
+    in_pieces = _last_logits(context, [n // 2, n - n // 2 - 1, 1])
+    return not np.array_equal(at_once, in_pieces)
+
+
+def _last_logits(context: Context, lengths: list[int]) -> npt.NDArray[np.float32]:
+    """Those of a text of any tokens, which is evaluated in pieces of these lengths."""
+    text = np.random.default_rng(0).integers(context.model.n_vocab, size=sum(lengths))
+    start = last = 0
+    context.sequences[:] = 0
+    for n in filter(None, lengths):
+        last = n - 1
+        context.tokens[:n] = text[start : start + n]
+        context.positions[:n] = np.arange(start, start + n)
+        context.outputs[:n] = 0
+        context.outputs[last] = 1
+        context.decode(n)
+        start += n
+    logits = context.logits(last).copy()
+    context.remove(0, 0)
+    return logits

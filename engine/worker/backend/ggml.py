@@ -1,0 +1,179 @@
+"""Functions of ggml, below llama.cpp, that its Python bindings do not declare: buffer types for
+tensors, and pools of CPU threads. For `engine.worker.backend`, which touches everything else in
+C."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.errors import BackendError
+from engine.options import Options
+
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
+EXPERT_TENSORS = r"\.ffn_[a-z_]+_(ch)?exps\."
+"""Which tensors hold the experts' weights of a mixture-of-experts layer."""
+
+CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
+
+
+def function(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """The function `name` with its C signature."""
+    from llama_cpp import llama_cpp
+    from llama_cpp._ggml import libggml
+
+    # A look into libllama finds the ggml that it uses, which need not be the bindings' own
+    # (LLAMA_CPP_LIB_PATH). Windows doesn't look further than into the library itself.
+    found: Any = getattr(libggml if sys.platform == "win32" else llama_cpp._lib, name)
+    found.restype, found.argtypes = restype, list(argtypes)
+    declared: Callable[..., Any] = found
+    return declared
+
+
+def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of the CPU backend, which may be a library of its own."""
+    return ctypes.CFUNCTYPE(restype, *argtypes)(address_of_cpu(name))
+
+
+def address_of_cpu(name: str) -> int:
+    """Where that function is. Raises `BackendError` if llama.cpp was built without the backend."""
+    device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
+    if not device:
+        raise BackendError("the installed llama.cpp has no backend for the CPU")
+    registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    find = function(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+    )
+    address: int = find(registry(device), name.encode())
+    return address
+
+
+# ---- where tensors go --------------------------------------------------------------------
+
+
+class _BufferOverride(ctypes.Structure):
+    """struct llama_model_tensor_buft_override"""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer", ctypes.c_void_p))
+
+
+def tensor_overrides(options: Options) -> Any:
+    """What --override-tensor, --cpu-moe and --n-cpu-moe say, as llama.cpp wants it (a terminated
+    array; the first pattern that a tensor's name matches decides), or None.
+
+    Raises `BackendError` for an unknown buffer type.
+    """
+    pairs: list[tuple[str, int]] = []
+    if options.override_tensor:
+        known = _buffer_types()
+        for text in options.override_tensor:
+            pattern, _, name = text.partition("=")
+            if name not in known:
+                raise BackendError(
+                    f"--override-tensor: unknown buffer type {name!r} "
+                    f"(available: {', '.join(known)})"
+                )
+            pairs.append((pattern, known[name]))
+    patterns = [EXPERT_TENSORS] if options.cpu_moe else []
+    patterns += [rf"blk\.{layer}{EXPERT_TENSORS}" for layer in range(options.n_cpu_moe)]
+    if patterns:
+        cpu = function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        pairs += [(pattern, cpu) for pattern in patterns]
+    if not pairs:
+        return None
+    array = (_BufferOverride * (len(pairs) + 1))()
+    for entry, (pattern, buffer) in zip(array, pairs, strict=False):
+        entry.pattern, entry.buffer = pattern.encode(), buffer
+    return array
+
+
+def _devices() -> list[int]:
+    get = function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(i) for i in range(function("ggml_backend_dev_count", ctypes.c_size_t)())]
+
+
+def _buffer_types() -> dict[str, int]:
+    """The handle of each device's own buffer type, by name."""
+    of = function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    name = function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
+    return {name(buffer).decode(): buffer for device in _devices() if (buffer := of(device))}
+
+
+def extra_buffer_types() -> dict[str, int]:
+    """The handles of the CPU's buffer types for weights that are rearranged for its matrix
+    kernels, by name. ggml makes the list when it is first asked for, once for all."""
+    pointer = ctypes.c_void_p
+    device = function("ggml_backend_dev_by_type", pointer, ctypes.c_int)(CPU_DEVICE)
+    listed = of_cpu("ggml_backend_dev_get_extra_bufts", ctypes.POINTER(pointer), pointer)(device)
+    name = function("ggml_backend_buft_name", ctypes.c_char_p, pointer)
+    found: dict[str, int] = {}
+    while (handle := listed[len(found)]) is not None:
+        found[name(handle).decode()] = handle
+    return found
+
+
+# ---- which threads compute ---------------------------------------------------------------
+
+
+class _ThreadPoolParams(ctypes.Structure):
+    """struct ggml_threadpool_params"""
+
+    _fields_ = (
+        ("cpus", ctypes.c_bool * MAX_THREADS),
+        ("n_threads", ctypes.c_int),
+        ("priority", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    )
+
+
+class ThreadPool:
+    """CPU threads on chosen CPUs, with a priority. `handle` is a ggml_threadpool_t.
+
+    Raises `BackendError` if the machine doesn't have the CPUs, or doesn't permit the priority: ggml
+    would complain again and again while it computes.
+    """
+
+    def __init__(
+        self, n_threads: int, cpus: Sequence[int], *, strict: bool, priority: int, poll: int
+    ) -> None:
+        if cpus:
+            _check_cpus(cpus, n_threads)
+        _check_priority(priority)
+        params = _ThreadPoolParams(
+            n_threads=n_threads, priority=priority, poll=poll, strict=strict, paused=False
+        )
+        for cpu in cpus:
+            params.cpus[cpu] = True
+        new = of_cpu("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)
+        self.handle: int | None = new(ctypes.byref(params))
+
+    def close(self) -> None:
+        """Only after the contexts that it is attached to."""
+        if self.handle:
+            of_cpu("ggml_threadpool_free", None, ctypes.c_void_p)(self.handle)
+            self.handle = None
+
+
+def _check_cpus(cpus: Sequence[int], n_threads: int) -> None:
+    if not hasattr(os, "sched_setaffinity"):  # macOS, Windows: left to ggml
+        return
+    usable = os.sched_getaffinity(0) & set(cpus)
+    if not usable:
+        raise BackendError("--cpu-mask, --cpu-range: this process may use none of these CPUs")
+    if n_threads == 1:
+        # ggml places the threads that it starts; a single one is this one.
+        os.sched_setaffinity(0, usable)
+
+
+def _check_priority(priority: int) -> None:
+    if priority <= 0 or not hasattr(os, "sched_setscheduler"):
+        return
+    policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        raise BackendError(f"--prio {priority}: this process may not raise its priority") from None
+    os.sched_setscheduler(0, policy, param)

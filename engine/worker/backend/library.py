@@ -1,0 +1,106 @@
+"""llama.cpp as one library of the process: its log, its errors, its devices."""
+
+import ctypes
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as C
+
+from engine.errors import BackendError
+from engine.worker.backend.ggml import function as ggml
+from engine.worker.backend.kernels import settle
+
+log = logging.getLogger("engine.llama")
+
+_NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
+_LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+_errors: list[str] = []
+_level = logging.INFO
+
+
+def _on_log(level: int, text: bytes, _user: Any) -> None:
+    global _level
+    if level != 5:  # 5 continues the line before
+        _level = _LOG_LEVELS.get(level, logging.DEBUG)
+    line = text.decode("utf-8", "replace").rstrip()
+    if not line or line == ".":
+        return
+    if _level >= logging.ERROR:
+        _errors.append(line)
+        del _errors[:-8]
+    log.log(_level, "%s", line)
+
+
+_log_callback = C.llama_log_callback(_on_log)
+
+
+def initialize(numa: str = "") -> str:
+    """Once per process, before anything else. Gives a line for the log if something had to be
+    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor."""
+    C.llama_log_set(_log_callback, ctypes.c_void_p(0))
+    settled = settle()
+    C.llama_backend_init()
+    if numa:
+        C.llama_numa_init(_NUMA[numa])
+    return settled.remark
+
+
+def forget_errors() -> None:
+    """What llama.cpp complains of from now on belongs to the next failure."""
+    _errors.clear()
+
+
+def failure(message: str) -> BackendError:
+    """An error with llama.cpp's own first complaint as the reason."""
+    detail = _errors[0] if _errors else ""
+    _errors.clear()
+    return BackendError(f"{message}: {detail}" if detail else message)
+
+
+def llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of llama.cpp that the bindings do not declare."""
+    function: Any = getattr(C._lib, name)
+    function.restype, function.argtypes = restype, list(argtypes)
+    declared: Callable[..., Any] = function
+    return declared
+
+
+def devices() -> list[tuple[str, str, int, int]]:
+    """(handle's name, description, free bytes, total bytes) of every offloading device."""
+    count = ggml("ggml_backend_dev_count", ctypes.c_size_t)
+    get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    kind = ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    name = ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    text = ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    sizes = ctypes.POINTER(ctypes.c_size_t)
+    memory = ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, sizes, sizes)
+    found = []
+    for i in range(count()):
+        device = get(i)
+        if kind(device) == 0:  # the CPU itself
+            continue
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        found.append((name(device).decode(), text(device).decode(), free.value, total.value))
+    return found
+
+
+def list_devices() -> list[str]:
+    """One line for each device that layers can be offloaded to. After `initialize`."""
+    return [
+        f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
+        for name, text, free, total in devices()
+    ]
+
+
+def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
+    address = ctypes.cast(pointer, ctypes.c_void_p).value
+    if address is None:
+        raise BackendError("llama.cpp has no logits for this position")
+    buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
+    return np.frombuffer(buffer, dtype)

@@ -1,0 +1,379 @@
+"""Weights and vocabulary of a GGUF file."""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from llama_cpp import llama_cpp as C
+
+from engine.errors import BackendError
+from engine.options import Options
+from engine.worker.backend.ggml import function as ggml
+from engine.worker.backend.ggml import tensor_overrides
+from engine.worker.backend.kernels import settle
+from engine.worker.backend.library import devices, failure, forget_errors
+from engine.worker.backend.verdict import Measure
+from engine.worker.tokens import TokenArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class FimTokens:
+    """The special tokens of a vocabulary; None for a separator that it doesn't have."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    file: int | None = None
+
+
+_SPLIT_MODES = {
+    "none": C.LLAMA_SPLIT_MODE_NONE,
+    "layer": C.LLAMA_SPLIT_MODE_LAYER,
+    "row": C.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+class LoraFile(NamedTuple):
+    """A loaded LoRA adapter, and what its metadata says of its use."""
+
+    path: str
+    task_name: str
+    prompt_prefix: str
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file, and its LoRA adapters; an adapter's id is its
+    place in `adapters`.
+
+    Raises `BackendError` if a file can't be loaded. `progress` is called with fractions.
+    """
+
+    def __init__(
+        self, path: str, options: Options, progress: Callable[[float], None] | None = None
+    ) -> None:
+        params = C.llama_model_default_params()
+        layers = options.n_gpu_layers
+        params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
+        params.split_mode = _SPLIT_MODES[options.split_mode]
+        params.main_gpu = options.main_gpu
+        params.load_mode = _load_mode(options)
+        params.check_tensors = options.check_tensors
+        params.use_extra_bufts = options.repack and settle().measure is not Measure.PLAIN
+        params.no_host = options.no_host
+        # ctypes keeps no reference to what a struct points to: these locals do.
+        split = _tensor_split(options)
+        if split is not None:
+            params.tensor_split = split
+        overrides = _kv_overrides(options.override_kv)
+        if overrides is not None:
+            params.kv_overrides = overrides
+        placed = tensor_overrides(options)
+        if placed is not None:
+            params.tensor_buft_overrides = ctypes.cast(placed, ctypes.c_void_p)
+        devices = _device_list(options.device)
+        if devices is not None:
+            params.devices = ctypes.cast(devices, ctypes.c_void_p)
+
+        def on_progress(fraction: float, _user: Any) -> bool:
+            if progress is not None:
+                progress(fraction)
+            return True
+
+        callback = C.llama_progress_callback(on_progress)
+        params.progress_callback = callback
+        forget_errors()
+        self._model = C.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._model:
+            raise failure(f"cannot load the model {path!r}")
+        self._vocab = C.llama_model_get_vocab(self._model)
+        if self.vocab_type == C.LLAMA_VOCAB_TYPE_NONE:
+            self.close()
+            raise BackendError(f"the model {path!r} has no vocabulary")
+        self.n_vocab: int = C.llama_vocab_n_tokens(self._vocab)
+        self.add_bos = bool(C.llama_vocab_get_add_bos(self._vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(self._vocab))
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._adapters: list[Any] = []
+        self.adapters: list[LoraFile] = []
+        self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
+        self.eog = frozenset(self._eog)
+        # A vocabulary without end-of-text tokens would fail an assertion if asked to add one.
+        self.bos: int = C.llama_vocab_bos(self._vocab)
+        self.eos: int = C.llama_vocab_eos(self._vocab)
+        try:
+            self._load_adapters(path for path, _ in options.lora)
+        except BackendError:
+            self.close()
+            raise
+
+    @cached_property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling in the middle; None for a model that wasn't trained to."""
+        vocab = self._vocab
+        prefix, suffix = C.llama_vocab_fim_pre(vocab), C.llama_vocab_fim_suf(vocab)
+        middle = C.llama_vocab_fim_mid(vocab)
+        if min(prefix, suffix, middle) < 0:
+            return None
+        repository, file = C.llama_vocab_fim_rep(vocab), C.llama_vocab_fim_sep(vocab)
+        return FimTokens(
+            prefix=prefix,
+            suffix=suffix,
+            middle=middle,
+            repository=repository if repository >= 0 else None,
+            file=file if file >= 0 else None,
+        )
+
+    @property
+    def vocab_type(self) -> int:
+        return int(C.llama_vocab_type(self._vocab))
+
+    @property
+    def n_ctx_train(self) -> int:
+        return int(C.llama_model_n_ctx_train(self._model))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether layers keep a state of all tokens so far, from which none can be taken out."""
+        model = self._model
+        return bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
+
+    @property
+    def n_swa(self) -> int:
+        """The sliding window of attention, in tokens; 0 without one."""
+        return int(C.llama_model_n_swa(self._model))
+
+    @property
+    def n_embd(self) -> int:
+        return int(C.llama_model_n_embd(self._model))
+
+    @property
+    def n_layer(self) -> int:
+        return int(C.llama_model_n_layer(self._model))
+
+    @property
+    def n_params(self) -> int:
+        return int(C.llama_model_n_params(self._model))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return int(C.llama_model_size(self._model))
+
+    @property
+    def description(self) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        C.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    @property
+    def chat_template(self) -> str:
+        text = C.llama_model_chat_template(self._model, None)
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata that are single values, as llama.cpp writes them; it keeps no lists."""
+        model = self._model
+        return {
+            _meta_text(C.llama_model_meta_key_by_index, model, i): _meta_text(
+                C.llama_model_meta_val_str_by_index, model, i
+            )
+            for i in range(C.llama_model_meta_count(model))
+        }
+
+    @property
+    def has_decoder(self) -> bool:
+        return bool(C.llama_model_has_decoder(self._model))
+
+    @property
+    def has_encoder(self) -> bool:
+        return bool(C.llama_model_has_encoder(self._model))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether each sequence has a recurrent state, which takes memory of its own."""
+        return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
+
+    @property
+    def rerank_template(self) -> str:
+        """The text to make of {query} and {document}; "" if the model has none."""
+        text = C.llama_model_chat_template(self._model, b"rerank")
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
+    def sep(self) -> int:
+        """The token that separates two texts; -1 if there is none."""
+        return int(C.llama_vocab_sep(self._vocab))
+
+    @property
+    def add_sep(self) -> bool:
+        return bool(C.llama_vocab_get_add_sep(self._vocab))
+
+    def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
+        """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
+        size = len(text) + 16
+        tokens = np.empty(size, np.int32)
+        pointer = tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        n = C.llama_tokenize(
+            self._vocab, text, len(text), pointer, size, add_special, parse_special
+        )
+        if n < 0:
+            raise BackendError(f"cannot tokenize a text of {len(text)} bytes")
+        return tokens[:n].copy()
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        """The bytes of `token` (0 <= token < n_vocab); of a control token only if `special`."""
+        key = (token, special)
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = self._piece(token, special)
+        return piece
+
+    def is_hidden(self, token: int) -> bool:
+        """Whether `token` has a text that shows only if control tokens do."""
+        return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:n]
+
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        """The concatenated pieces, control tokens included."""
+        return b"".join([self.piece(token, special=True) for token in tokens])
+
+    def tokenizer_addresses(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of `llama_tokenize`, for native code to call it."""
+        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p)
+        return int(self._vocab), int(function.value or 0)
+
+    def token_text(self, token: int) -> str:
+        return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def format_chat(
+        self, template: str, messages: Sequence[tuple[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Render with llama.cpp's built-in formats; `template` is a format's name or a Jinja
+        text that it recognizes. Raises `BackendError` if it doesn't."""
+        chat = (C.llama_chat_message * max(1, len(messages)))()
+        for slot, (role, content) in zip(chat, messages, strict=False):
+            slot.role, slot.content = role.encode(), content.encode()
+        name = template.encode()
+        size = 0
+        while True:
+            buffer = ctypes.create_string_buffer(max(1, size))
+            n = C.llama_chat_apply_template(
+                name, chat, len(messages), add_generation_prompt, buffer, size
+            )
+            if n < 0:
+                raise BackendError("llama.cpp has no built-in format for this chat template")
+            if n <= size:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            size = n
+
+    def _load_adapters(self, paths: Iterable[str]) -> None:
+        """Has to be done before any context is made: its buffers depend on the adapters."""
+        for path in paths:
+            forget_errors()
+            adapter = C.llama_adapter_lora_init(self._model, os.fsencode(path))
+            if not adapter:
+                raise failure(f"cannot load the LoRA adapter {path!r}")
+            if C.llama_adapter_get_alora_n_invocation_tokens(adapter):
+                raise BackendError(
+                    f"cannot load the LoRA adapter {path!r}: it applies from certain words on "
+                    "(aLoRA), which is not supported"
+                )
+            self._adapters.append(adapter)
+            task_name = _adapter_text(adapter, "adapter.lora.task_name")
+            prompt_prefix = _adapter_text(adapter, "adapter.lora.prompt_prefix")
+            self.adapters.append(LoraFile(path, task_name, prompt_prefix))
+
+    def close(self) -> None:
+        if self._model:
+            self._adapters.clear()  # llama.cpp frees them with the model
+            C.llama_model_free(self._model)
+            self._model = None
+
+
+def _meta_text(function: Callable[..., int], model: Any, index: int) -> str:
+    buffer = ctypes.create_string_buffer(256)
+    size = function(model, index, buffer, len(buffer))
+    if size >= len(buffer):  # it was cut
+        buffer = ctypes.create_string_buffer(size + 1)
+        function(model, index, buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
+
+
+def _adapter_text(adapter: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(4096)
+    n = C.llama_adapter_meta_val_str(adapter, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace") if n > 0 else ""
+
+
+def _load_mode(options: Options) -> int:
+    if options.direct_io:
+        return int(C.LLAMA_LOAD_MODE_DIRECT_IO)
+    modes = {
+        (False, False): C.LLAMA_LOAD_MODE_NONE,
+        (True, False): C.LLAMA_LOAD_MODE_MMAP,
+        (False, True): C.LLAMA_LOAD_MODE_MLOCK,
+        (True, True): C.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }
+    return int(modes[options.mmap, options.mlock])
+
+
+def _tensor_split(options: Options) -> Any:
+    if not options.tensor_split:
+        return None
+    shares = (ctypes.c_float * C.llama_max_devices())()
+    for i, share in enumerate(options.tensor_split[: len(shares)]):
+        shares[i] = share
+    return shares
+
+
+def _kv_overrides(texts: Sequence[str]) -> Any:
+    """KEY=TYPE:VALUE texts, already checked by the options, as a zero-terminated array."""
+    if not texts:
+        return None
+    array = (C.llama_model_kv_override * (len(texts) + 1))()
+    for entry, text in zip(array, texts, strict=False):
+        key, _, typed = text.partition("=")
+        kind, _, value = typed.partition(":")
+        entry.key = key.encode()
+        if kind == "int":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_INT
+            entry.value.val_i64 = int(value)
+        elif kind == "float":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT
+            entry.value.val_f64 = float(value)
+        elif kind == "bool":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_BOOL
+            entry.value.val_bool = value == "true"
+        else:
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_STR
+            entry.value.val_str = value.encode()
+    return array
+
+
+def _device_list(names: Sequence[str]) -> Any:
+    if not names:
+        return None
+    if list(names) == ["none"]:
+        return (ctypes.c_void_p * 1)()
+    by_name = ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    handles = []
+    for name in names:
+        handle = by_name(name.encode())
+        if not handle:
+            known = ", ".join(device[0] for device in devices()) or "none"
+            raise BackendError(f"unknown device {name!r} (available: {known})")
+        handles.append(handle)
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles)

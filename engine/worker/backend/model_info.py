@@ -1,0 +1,37 @@
+"""What an engine tells of its model."""
+
+from typing import Any
+
+from engine.protocol.messages import ModelInfo
+from engine.worker.backend import Model
+
+
+def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelInfo:
+    """`n_ctx` in tokens, of one slot; `rest` are fields of `ModelInfo` that not all have."""
+    return ModelInfo(
+        vocab_type=model.vocab_type,
+        n_vocab=model.n_vocab,
+        n_ctx_train=model.n_ctx_train,
+        n_embd=model.n_embd,
+        n_params=model.n_params,
+        size=model.size,
+        description=model.description,
+        bos_token=model.token_text(model.bos),
+        eos_token=model.token_text(model.eos),
+        add_bos=model.add_bos,
+        add_eos=model.add_eos,
+        chat_template=model.chat_template,
+        metadata=_without_templates(model.metadata),
+        n_slots=n_slots,
+        n_ctx=n_ctx,
+        **rest,
+    )
+
+
+def _without_templates(metadata: dict[str, str]) -> dict[str, str]:
+    """Templates are long, and `ModelInfo.chat_template` is the one that counts."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if not key.startswith("tokenizer.chat_template")
+    }

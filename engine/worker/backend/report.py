@@ -1,0 +1,51 @@
+"""Tells of the installed llama.cpp: JSON on stdout, a `BuildReport`.
+
+python -m engine.worker.backend.report      (started by engine.protocol.build_report)
+"""
+
+import os
+import sys
+
+import msgspec
+
+from engine.errors import BackendError
+from engine.processor import this_processor
+from engine.protocol.build_report import BuildReport, Device
+from engine.worker.backend import kernels, verdict
+from engine.worker.backend.library import devices, initialize
+from engine.worker.backend.verdict import Measure
+
+
+def report() -> BuildReport:
+    """With a new trial of the kernels, which is remembered."""
+    processor = this_processor()
+    tried = kernels.to_try(processor)
+    measure, reason, remark, error = Measure.AS_BUILT, "", "", ""
+    found: list[Device] = []
+    try:
+        if tried:
+            new = verdict.find(kernels.library(), processor, os.environ, afresh=True)
+            reason = new.reason
+        initialize()
+        measure, remark = kernels.settle()
+        found = [Device(*device) for device in devices()]
+    except BackendError as e:
+        error = str(e)
+    return BuildReport(
+        library=str(kernels.library()) if sys.platform == "linux" else "",
+        features=kernels.features(),
+        tried=[each.feature for each in tried],
+        measure=measure,
+        reason=reason,
+        remark=remark,
+        error=error,
+        devices=found,
+    )
+
+
+if __name__ == "__main__":
+    # What llama.cpp prints while it looks for devices goes to stderr.
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    with open(sink, "wb") as file:
+        file.write(msgspec.json.encode(report()))

@@ -1,0 +1,51 @@
+"""How many threads compute, and on which CPUs."""
+
+import os
+
+from engine.options import Options
+from engine.worker.backend.ggml import ThreadPool
+
+
+def physical_cores() -> int:
+    """How many threads compute best: a core's second hardware thread adds nothing."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if usable is None:
+        return max(1, (os.cpu_count() or 1) // 2)
+    siblings = set()
+    for cpu in usable:
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings"
+        try:
+            with open(path, encoding="ascii") as file:
+                siblings.add(file.read().strip())
+        except OSError:
+            siblings.add(str(cpu))
+    return max(1, len(siblings))
+
+
+def threads(options: Options) -> tuple[int, int]:
+    """How many threads generate, and how many evaluate batches."""
+    n = options.threads
+    if n <= 0:
+        n = physical_cores()
+        if cpus := options.cpus():
+            n = min(n, len(cpus))
+    return n, options.threads_batch if options.threads_batch > 0 else n
+
+
+def thread_pools(options: Options) -> list[ThreadPool]:
+    """One for generating and one for batches; none if llama.cpp's own threads will do."""
+    if not options.places_threads():
+        return []
+    n_threads, n_threads_batch = threads(options)
+    o = options
+    batch_priority = o.prio if o.prio_batch < 0 else o.prio_batch
+    return [
+        ThreadPool(n_threads, o.cpus(), strict=o.cpu_strict == 1, priority=o.prio, poll=o.poll),
+        ThreadPool(
+            n_threads_batch,
+            o.cpus_batch(),
+            strict=(o.cpu_strict if o.cpu_strict_batch < 0 else o.cpu_strict_batch) == 1,
+            priority=batch_priority,
+            poll=o.poll if o.poll_batch < 0 else o.poll_batch,
+        ),
+    ]

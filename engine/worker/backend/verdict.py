@@ -1,0 +1,181 @@
+"""Trying llama.cpp's kernels in a child process, and remembering what came of it.
+
+The verdict is kept in the user's cache, one file for each library and processor. A file that is
+damaged, or a cache that can't be written, costs another trial and nothing more.
+"""
+
+import enum
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import BackendError
+from engine.processes.exits import describe_exit
+from engine.processor import Processor
+from engine.user_cache import user_cache
+
+log = logging.getLogger("engine.kernels")
+
+WRONG = 3
+"""The probe's exit status if a product is wrong; the line that it prints says which."""
+PROBE = (sys.executable, "-P", "-m", "engine.worker.backend.probe")
+PROBE_TIMEOUT = 120.0  # s; it takes one or two
+LOCK_TIMEOUT = 2 * PROBE_TIMEOUT  # s
+
+_FAULTS = {"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT"}
+"""Signals by which a process ends through what it does itself."""
+
+
+class Measure(enum.StrEnum):
+    """What is done about the kernels, from the fastest to the safest."""
+
+    AS_BUILT = "as-built"
+    REFUSED = "refused"
+    """Those of the instruction sets in `engine.worker.backend.kernels.KERNELS` are off."""
+    PLAIN = "plain"
+    """All those for rearranged weights are off."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The first measure under which products are right, and what failed before; "" for the
+    first of all."""
+
+    measure: Measure
+    reason: str = ""
+
+
+class InconclusiveError(Exception):
+    """The probe wasn't run to an end that tells anything of the kernels."""
+
+
+def find(
+    library: Path,
+    processor: Processor,
+    environ: Mapping[str, str],
+    probe: Sequence[str] = PROBE,
+    *,
+    afresh: bool = False,
+) -> Verdict:
+    """The verdict on `library`: remembered, or else (always if `afresh`) found out. `probe` is
+    the child's command, to which the measure is added; tests have another one.
+
+    Raises `BackendError` if no measure helps."""
+    place = _place(library, processor, environ)
+    if place is None:
+        return _try(probe)[0]
+    if not afresh and (verdict := _recall(place)):
+        return verdict
+    with _one_at_a_time(place):
+        if not afresh and (verdict := _recall(place)):  # somebody else's, meanwhile
+            return verdict
+        verdict, is_certain = _try(probe)
+        if is_certain:
+            _remember(place, verdict)
+        return verdict
+
+
+def _try(probe: Sequence[str]) -> tuple[Verdict, bool]:
+    """The verdict, and whether it is certain."""
+    reason = ""
+    for measure in Measure:
+        try:
+            failure = run_probe(probe, measure)
+        except InconclusiveError as error:
+            # Not enough to trust the kernels, nor to say that there is nothing else to do.
+            careful = Measure.REFUSED if measure is Measure.AS_BUILT else measure
+            return Verdict(careful, reason or str(error)), False
+        if not failure:
+            return Verdict(measure, reason), True
+        reason = reason or failure
+    raise BackendError(
+        f"the installed llama.cpp can't compute on this processor ({reason}); install it again, "
+        "so that it is built for this one: "
+        "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
+    )
+
+
+def run_probe(probe: Sequence[str], measure: Measure) -> str:
+    """What fails under `measure`; "" if all is right. Raises `InconclusiveError`."""
+    try:
+        done = subprocess.run(
+            [*probe, measure],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a failed assertion would start gdb
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InconclusiveError(f"they could not be tried: {error}") from None
+    if done.returncode == 0:
+        return ""
+    if done.returncode == WRONG:
+        return done.stdout.decode("utf-8", "replace").strip() or "a product is wrong"
+    how = f"the process that tried them {describe_exit(done.returncode)}"
+    if how.rpartition(" ")[2] in _FAULTS:
+        return how
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    raise InconclusiveError(": ".join([how, *lines[-1:]]))
+
+
+# ---- memory ------------------------------------------------------------------------------
+
+
+def _place(library: Path, processor: Processor, environ: Mapping[str, str]) -> Path | None:
+    """The file of the verdict; None if the user has no place for it. Hashing ggml's library for
+    the CPU takes a millisecond or two."""
+    with open(library, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(repr((processor.name, sorted(processor.flags))).encode())
+    with suppress(RuntimeError):  # no home
+        return user_cache(environ) / "kernels" / f"{digest.hexdigest()}.json"
+    return None
+
+
+def _recall(place: Path) -> Verdict | None:
+    try:
+        return msgspec.json.decode(place.read_bytes(), type=Verdict)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.info("%s is of no use: %s", place, error)
+    return None
+
+
+def _remember(place: Path, verdict: Verdict) -> None:
+    part = ""
+    try:
+        descriptor, part = tempfile.mkstemp(prefix=".verdict-", suffix=".part", dir=place.parent)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(verdict))
+        os.replace(part, place)
+    except OSError as error:
+        if part:
+            with suppress(OSError):
+                os.unlink(part)
+        log.info("the verdict on llama.cpp's kernels can't be remembered: %s", error)
+
+
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Processes that start together wait for the first one's verdict. Where there can be no
+    lock, each finds its own."""
+    from filelock import FileLock  # rarely needed, and slow to import
+
+    lock = FileLock(place.with_suffix(".lock"))
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=LOCK_TIMEOUT)
+    except (OSError, NotImplementedError) as error:
+        log.info("no lock: %s", error)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,1 @@
+"""The tokens that the KV cache holds, and the tiers behind it."""

@@ -1,0 +1,301 @@
+"""Texts in files, for more of them than host memory has room for, and for the next start.
+
+A file's name is a digest of all that its cells depend on: model, settings, LoRA adapters and
+tokens. Its contents are those of a slot file (`engine.worker.cache.slot_file`), which says what it
+is of and whether it is whole. So several servers, also of different models, may use one directory:
+what is not for one of them, or damaged, is passed over. All files together are kept within a limit;
+those whose time of modification, which each use renews, is the oldest go first.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from engine.errors import EngineError
+from engine.worker.cache import slot_file
+from engine.worker.cache.host_cache import KeptText, TextIndex
+from engine.worker.cache.origin import Identity
+from engine.worker.cache.prefix_cache import Key
+from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.worker.cache.disk_cache")
+
+MAX_QUEUED = 1 << 30
+"""Bytes that wait to be written; what comes on top of them is not kept."""
+FIRST_GUESS = 3e-9
+"""Seconds that it takes to read and check a byte, until it was measured."""
+MEMORY = 0.25
+"""Weight of the newest file in the average of their speeds."""
+ABANDONED_SECONDS = 3600.0
+"""Age from which on an unfinished file is taken for that of a server that was killed."""
+
+_NAME = re.compile(r"[0-9a-f]{64}\.kv")
+_UNFINISHED = re.compile(r"\.slot-.*\.part")
+
+
+class Stored(NamedTuple):
+    """A file that has the first `n` tokens of a text, of `length` that it has in all."""
+
+    id: int
+    n: int
+    length: int
+    n_bytes: int
+
+
+class _File(NamedTuple):
+    name: str
+    length: int
+    n_bytes: int
+
+
+class DiskCache:
+    """Files in `directory` of at most `limit` bytes in all. `whole` is that of `TextIndex`.
+
+    Files are written and read in a thread of its own; everything else belongs to one thread,
+    which is told what has become of them by `poll`.
+    """
+
+    def __init__(self, directory: str, limit: int, identity: Identity, *, whole: bool) -> None:
+        self._directory = directory
+        self._limit = limit
+        self._identity = identity
+        self._index = TextIndex(whole)
+        self._files: dict[int, _File] = {}
+        self._ids: dict[str, int] = {}
+        self._last_id = 0
+        self._fetching: int | None = None
+        self._fetched: tuple[int, KeptText] | None = None
+        self._n_queued = 0  # bytes
+        self._closes_at = float("inf")
+        self.seconds_per_byte = FIRST_GUESS
+        self._seen: set[str] = set()  # the thread's: names whose head was read
+        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk cache")
+        self._scan()
+        self.poll()
+        log.info("%d texts in %s", len(self._files), directory)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    # ---- looking -------------------------------------------------------------------------
+
+    def covers(self, tokens: TokenArray, key: Key) -> bool:
+        """Whether there is a file beside which one of `tokens` would be of no use. It counts as
+        used."""
+        covering = self._index.covering(tokens, key)
+        for id in covering:
+            self._touch(id)
+        return bool(covering)
+
+    def find(self, tokens: TokenArray, key: Key) -> Stored | None:
+        """The file that has most of the beginning of `tokens`."""
+        id, n = self._index.longest(tokens, key)
+        if not n:
+            return None
+        file = self._files[id]
+        return Stored(id, n, file.length, file.n_bytes)
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def fetch(self, stored: Stored) -> KeptText | None:
+        """What the file holds, if it was fetched already. Else it is going to be, or, if it is
+        of no use, not to be found any more; one file at a time."""
+        if self._fetched is not None and self._fetched[0] == stored.id:
+            return self._fetched[1]
+        if self._fetching is None:
+            self._fetching, self._fetched = stored.id, None
+            self._thread.submit(self._read, stored.id, self._files[stored.id])
+        return None
+
+    def use(self, text: KeptText) -> None:
+        """A text that was fetched has come to the KV cache."""
+        if self._fetched is not None and self._fetched[1] is text:
+            self._touch(self._fetched[0])
+            self._fetched = None
+
+    def forget(self, text: KeptText) -> None:
+        """A text that was fetched is of no use."""
+        if self._fetched is not None and self._fetched[1] is text:
+            self._remove(self._fetched[0])
+
+    def poll(self) -> None:
+        """Take note of what has been written and read."""
+        with suppress(Empty):
+            while True:
+                self._done.get_nowait()()
+
+    def wait(self, seconds: float) -> None:
+        """Until something is fetched, if something is, but not for longer than this."""
+        if self._fetching is not None:
+            with suppress(Empty):
+                self._done.get(timeout=seconds)()
+
+    def _read(self, id: int, file: _File) -> None:
+        started = time.perf_counter()
+        text: KeptText | None = None
+        try:
+            saved = slot_file.read(self._directory, file.name)
+            key = self._identity.key(saved.origin)
+            if key is not None and self._name(saved.tokens, key) == file.name:
+                text = KeptText(saved.tokens, key, saved.state)
+            else:
+                log.warning("%s is passed over: its name is that of another text", file.name)
+        except EngineError as error:
+            log.warning("%s is passed over: %s", file.name, error)
+        seconds = time.perf_counter() - started
+
+        def done() -> None:
+            self._fetching = None
+            if text is None:
+                self._remove(id)
+                return
+            self.seconds_per_byte += MEMORY * (seconds / file.n_bytes - self.seconds_per_byte)
+            if id in self._files:
+                self._fetched = id, text
+
+        self._done.put(done)
+
+    # ---- writing -------------------------------------------------------------------------
+
+    def write(self, text: KeptText) -> None:
+        """Keep `text` in a file, unless there is one beside which it would be of no use."""
+        name, n_bytes = self._name(text.tokens, text.key), text.n_bytes
+        if n_bytes > self._limit or self.covers(text.tokens, text.key):
+            return
+        if self._n_queued + n_bytes > MAX_QUEUED:
+            log.debug(
+                "%d tokens are forgotten: files are not written fast enough", len(text.tokens)
+            )
+            return
+        covered = [self._files[id].name for id in self._index.covered(text.tokens, text.key)]
+        self._add(name, text.tokens, text.key, n_bytes)
+        self._n_queued += n_bytes
+        self._thread.submit(self._write, name, text, covered)
+
+    def close(self, deadline: float) -> None:
+        """Write what waits to be written, but begin nothing new after `deadline`, a time of
+        `time.monotonic`."""
+        self._closes_at = deadline
+        self._thread.shutdown(wait=True)
+
+    def _write(self, name: str, text: KeptText, covered: list[str]) -> None:
+        written = False
+        try:
+            if time.monotonic() < self._closes_at:
+                self._make_room(text.n_bytes)
+                origin = self._identity.origin(text.key)
+                slot_file.write(self._directory, name, origin, text.tokens, text.state)
+                self._seen.add(name)
+                for other in covered:
+                    self._unlink(other)
+                written = True
+        except (EngineError, OSError) as error:
+            log.warning("a text of %d tokens can't be kept: %s", len(text.tokens), error)
+
+        def done() -> None:
+            self._n_queued -= text.n_bytes
+            if not written and (id := self._ids.get(name)) is not None:
+                self._remove(id)
+
+        self._done.put(done)
+
+    def _make_room(self, n_bytes: int) -> None:
+        files = self._scan()
+        n_used = sum(size for _, size, _ in files)
+        for _, size, name in sorted(files):
+            if n_used + n_bytes <= self._limit:
+                break
+            self._unlink(name)
+            n_used -= size
+
+    def _unlink(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(Path(self._directory, name))
+        self._seen.discard(name)
+        self._done.put(partial(self._remove_name, name))
+
+    # ---- the directory -------------------------------------------------------------------
+
+    def _scan(self) -> list[tuple[float, int, str]]:
+        """Time of modification, size and name of all files, of all servers; those not seen
+        before are looked into, and those that are gone are forgotten. Raises OSError."""
+        found = []
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                # Another server may take a file away at any moment.
+                with suppress(FileNotFoundError):
+                    if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, entry.name))
+                    elif _UNFINISHED.fullmatch(entry.name):
+                        self._clear_up(entry)
+        names = {name for _, _, name in found}
+        for name in self._seen - names:
+            self._done.put(partial(self._remove_name, name))
+        for _, size, name in found:
+            if name not in self._seen:
+                self._look_into(name, size)
+        self._seen = names
+        return found
+
+    def _clear_up(self, entry: "os.DirEntry[str]") -> None:
+        if time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED_SECONDS:
+            os.unlink(entry.path)
+
+    def _look_into(self, name: str, size: int) -> None:
+        try:
+            origin, tokens = slot_file.read_head(self._directory, name)
+        except EngineError as error:
+            log.warning("%s is passed over: %s", name, error)
+            return
+        key = self._identity.key(origin)
+        if not self._identity.fits(origin) or key is None:
+            return  # another model's, or another server's settings
+        if not len(tokens) or self._name(tokens, key) != name:
+            log.warning("%s is passed over: its name is that of another text", name)
+            return
+        self._done.put(partial(self._add, name, tokens, key, size))
+
+    # ---- the index -----------------------------------------------------------------------
+
+    def _name(self, tokens: TokenArray, key: Key) -> str:
+        digest = blake2b(digest_size=32)
+        digest.update(msgspec.msgpack.encode(self._identity.origin(key), order="sorted"))
+        digest.update(np.ascontiguousarray(tokens, "<i4").data)
+        return f"{digest.hexdigest()}.kv"
+
+    def _add(self, name: str, tokens: TokenArray, key: Key, n_bytes: int) -> None:
+        if name in self._ids:
+            return
+        self._last_id += 1
+        self._ids[name] = self._last_id
+        self._files[self._last_id] = _File(name, len(tokens), n_bytes)
+        self._index.add(self._last_id, tokens, key)
+
+    def _remove_name(self, name: str) -> None:
+        if (id := self._ids.get(name)) is not None:
+            self._remove(id)
+
+    def _remove(self, id: int) -> None:
+        if (file := self._files.pop(id, None)) is not None:
+            del self._ids[file.name]
+            self._index.remove(id)
+        if self._fetched is not None and self._fetched[0] == id:
+            self._fetched = None
+
+    def _touch(self, id: int) -> None:
+        with suppress(OSError):
+            os.utime(Path(self._directory, self._files[id].name))

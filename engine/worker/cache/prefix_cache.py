@@ -1,0 +1,365 @@
+"""Which tokens the KV cache holds, by sequence: of running texts, and of finished ones, which
+stay as cache until their cells or their sequence ids are needed.
+
+A *sequence id* is llama.cpp's: the tokens under one id are one text. With a unified KV cache
+several ids may own a cell together, so a prefix is shared without being copied or computed
+again, and there are more ids than slots. Without one each slot has a cache and an id of its own,
+and sharing copies.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from engine.worker.cache.cells import Cells
+from engine.worker.cache.checkpoints import Checkpoint, Checkpoints, State
+from engine.worker.cache.radix import RadixIndex
+from engine.worker.tokens import TokenArray, common_prefix
+
+ALL = sys.maxsize
+"""How many tokens are exact where no cell was moved."""
+
+Key = tuple[tuple[int, float], ...]
+"""What tokens are evaluated under: (id, scale) of each LoRA adapter, by id, without scales 0."""
+
+
+class KVCache(Protocol):
+    is_cuttable: bool
+    """Whether `remove` can cut any text anywhere. Not where layers keep a state of all tokens so
+    far, or a window of the last ones: there it takes checkpoints to go back."""
+
+    def first_cut(self, sequence: int) -> int:
+        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+
+    def save(self, sequence: int) -> State | None:
+        """A copy of what can't be cut of `sequence`, as of its last token; None if there is no
+        memory for it."""
+
+    def rewind(self, sequence: int, n: int, state: State) -> bool:
+        """Keep only the first `n` tokens of `sequence`; `state` was saved behind these. False if
+        it can't be done, and `sequence` is empty."""
+
+    def remove(self, sequence: int, start: int) -> bool:
+        """Forget the cells of `sequence` from position `start`; False if it can't be cut."""
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget the cells of `sequence` from position `start` up to `stop`, and move those
+        behind them to `start`; False if this can't be done, and nothing was. Cells from `stop`
+        on must be its own."""
+
+    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
+        """Let `target`, which is empty, have the first `n` cells of `source`, too; False if it
+        can't be done, and `target` is empty still. If `source` can't be cut at `n`, `state` is
+        what was saved there of this text."""
+
+
+class Found(NamedTuple):
+    """A text below the KV cache that has `n` tokens of another's beginning: its length, and what
+    the tier knows it by; None while it is being fetched."""
+
+    n: int
+    length: int
+    text: object | None
+
+
+class Tier(Protocol):
+    """Where finished texts go that have to leave the KV cache, and come back from."""
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        """`sequence`, whose cells are exactly those of `tokens` under `key`, is given up next."""
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        """Where more of the beginning of `tokens` is than the `n_held` that the KV cache has, if
+        fetching it takes less time than computing it."""
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        """Let `sequence`, which is empty, have all cells of what was found. False if it can't be
+        done, and `sequence` is empty still."""
+
+
+class Entry(NamedTuple):
+    """The tokens of a finished text, evaluated under `key`, the last one that slot `slot` served
+    (-1: the slot has served another since). The first `n_exact` were computed from nothing but
+    the tokens before them; those behind were moved, or computed from moved ones
+    (`engine.worker.scheduling.shifting`)."""
+
+    tokens: TokenArray
+    slot: int = -1
+    n_exact: int = ALL
+    key: Key = ()
+
+
+EMPTY = Entry(np.empty(0, np.int32))
+
+
+class PrefixCache:
+    """Sequence ids, what they hold, and who shares it.
+
+    It never claims more than the KV cache holds: all that changes that goes through here.
+    Entries are ordered by their last use. Equal tokens mean equal cells only under the same key.
+    `n_cells` is None for separate caches, where the ids are those of the slots. Of a text that
+    can't be cut, `n_checkpoints` are kept at most. What has to go for others is offered to `tier`.
+    """
+
+    def __init__(
+        self,
+        kv: KVCache,
+        n_sequences: int,
+        n_cells: int | None,
+        n_checkpoints: int = 0,
+        tier: Tier | None = None,
+    ) -> None:
+        self._kv = kv
+        self._tier = tier
+        self._entries: dict[int, Entry] = {}
+        self._unused = list(range(n_sequences - 1, -1, -1))
+        self._indices: dict[Key, RadixIndex] = {}
+        self._keys: dict[int, Key] = {}  # of those in an index
+        self._n_cells = n_cells
+        self._cells = None if n_cells is None else Cells(n_cells)
+        self._checkpoints = Checkpoints(n_checkpoints)
+        self.is_cuttable = kv.is_cuttable
+        self.needs_checkpoints = n_checkpoints > 0 and not kv.is_cuttable
+
+    # ---- looking -------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> dict[int, Entry]:
+        """The finished texts by sequence id, the least recently used first."""
+        return self._entries
+
+    @property
+    def checkpoints(self) -> dict[int, list[Checkpoint]]:
+        """Those of each text, by sequence id."""
+        return self._checkpoints.of
+
+    def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
+        """How many of the first of `tokens` each text has, running ones included (whether their
+        prompt is evaluated so far or not)."""
+        index = self._indices.get(key)
+        return index.matches(tokens) if index is not None else {}
+
+    def common_prefix(self, sequence: int, tokens: TokenArray, key: Key) -> int:
+        """How many of the first of `tokens` a finished text has, moved ones included."""
+        entry = self._entries.get(sequence)
+        return 0 if entry is None or entry.key != key else common_prefix(entry.tokens, tokens)
+
+    @property
+    def has_unused(self) -> bool:
+        return bool(self._unused)
+
+    def n_cells_used(self) -> int | None:
+        """Cells that are held, shared ones counted once; None without a common cache."""
+        if self._cells is None or self._n_cells is None:
+            return None
+        return self._n_cells - self._cells.n_free
+
+    def n_cells_of(self, ids: Iterable[int]) -> int:
+        """Cells that these texts hold, shared ones counted once; 0 without a common cache."""
+        return self._cells.n_of(ids) if self._cells is not None else 0
+
+    def reachable(self, id: int, n: int) -> int:
+        """How many of the first `n` tokens of a text can be gone back to, and copied."""
+        if self._kv.is_cuttable or n >= self._kv.first_cut(id):
+            return n
+        return self._checkpoints.last(id, n)
+
+    # ---- running texts -------------------------------------------------------------------
+
+    def open(self, wanted: int | None, tokens: TokenArray, key: Key) -> int:
+        """A sequence id that holds nothing, for a text that begins with `tokens`. It is `wanted`,
+        if given. There must be an unused one."""
+        id = self._unused.pop() if wanted is None else wanted
+        if wanted is not None:
+            self._unused.remove(wanted)
+        self._index(id, tokens, key)
+        return id
+
+    def reopen(self, id: int, tokens: TokenArray, key: Key) -> Entry:
+        """A finished text becomes the beginning of one that runs."""
+        entry = self._entries.pop(id)
+        self._index(id, tokens, key)
+        return entry
+
+    def copy(self, source: int, target: int, n: int) -> bool:
+        """Let `target`, just opened, have the first `n` tokens of `source`, too. False if it
+        can't be done."""
+        if not self._kv.copy(source, target, n, self._checkpoints.at(source, n)):
+            return False
+        self._checkpoints.inherit(source, target, n)
+        if self._cells is not None:
+            self._cells.share(source, target, n)
+        if source in self._entries:
+            self._entries[source] = self._entries.pop(source)
+        return True
+
+    def cut(self, id: int, start: int) -> bool:
+        """Forget all tokens of a running text from number `start` on. False if this kind of
+        memory can only forget all of them; then it did."""
+        done = self._kv.remove(id, start)
+        if not done and (state := self._checkpoints.at(id, start)) is not None:
+            done = self._kv.rewind(id, start, state)
+        if not done:
+            self._kv.remove(id, 0)
+        self._checkpoints.cut(id, start if done else 0)
+        if self._cells is not None:
+            self._cells.cut(id, start if done else 0)
+        return done
+
+    def cut_out(self, id: int, start: int, stop: int) -> bool:
+        """Drop a part of a running text; what is behind it moves. False if it can't be done:
+        the memory can't move cells, or another running text shares them."""
+        if not self.is_alone(id, stop) or not self._kv.cut_out(id, start, stop):
+            return False
+        if self._cells is not None:
+            self._cells.cut(id, start, stop)
+        self._checkpoints.cut(id, start)
+        return True
+
+    def save(self, id: int, n: int) -> None:
+        """Make a checkpoint of a running text, which has `n` tokens."""
+        state = self._kv.save(id)
+        if state is not None:
+            self._checkpoints.add(id, n, state)
+
+    def is_alone(self, id: int, start: int) -> bool:
+        """Whether nobody shares the cells of a running text from `start` on, after finished ones
+        that did have given way."""
+        cells = self._cells
+        if cells is None:
+            return True
+        wanted = cells.held(id) - start
+        for other in [o for o in self._entries if o != id]:
+            if cells.n_alone(id, start) == wanted:
+                return True
+            if cells.are_shared(id, start, other):
+                self.give_up(other)
+        return cells.n_alone(id, start) == wanted
+
+    def retext(self, id: int, tokens: TokenArray) -> None:
+        """A running text has become another one."""
+        self._index(id, tokens, self._keys[id])
+
+    def grow(self, id: int, n: int) -> None:
+        """`n` more tokens of a running text are in the KV cache."""
+        if self._cells is not None:
+            self._cells.grow(id, n)
+
+    def close(self, id: int, entry: Entry) -> None:
+        """A running text is finished, and the most recently used one from now on."""
+        if not len(entry.tokens):
+            self.drop(id)
+            return
+        for other in list(self._entries):
+            if self._is_superseded(other, entry):
+                self.drop(other)
+        self._entries[id] = entry._replace(tokens=entry.tokens.copy())
+        self._index(id, entry.tokens, entry.key)
+
+    def _is_superseded(self, id: int, by: Entry) -> bool:
+        """Whether a finished text is of no use beside a longer one."""
+        old = self._entries[id]
+        n = len(old.tokens)
+        return (
+            old.slot in (-1, by.slot)
+            and old.key == by.key
+            and n <= min(len(by.tokens), by.n_exact)
+            and common_prefix(old.tokens, by.tokens) == n
+        )
+
+    def drop(self, id: int) -> None:
+        """Forget a text, finished or not."""
+        self._kv.remove(id, 0)
+        if self._cells is not None:
+            self._cells.cut(id, 0)
+        self._checkpoints.cut(id, 0)
+        self._entries.pop(id, None)
+        key = self._keys.pop(id)
+        index = self._indices[key]
+        index.remove(id)
+        if not index:
+            del self._indices[key]
+        self._unused.append(id)
+
+    def give_up(self, id: int) -> None:
+        """Forget a finished text for the sake of another, but offer what is exact of it to the
+        tier below."""
+        entry = self._entries[id]
+        if self._tier is not None and entry.n_exact < len(entry.tokens):
+            self.shorten(id, entry.n_exact)
+        if id in self._entries:
+            self.offer(id)
+            self.drop(id)
+
+    def offer(self, id: int) -> None:
+        """Offer a finished text, which is about to be cut, to the tier below, if all of it is
+        exact."""
+        entry = self._entries[id]
+        if self._tier is not None and entry.n_exact >= len(entry.tokens):
+            self._tier.offer(id, entry.tokens, entry.key)
+
+    def _index(self, id: int, tokens: TokenArray, key: Key) -> None:
+        old = self._keys.get(id)
+        if old is not None and old != key:
+            self._indices[old].remove(id)
+        self._keys[id] = key
+        self._indices.setdefault(key, RadixIndex()).insert(id, tokens)
+
+    # ---- finished texts ------------------------------------------------------------------
+
+    def of_slot(self, slot: int) -> int | None:
+        """The sequence id of the last text that an idle slot has served, if it is still held."""
+        return next((id for id, entry in self._entries.items() if entry.slot == slot), None)
+
+    def unlabel(self, slot: int) -> None:
+        """The slot serves another text from now on."""
+        id = self.of_slot(slot)
+        if id is not None:
+            # In its place: dict order is the order of use.
+            self._entries[id] = self._entries[id]._replace(slot=-1)
+
+    def shorten(self, id: int, n: int) -> None:
+        """Keep only the first `n` tokens of a finished text."""
+        entry = self._entries[id]
+        if n and self.cut(id, n):
+            self._entries[id] = entry._replace(tokens=entry.tokens[:n], n_exact=ALL)
+            self._index(id, entry.tokens[:n], entry.key)
+        else:
+            self.drop(id)
+
+    # ---- room ----------------------------------------------------------------------------
+
+    def make_room(self, n_tokens: int) -> int:
+        """Forget finished texts until `n_tokens` cells are free; how many of them are."""
+        cells = self._cells
+        if cells is None:
+            return n_tokens
+        while cells.n_free < n_tokens:
+            if not self.evict():
+                return cells.n_free
+        return n_tokens
+
+    def make_id(self, keep: int | None = None) -> bool:
+        """Make sure of an unused sequence id. Without need not at the cost of `keep`."""
+        if self._unused:
+            return True
+        victim = next((id for id in self._entries if id != keep), None)
+        if victim is None:
+            return False
+        self.give_up(victim)
+        return True
+
+    def evict(self) -> bool:
+        """Forget the text that was used longest ago, of those whose end frees cells; what it
+        shares with others stays as long as they do. False if there is none."""
+        cells = self._cells
+        victim = next(
+            (id for id in self._entries if cells is None or cells.n_alone(id)),
+            next(iter(self._entries), None),
+        )
+        if victim is None:
+            return False
+        self.give_up(victim)
+        return True

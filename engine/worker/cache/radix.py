@@ -1,0 +1,106 @@
+"""An index of texts by their beginnings: who shares how much with a new one."""
+
+import numpy as np
+
+from engine.worker.tokens import TokenArray, common_prefix
+
+
+class _Node:
+    """Where texts part: `tokens` lead here from the parent; `holders` are all whose text goes
+    through this node or ends in it."""
+
+    __slots__ = ("children", "holders", "parent", "tokens")
+
+    def __init__(self, tokens: TokenArray, parent: "_Node | None", holders: set[int]) -> None:
+        self.tokens = tokens
+        self.parent = parent
+        self.holders = holders
+        self.children: dict[int, _Node] = {}  # by the first of their tokens
+
+
+class RadixIndex:
+    """A radix tree over token sequences, each known by its holder's number.
+
+    Looking up takes time in proportion to the text looked up, whatever number of texts there
+    are, plus one operation for each holder and node on the way.
+    """
+
+    def __init__(self) -> None:
+        self._root: _Node | None = None
+        self._ends: dict[int, _Node] = {}
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self._ends)
+
+    def insert(self, holder: int, tokens: TokenArray) -> None:
+        """`holder` holds `tokens`, at least one, in place of what it held before."""
+        self.remove(holder)
+        if self._root is None:
+            self._root = _Node(tokens[:0].copy(), None, set())
+        node, at = self._root, 0
+        node.holders.add(holder)
+        while at < len(tokens):
+            child = node.children.get(int(tokens[at]))
+            if child is None:
+                leaf = _Node(tokens[at:].copy(), node, {holder})
+                node.children[int(tokens[at])] = leaf
+                node = leaf
+                break
+            n = common_prefix(child.tokens, tokens[at:])
+            if n < len(child.tokens):
+                child = _split(child, n)
+            child.holders.add(holder)
+            node, at = child, at + n
+        self._ends[holder] = node
+
+    def remove(self, holder: int) -> None:
+        """`holder` holds nothing any more."""
+        node = self._ends.pop(holder, None)
+        while node is not None:
+            parent = node.parent
+            node.holders.discard(holder)
+            if parent is not None and not node.holders:
+                del parent.children[int(node.tokens[0])]
+            elif parent is not None:
+                self._join(node)
+            node = parent
+
+    def _join(self, node: _Node) -> None:
+        """Make one of `node` and its only child, if nobody ends or parts there."""
+        if len(node.children) != 1 or node.parent is None:
+            return
+        (child,) = node.children.values()
+        if child.holders != node.holders:
+            return
+        # The child stays: it may be somebody's end.
+        child.tokens = np.concatenate((node.tokens, child.tokens))
+        child.parent = node.parent
+        node.parent.children[int(node.tokens[0])] = child
+
+    def matches(self, tokens: TokenArray) -> dict[int, int]:
+        """How many of the first tokens of `tokens` each holder has, of those that have any."""
+        found: dict[int, int] = {}
+        node, at = self._root, 0
+        while node is not None and at < len(tokens):
+            child = node.children.get(int(tokens[at]))
+            if child is None:
+                break
+            n = common_prefix(child.tokens, tokens[at:])
+            at += n
+            found.update(dict.fromkeys(child.holders, at))
+            if n < len(child.tokens):
+                break
+            node = child
+        return found
+
+
+def _split(node: _Node, n: int) -> _Node:
+    """Put a node in front of `node` that has the first `n` of its tokens."""
+    assert node.parent is not None
+    upper = _Node(node.tokens[:n], node.parent, set(node.holders))
+    node.parent.children[int(node.tokens[0])] = upper
+    node.tokens = node.tokens[n:]
+    node.parent = upper
+    upper.children[int(node.tokens[0])] = node
+    return upper

@@ -1,0 +1,174 @@
+"""Texts that have to leave the KV cache go to host memory, from there to files if wanted, and
+come back when that takes less time than to compute them again.
+
+The rule: a text comes back if the tokens that this saves would take longer to compute than its
+bytes take to be fetched, both as measured. It leaves only if that is not known to hold up those
+who generate for long: what doesn't fit into `max_stall` of a step is forgotten instead.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from engine.worker.backend import BackendError
+from engine.worker.cache.disk_cache import DiskCache, Stored
+from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
+from engine.worker.cache.prefix_cache import Found, Key
+from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.worker.cache.second_tier")
+
+MIN_TOKENS = 32
+"""Shorter texts, or gains, are not worth the trouble."""
+FIRST_GUESS = 1e-9
+"""Seconds per byte that a copy takes, until one was made."""
+MEMORY = 0.25
+"""Weight of the newest copy in the average of their speeds."""
+
+
+class States(Protocol):
+    """What copies the cells of a sequence (`engine.worker.backend.Context`)."""
+
+    def state_size(self, sequence: int) -> int: ...
+    def save_sequence(self, sequence: int) -> StateArray: ...
+    def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None: ...
+
+
+class _Speed:
+    """Seconds per byte, measured."""
+
+    def __init__(self) -> None:
+        self.each = FIRST_GUESS
+
+    def observe(self, n_bytes: int, seconds: float) -> None:
+        if n_bytes:
+            self.each += MEMORY * (seconds / n_bytes - self.each)
+
+
+class SecondTier:
+    """`engine.worker.cache.prefix_cache.Tier` over host memory and, if there is one, a `DiskCache`.
+
+    `is_busy` tells whether somebody generates; `compute_seconds(n, start)` what `n` tokens
+    from position `start` on take to compute, 0 if this is not known. `max_stall`: seconds (0: no
+    limit).
+    """
+
+    def __init__(
+        self,
+        states: States,
+        host: HostCache,
+        disk: DiskCache | None,
+        *,
+        is_busy: Callable[[], bool],
+        compute_seconds: Callable[[int, int], float],
+        max_stall: float,
+    ) -> None:
+        self._states = states
+        self._host = host
+        self._disk = disk
+        self._is_busy = is_busy
+        self._compute_seconds = compute_seconds
+        self._max_stall = max_stall or math.inf
+        self._stall = 0.0  # so far in this step
+        self._saving, self._restoring = _Speed(), _Speed()
+
+    # ---- of engine.worker.cache.prefix_cache.Tier
+    # -----------------------------------------------------
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        if len(tokens) < MIN_TOKENS or self._host.covers(tokens, key):
+            return
+        if self._disk is not None and self._host.limit == 0 and self._disk.covers(tokens, key):
+            return
+        seconds = self._states.state_size(sequence) * self._saving.each
+        if self._is_busy() and self._stall + seconds > self._max_stall:
+            log.debug("%d tokens are forgotten: to keep them takes %.3f s", len(tokens), seconds)
+            return
+        for text in self._host.put(self._save(sequence, tokens, key)):
+            if self._disk is not None:
+                self._disk.write(text)
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        kept = self._host.find(tokens, key)
+        best = None
+        if kept is not None:
+            text, n = kept
+            if self._pays(n_held, n, text.n_bytes * self._restoring.each):
+                best = Found(n, len(text.tokens), text)
+                n_held = n
+        if self._disk is None:
+            return best
+        stored = self._disk.find(tokens, key)
+        if stored is None or not self._pays(n_held, stored.n, self._seconds_from_disk(stored)):
+            return best
+        return Found(stored.n, stored.length, self._disk.fetch(stored))
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        text = found.text
+        assert isinstance(text, KeptText)
+        started = time.perf_counter()
+        try:
+            self._states.restore_sequence(sequence, text.state, len(text.tokens))
+        except BackendError as error:
+            log.warning("a kept text of %d tokens is of no use: %s", len(text.tokens), error)
+            self._host.drop(text)
+            if self._disk is not None:
+                self._disk.forget(text)
+            return False
+        self._restoring.observe(text.n_bytes, time.perf_counter() - started)
+        self._host.use(text)
+        if self._disk is not None:
+            self._disk.use(text)
+        return True
+
+    # ---- of the engine -------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step begins: it may take `max_stall` to save texts."""
+        self._stall = 0.0
+        if self._disk is not None:
+            self._disk.poll()
+
+    def wait(self, seconds: float) -> None:
+        """Nobody has anything to do but to wait for what is being fetched: until it is there,
+        but not for longer than this."""
+        if self._disk is not None:
+            self._disk.wait(seconds)
+
+    def close(self, finished: Iterable[tuple[int, TokenArray, Key]], seconds: float) -> None:
+        """Write what is worth it to files, as far as it goes in that time: the `finished` texts
+        (sequence, tokens, key), the most important one in front, then those in host memory."""
+        disk = self._disk
+        if disk is None:
+            return
+        deadline = time.monotonic() + seconds
+        for sequence, tokens, key in finished:
+            if time.monotonic() > deadline:
+                break
+            if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key):
+                disk.write(self._save(sequence, tokens, key))
+        for text in reversed(list(self._host)):
+            disk.write(text)
+        disk.close(deadline)
+
+    def _save(self, sequence: int, tokens: TokenArray, key: Key) -> KeptText:
+        started = time.perf_counter()
+        text = KeptText(tokens.copy(), key, self._states.save_sequence(sequence))
+        elapsed = time.perf_counter() - started
+        self._saving.observe(text.n_bytes, elapsed)
+        self._stall += elapsed
+        return text
+
+    def _pays(self, n_held: int, n: int, seconds: float) -> bool:
+        """Whether to have tokens `n_held` up to `n` without computing them is worth so much time.
+        Unless it is known what they take, it is."""
+        if n - n_held < MIN_TOKENS:
+            return False
+        computing = self._compute_seconds(n - n_held, n_held)
+        return not computing or seconds < computing
+
+    def _seconds_from_disk(self, stored: Stored) -> float:
+        assert self._disk is not None
+        return stored.n_bytes * (self._restoring.each + self._disk.seconds_per_byte)

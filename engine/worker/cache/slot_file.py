@@ -1,0 +1,229 @@
+"""The files that slots are saved to.
+
+llama.cpp trusts the state that it is told to restore, so nothing reaches it that this module
+hasn't recognized as whole, and as made with the same model and the same kind of KV cache.
+
+Layout: magic (8 bytes), version and length of the header (u32 each, little-endian), the header
+(msgpack), the token ids (i32 each), llama.cpp's state of the sequence, and the BLAKE2b digest
+of all that.
+"""
+
+import errno
+import os
+import re
+import stat
+import struct
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import EngineError, invalid_request, server_error
+from engine.worker.cache.prefix_cache import ALL
+from engine.worker.tokens import TokenArray
+
+MAGIC = b"SPECSLOT"
+VERSION = 1
+_PREFIX = struct.Struct("<8sII")
+_MAX_HEADER = 1 << 20  # bytes
+_DIGEST_SIZE = 32
+
+StateArray = npt.NDArray[np.uint8]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a state depends on beside the tokens: it fits only where all of this is the same.
+
+    `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint,
+    scale) of the LoRA adapters that were applied; `n_exact` is that of `prefix_cache.Entry`.
+    """
+
+    model: bytes
+    settings: dict[str, str]
+    adapters: list[tuple[bytes, float]] = []
+    n_exact: int = ALL
+
+
+class _Header(msgspec.Struct, frozen=True):
+    origin: Origin
+    n_tokens: int
+    n_state: int
+
+
+class SavedSlot(msgspec.Struct, frozen=True):
+    """What a file holds; `n_bytes` is the file's size."""
+
+    origin: Origin
+    tokens: TokenArray
+    state: StateArray
+    n_bytes: int
+
+
+# ---- fingerprints ------------------------------------------------------------------------
+
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_SAMPLES, _SAMPLE_SIZE, _HEAD_SIZE = 64, 4096, 1 << 20
+
+
+def fingerprint(path: str) -> bytes:
+    """Tells a model (or adapter) file from others: its size, its beginning, and samples from
+    all over its weights; of a split model, of every part. Raises OSError."""
+    digest = blake2b(digest_size=16)
+    for part in _parts(path):
+        with open(part, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(struct.pack("<Q", size))
+            digest.update(file.read(_HEAD_SIZE))
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                digest.update(file.read(_SAMPLE_SIZE))
+    return digest.digest()
+
+
+def _parts(path: str) -> list[str]:
+    match = _SPLIT.search(path)
+    if match is None:
+        return [path]
+    start = path[: match.start()]
+    return [f"{start}-{i:05}-of-{match[2]}.gguf" for i in range(1, int(match[2]) + 1)]
+
+
+# ---- writing and reading -----------------------------------------------------------------
+
+
+def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: StateArray) -> int:
+    """Save to the file `name` in `directory`, at once or not at all; the number of bytes.
+
+    A file of that name is replaced, but nothing else than a regular file. Raises EngineError:
+    invalid_request_error for such a name, server_error if the file can't be written.
+    """
+    path = Path(directory, name)
+    header = msgspec.msgpack.encode(_Header(origin, len(tokens), len(state)))
+    digest = blake2b(digest_size=_DIGEST_SIZE)
+    size = 0
+    part = ""
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise invalid_request(f"filename: {name!r} is there, and not a regular file")
+        descriptor, part = tempfile.mkstemp(prefix=".slot-", suffix=".part", dir=directory)
+        with open(descriptor, "wb") as file:
+            ids = np.ascontiguousarray(tokens, "<i4")
+            prefix = _PREFIX.pack(MAGIC, VERSION, len(header))
+            for piece in (prefix, header, ids.data, state.data):
+                digest.update(piece)
+                size += file.write(piece)
+            size += file.write(digest.digest())
+        os.replace(part, path)
+    except OSError as error:
+        if part:
+            with suppress(OSError):
+                os.unlink(part)
+        raise server_error(f"cannot write {name!r}: {error.strerror}") from error
+    return size
+
+
+def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
+    """What the file `name` in `directory` is of, for a look at many of them: its digest is not
+    checked, nor is its state read. Raises EngineError (invalid_request_error), as `read` does."""
+    damaged = invalid_request(f"the slot file {name!r} is damaged")
+    try:
+        with open(_open(directory, name), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(_PREFIX.size)
+            if len(prefix) < _PREFIX.size:
+                raise invalid_request(f"{name!r} is not a slot file of this server")
+            magic, version, n_header = _PREFIX.unpack(prefix)
+            if magic != MAGIC or version != VERSION:
+                raise invalid_request(f"{name!r} is not a slot file of this server")
+            if n_header > _MAX_HEADER:
+                raise damaged
+            header = msgspec.msgpack.decode(file.read(n_header), type=_Header)
+            rest = size - _PREFIX.size - n_header - _DIGEST_SIZE
+            if header.n_tokens < 0 or 4 * header.n_tokens + header.n_state != rest:
+                raise damaged
+            tokens = np.frombuffer(file.read(4 * header.n_tokens), "<i4").astype(np.int32)
+    except (msgspec.MsgspecError, ValueError):
+        raise damaged from None
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    if len(tokens) != header.n_tokens:
+        raise damaged
+    return header.origin, tokens
+
+
+def read(directory: str, name: str) -> SavedSlot:
+    """What the file `name` in `directory` holds.
+
+    Raises EngineError (invalid_request_error) if there is no such regular file, if it is no
+    slot file, or if a single bit of it is not as it was written.
+    """
+    data = _read_file(directory, name)
+    damaged = invalid_request(f"the slot file {name!r} is damaged")
+    if len(data) < _PREFIX.size or not data[:8].tobytes() == MAGIC:
+        raise invalid_request(f"{name!r} is not a slot file of this server")
+    _, version, n_header = _PREFIX.unpack(data[: _PREFIX.size].tobytes())
+    if version != VERSION:
+        raise invalid_request(f"the slot file {name!r} has version {version}, not {VERSION}")
+    end = len(data) - _DIGEST_SIZE
+    at = _PREFIX.size + n_header
+    if n_header > _MAX_HEADER or at > end:
+        raise damaged
+    if blake2b(data[:end].data, digest_size=_DIGEST_SIZE).digest() != data[end:].tobytes():
+        raise damaged
+    try:
+        header = msgspec.msgpack.decode(data[_PREFIX.size : at].data, type=_Header)
+    except msgspec.MsgspecError:
+        raise damaged from None
+    middle = at + 4 * header.n_tokens
+    if header.n_tokens < 0 or middle + header.n_state != end:
+        raise damaged
+    tokens = np.frombuffer(data[at:middle].tobytes(), "<i4").astype(np.int32)
+    return SavedSlot(header.origin, tokens, data[middle:end], len(data))
+
+
+def _open(directory: str, name: str) -> int:
+    """A descriptor of a regular file. Raises OSError, and EngineError if it is none."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    # No link is followed, and a pipe doesn't block.
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(Path(directory, name), flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise invalid_request(f"filename: {name!r} is not a regular file")
+    return descriptor
+
+
+def _unreadable(name: str, error: OSError) -> EngineError:
+    what = "it is a link" if error.errno == errno.ELOOP else error.strerror
+    return invalid_request(f"cannot read the slot file {name!r}: {what}")
+
+
+def _read_file(directory: str, name: str) -> StateArray:
+    try:
+        with open(_open(directory, name), "rb") as file:
+            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+            if file.readinto(data.data) != len(data):
+                raise invalid_request(f"the slot file {name!r} is changing")
+            return data
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    except MemoryError:
+        raise invalid_request(f"the slot file {name!r} is larger than the memory") from None
+
+
+def check_origin(name: str, saved: Origin, model: bytes, settings: Mapping[str, str]) -> None:
+    """That a state saved under `saved` fits here. Raises EngineError (invalid_request_error)."""
+    if saved.model != model:
+        raise invalid_request(f"the slot file {name!r} was saved with another model")
+    for key in sorted(saved.settings.keys() | settings.keys()):
+        there, here = saved.settings.get(key), settings.get(key)
+        if there != here:
+            raise invalid_request(
+                f"the slot file {name!r} was saved with {key} {there!r}, but here it is {here!r}"
+            )

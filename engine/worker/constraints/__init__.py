@@ -1,0 +1,1 @@
+"""Grammars and JSON schemas, compiled to masks of tokens."""

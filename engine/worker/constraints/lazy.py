@@ -1,0 +1,194 @@
+"""Constraints that wait for a trigger, and limits of thinking.
+
+Both wrap a constraint, or none, and look like one to the engine.
+"""
+
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from engine.params import GrammarTrigger, Thoughts
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.triggers import Partial, TriggerSearch
+from engine.worker.constraints.vocabulary import Vocabulary
+from engine.worker.tokens import TokenArray
+
+
+class Guide(Protocol):
+    """What one generation may say next. Belongs to the thread that steps."""
+
+    @property
+    def allowed(self) -> TokenArray | None:
+        """The ids of the tokens that may come next, never empty; None for all. May wait for
+        them. Raises ConstraintError if they can't be found out."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing but the end of the text may come next. As `allowed`."""
+
+    def advance(self, token: int) -> bool:
+        """Go on behind `token`, one of the allowed ones that ends no text. True if it is
+        certain already that nothing follows. Raises ConstraintError."""
+
+
+class Started(Guide, Protocol):
+    def spell(self, text: bytes) -> bool:
+        """Go on behind `text`, as `advance` does behind a token."""
+
+
+class Waiting:
+    """What may be said before a lazy grammar is in force: everything, but for tokens that begin
+    or complete a trigger and go on in a way that the grammar doesn't allow.
+
+    Such tokens depend on how much of a trigger there is already. Found out once for each
+    grammar: they are few, and the common case, in which there are none, costs nothing.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: Vocabulary, triggers: Sequence[GrammarTrigger]
+    ) -> None:
+        """`matcher` stands at the beginning of the grammar. Raises GrammarError if that allows
+        no text which begins with a trigger."""
+        self._n_tokens = len(vocabulary.texts)
+        self._forbidden: dict[Partial, list[int]] = {}
+        self._whole: list[int] = []
+        self._cache: dict[tuple[Partial, ...], TokenArray | None] = {}
+        for text in {t.text for t in triggers if t.text}:
+            self._find(matcher, vocabulary, text.encode())
+
+    def _find(self, matcher: LLMatcher, vocabulary: Vocabulary, trigger: bytes) -> None:
+        behind = matcher.deep_copy()
+        if not behind.consume_tokens(vocabulary.spelled(trigger)):
+            raise GrammarError(f"no text begins with the trigger {trigger.decode()!r}")
+
+        def goes_wrong(rest: bytes) -> bool:
+            return behind.validate_tokens(vocabulary.spelled(rest)) < len(rest)
+
+        ends = tuple(trigger[n:] for n in range(1, len(trigger)))
+        for token, text in enumerate(vocabulary.texts):
+            if text.startswith(ends):
+                for end in ends:
+                    rest = text.removeprefix(end)
+                    if 0 < len(rest) < len(text) and goes_wrong(rest):
+                        partial = Partial(trigger, len(trigger) - len(end))
+                        self._forbidden.setdefault(partial, []).append(token)
+            if trigger in text and (rest := text.partition(trigger)[2]) and goes_wrong(rest):
+                self._whole.append(token)
+
+    def allowed(self, partial: tuple[Partial, ...]) -> TokenArray | None:
+        if not self._whole and not any(each in self._forbidden for each in partial):
+            return None
+        if partial not in self._cache:
+            flags: npt.NDArray[np.bool_] = np.ones(self._n_tokens, np.bool_)
+            flags[self._whole] = False
+            for each in partial:
+                flags[self._forbidden.get(each, [])] = False
+            self._cache[partial] = np.flatnonzero(flags).astype(np.int32)
+        return self._cache[partial]
+
+
+class LazyConstraint:
+    """Lets everything pass until a trigger comes; then `start` gives the constraint, which
+    takes the text from the beginning of the trigger on."""
+
+    def __init__(
+        self,
+        start: Callable[[], Started],
+        waiting: Waiting,
+        texts: Sequence[bytes],
+        search: TriggerSearch,
+    ) -> None:
+        self._start = start
+        self._waiting = waiting
+        self._texts = texts
+        self._search = search
+        self._started: Started | None = None
+        self._allowed: TokenArray | None = None
+        self._look()
+
+    @property
+    def allowed(self) -> TokenArray | None:
+        return self._allowed if self._started is None else self._started.allowed
+
+    @property
+    def ended(self) -> bool:
+        return self._started is not None and self._started.ended
+
+    def advance(self, token: int) -> bool:
+        if self._started is not None:
+            return self._started.advance(token)
+        is_trigger = self._search.is_trigger(token)
+        found = self._search.feed(self._texts[token])
+        if found is not None:
+            self._started = self._start()
+            return self._started.spell(found)
+        if is_trigger:
+            self._started = self._start()
+            return self._started.advance(token)
+        self._look()
+        return False
+
+    def _look(self) -> None:
+        search = self._search
+        self._allowed = self._waiting.allowed(search.partial) if not search.thinking else None
+
+
+class ThinkingLimit:
+    """Ends thoughts of `limit` tokens by putting `closing` behind them, which are the tokens of
+    the text that ends thoughts; beside that, `inner` counts."""
+
+    def __init__(
+        self,
+        inner: Guide | None,
+        thoughts: Thoughts,
+        limit: int,
+        closing: Sequence[int],
+        texts: Sequence[bytes],
+    ) -> None:
+        self._inner = inner
+        self._search = TriggerSearch((), thoughts)
+        self._limit = limit
+        self._closing = [np.array([token], np.int32) for token in closing]
+        self._texts = texts
+        self._n_thought = 0
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._forced: deque[TokenArray] = deque()
+        self._force_if_due()
+
+    @property
+    def allowed(self) -> TokenArray | None:
+        if self._forced:
+            return self._forced[0]
+        return None if self._inner is None else self._inner.allowed
+
+    @property
+    def ended(self) -> bool:
+        return not self._forced and self._inner is not None and self._inner.ended
+
+    def advance(self, token: int) -> bool:
+        ends = self._inner is not None and self._inner.advance(token)
+        if not self._search.answering:
+            self._follow(token)
+        return ends
+
+    def _follow(self, token: int) -> None:
+        text = self._texts[token]
+        was_thinking = self._search.thinking
+        self._search.feed(text)
+        self._decoder.decode(text)
+        if self._forced:
+            self._forced.popleft()
+        elif self._search.thinking:
+            self._n_thought += was_thinking
+            self._force_if_due()
+
+    def _force_if_due(self) -> None:
+        # Not in the middle of a character: what comes behind has to be text.
+        in_character = bool(self._decoder.getstate()[0])
+        if self._search.thinking and self._n_thought >= self._limit and not in_character:
+            self._forced.extend(self._closing)

@@ -1,0 +1,1 @@
+"""Requests for vectors and for scores."""

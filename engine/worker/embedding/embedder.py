@@ -1,0 +1,340 @@
+"""The engine of a server that embeds or reranks: from prepared inputs to vectors.
+
+Every step takes inputs of all requests in turn, as many as fit into one micro-batch, and
+evaluates them together, each as a sequence of its own. `Embedder.prepare` may run in any
+thread; everything else belongs to the thread that calls `step`.
+"""
+
+import re
+import time
+from collections import deque
+
+import numpy as np
+
+from engine.errors import ErrorInfo, invalid_request, server_error
+from engine.options import Options
+from engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
+from engine.protocol.stats import Stats
+from engine.worker.backend import (
+    MAX_SEQUENCES,
+    BackendError,
+    EmbeddingContext,
+    Model,
+    OutOfCellsError,
+    warm_up,
+)
+from engine.worker.backend import Vectors as Rows
+from engine.worker.backend.model_info import model_info
+from engine.worker.cache.prefix_cache import Key
+from engine.worker.embedding.jobs import Input, InputPart, Job
+from engine.worker.embedding.vectors import merged, normalized
+from engine.worker.generation.adapters import LoraScales, key_of
+from engine.worker.generation.prompts import exceeds_context, tokenize_prompt
+from engine.worker.tokens import TokenArray
+
+SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
+STATEFUL_SEQUENCES = 4  # of a model whose sequences cost memory
+MAX_SKIPPED = 64  # requests passed over in one step, because their next input doesn't fit
+SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
+
+
+# ---- numbers -----------------------------------------------------------------------------
+
+
+# ---- requests ----------------------------------------------------------------------------
+
+
+class Embedder:
+    """One model, and the requests for vectors. Raises `BackendError` if the model can't."""
+
+    def __init__(self, model: Model, options: Options) -> None:
+        self.model = model
+        self._n_sequences = _sequences(model, options)
+        self.context = context = EmbeddingContext(model, options, self._n_sequences)
+        self.n_ctx = min(context.n_ctx, model.n_ctx_train)
+        # What came before must not depend on what comes later, and must be remembered.
+        self._can_split = context.is_causal and context.has_memory
+        self._n_cells = context.n_ctx if context.has_memory else 0  # 0: nothing is remembered
+        self._jobs: dict[int, Job] = {}
+        self._queue: deque[Job] = deque()  # those with inputs not begun, whose turn it is first
+        self._long: Input | None = None  # the one input that takes several steps
+        self._template = model.rerank_template
+        self._latest: list[InputPart] = []
+        self.lora = LoraScales(model, options)
+        self._applied: Key = ()  # the adapters of the last step
+        self._stats = Stats()
+        if options.warmup:
+            warm_up(context)
+        if context.pooling == "rank":
+            self._check_head()
+
+    @property
+    def info(self) -> ModelInfo:
+        return model_info(
+            self.model,
+            n_slots=self._n_sequences,
+            n_ctx=self.n_ctx,
+            pooling=self.context.pooling,
+            n_vector=self.context.n_vector,
+        )
+
+    def _check_head(self) -> None:
+        """Without a classification head, llama.cpp takes some number of the first vector for
+        the score: another one for each sequence."""
+        context = self.context
+        n = 2 if self._n_sequences > 1 else 1
+        context.tokens[:n] = max(self.model.bos, self.model.eos, 0)
+        context.positions[:n] = 0
+        context.sequences[:n] = np.arange(n)
+        context.decode(n)
+        first, last = (float(context.vector_of_sequence(i)[0, 0]) for i in (0, n - 1))
+        context.clear()
+        if not abs(first - last) <= SAME_SCORE * max(1.0, abs(first)):
+            raise BackendError("the model has no classification head: it can't rerank")
+
+    # ---- requests ------------------------------------------------------------------------
+
+    def prepare(self, message: Embed | Rerank) -> Job:
+        """Tokenize and check. Raises `EngineError`."""
+        if isinstance(message, Rerank):
+            job = Job(message.id, self._pairs(message))
+        else:
+            inputs = [tokenize_prompt(self.model, prompt) for prompt in message.inputs]
+            # Scores are no direction in space, and tokens' vectors are left as they are.
+            plain = self.context.pooling in ("none", "rank")
+            job = Job(message.id, inputs, -1 if plain else message.normalize, message.dimensions)
+        for tokens in job.inputs:
+            self._check_length(len(tokens))
+        return job
+
+    def _check_length(self, n_tokens: int) -> None:
+        if n_tokens == 0:
+            raise invalid_request("an input is empty: there are no tokens to make a vector of")
+        if n_tokens > self.n_ctx:
+            raise exceeds_context(n_tokens, self.n_ctx)
+        if n_tokens > self.context.n_batch and not self._can_split:
+            raise server_error(
+                f"an input of {n_tokens} tokens is too large: this model has to see all of it "
+                f"at once, and --ubatch-size is {self.context.n_batch}"
+            )
+
+    def _pairs(self, message: Rerank) -> list[TokenArray]:
+        model = self.model
+        if self._template:
+            texts = [_filled(self._template, message.query, each) for each in message.documents]
+            return [self._tokenize(text, parse_special=True) for text in texts]
+        # [BOS] query [EOS] [SEP] document [EOS], with those of them that the model uses.
+        end = [model.eos if model.eos >= 0 else model.sep] if model.add_eos else []
+        between = end + ([model.sep] if model.add_sep else [])
+        bos = [model.bos] if model.add_bos else []
+        query = self._tokenize(message.query)
+        head = np.concatenate([_special(bos), query, _special(between)])
+        tail = _special(end)
+        return [
+            np.concatenate([head, self._tokenize(document), tail]) for document in message.documents
+        ]
+
+    def _tokenize(self, text: str, *, parse_special: bool = False) -> TokenArray:
+        return self.model.tokenize(text.encode(), add_special=False, parse_special=parse_special)
+
+    def submit(self, job: Job) -> None:
+        """Queue a prepared request."""
+        self._jobs[job.id] = job
+        self._queue.append(job)
+
+    def cancel(self, id: int) -> None:
+        if (job := self._jobs.pop(id, None)) is not None:
+            self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        if job in self._queue:
+            self._queue.remove(job)
+        if self._long is not None and self._long.job is job:
+            self.context.remove(self._long.sequence, 0)
+            self._long = None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queue) or self._long is not None
+
+    # ---- the step ------------------------------------------------------------------------
+
+    def step(self) -> list[Vectors | Failed]:
+        """Evaluate a batch; the answers of the requests that are complete, or failed."""
+        self._apply_adapters()
+        pieces = self._latest = self._plan()
+        n_tokens = self._fill_batch(pieces)
+        begin = time.perf_counter()
+        try:
+            self.context.decode(n_tokens)
+            self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
+            rows = self._read(pieces, n_tokens)
+        except (BackendError, OutOfCellsError) as error:
+            return self._fail(pieces, str(error) or "the KV cache is full")
+        events = [
+            event
+            for piece, part in zip(pieces, rows, strict=True)
+            if (event := self._advance(piece, part)) is not None
+        ]
+        self._release(pieces)
+        return events
+
+    def _apply_adapters(self) -> None:
+        if (key := key_of(self.lora.resolve([]))) != self._applied and self._long is None:
+            self._applied = key  # a long input is not evaluated with two different sets
+            self.context.set_adapters(key)
+
+    def _count_step(self, n_tokens: int, n_inputs: int, seconds: float) -> None:
+        stats = self._stats
+        stats.n_prompt += n_tokens
+        stats.prompt_seconds += seconds
+        stats.n_decode += 1
+        stats.n_busy += n_inputs
+
+    def _plan(self) -> list[InputPart]:
+        """At least one piece. Every request with inputs left gets its turn; one whose next input
+        doesn't fit beside the others is first in the next step."""
+        room = min(self.context.n_batch, self._n_cells) if self._n_cells else self.context.n_batch
+        pieces: list[InputPart] = []
+        if (long := self._long) is not None:
+            share = max(1, room // 2) if self._queue else room
+            pieces.append(InputPart(long, min(long.n_pending, share)))
+            room = min(room - pieces[0].n, self._n_cells - long.n_past - pieces[0].n)
+        sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
+        skipped: list[Job] = []
+        while self._queue and room > 0 and sequences and len(skipped) < MAX_SKIPPED:
+            job = self._queue.popleft()
+            next_ = Input(job, job.n_begun)
+            is_long = next_.n_pending > self.context.n_batch
+            n = min(next_.n_pending, room) if is_long else next_.n_pending
+            if n > room or (is_long and self._long is not None):
+                skipped.append(job)
+                continue
+            next_.sequence = sequences.pop()
+            if is_long:
+                self._long = next_
+            pieces.append(InputPart(next_, n))
+            room -= n
+            job.n_begun += 1
+            if job.n_begun < len(job.inputs):
+                self._queue.append(job)
+        self._queue.extendleft(reversed(skipped))
+        return pieces
+
+    def _fill_batch(self, pieces: list[InputPart]) -> int:
+        context, at = self.context, 0
+        for piece in pieces:
+            start, end = piece.input.n_past, at + piece.n
+            context.tokens[at:end] = piece.input.tokens[start : start + piece.n]
+            context.positions[at:end] = np.arange(start, start + piece.n)
+            context.sequences[at:end] = piece.input.sequence
+            at = end
+        return at
+
+    def _read(self, pieces: list[InputPart], n_tokens: int) -> list[Rows]:
+        if self.context.pooling != "none":
+            return [self.context.vector_of_sequence(piece.input.sequence) for piece in pieces]
+        rows = self.context.vectors_of_tokens(n_tokens)
+        return np.split(rows, np.cumsum([piece.n for piece in pieces])[:-1])
+
+    def _advance(self, piece: InputPart, part: Rows) -> Vectors | Failed | None:
+        """Note what the piece gave; the answer, if that completes its request."""
+        input, job = piece.input, piece.input.job
+        input.parts.append(part)
+        input.lengths.append(piece.n)
+        input.n_past += piece.n
+        if input.n_pending or job.id not in self._jobs:
+            return None
+        rows = merged(self.context.pooling, input.parts, input.lengths)
+        if not np.isfinite(rows).all():
+            self._drop(job)
+            return Failed(job.id, ErrorInfo("server_error", "the model's numbers are not finite"))
+        job.rows[input.index] = rows
+        job.n_open -= 1
+        return None if job.n_open else self._finish(job)
+
+    def _finish(self, job: Job) -> Vectors:
+        del self._jobs[job.id]
+        rows = [each for each in job.rows if each is not None]
+        values = np.concatenate(rows)
+        if job.dimensions:
+            values = values[:, : job.dimensions]
+        return Vectors(
+            job.id,
+            normalized(values, job.normalize).astype("<f4").tobytes(),
+            [len(each) for each in rows],
+            sum(map(len, job.inputs)),
+        )
+
+    def _release(self, pieces: list[InputPart]) -> None:
+        """Free the cells of what is complete."""
+        if self._long is not None and not self._long.n_pending:
+            self._long = None
+        if self._long is None:
+            self.context.clear()
+            return
+        for piece in pieces:
+            if piece.input is not self._long:
+                self.context.remove(piece.input.sequence, 0)
+
+    def _fail(self, pieces: list[InputPart], message: str) -> list[Vectors | Failed]:
+        jobs = dict.fromkeys(piece.input.job for piece in pieces)
+        for job in jobs:
+            self._drop(job)
+        self._release(pieces)
+        return [Failed(job.id, ErrorInfo("server_error", message)) for job in jobs]
+
+    def _drop(self, job: Job) -> None:
+        self._jobs.pop(job.id, None)
+        self._forget(job)
+
+    # ---- looking inside ------------------------------------------------------------------
+
+    def slots(self) -> list[SlotState]:
+        """One for each sequence; an input stays in its slot until the next step."""
+        working = {piece.input.sequence: piece for piece in self._latest}
+        return [self._slot_state(slot, working.get(slot)) for slot in range(self._n_sequences)]
+
+    def _slot_state(self, slot: int, piece: InputPart | None) -> SlotState:
+        n_tokens = len(piece.input.tokens) if piece else 0
+        return SlotState(
+            id=slot,
+            id_task=piece.input.job.id if piece else -1,
+            n_ctx=self.n_ctx,
+            is_processing=piece is not None and self.has_work,
+            n_remain=0,
+            n_prompt_tokens=n_tokens,
+            n_prompt_tokens_processed=piece.input.n_past if piece else 0,
+        )
+
+    def stats(self) -> Stats:
+        """What has been counted since the start, and how many requests there are now."""
+        begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
+        self._stats.n_processing = len(begun)
+        self._stats.n_deferred = len(self._jobs) - len(begun)
+        self._stats.n_cells = self._n_cells
+        return self._stats
+
+    def close(self) -> None:
+        self.context.close()
+
+
+def _sequences(model: Model, options: Options) -> int:
+    """How many inputs may be in one batch."""
+    if options.parallel > 0:
+        return options.parallel
+    if model.has_state:
+        return STATEFUL_SEQUENCES
+    n_batch = min(options.ubatch_size, options.batch_size)
+    return max(1, min(MAX_SEQUENCES, n_batch // SHORT_INPUT))
+
+
+def _filled(template: str, query: str, document: str) -> str:
+    """In one pass: what looks like a placeholder in the query or the document stays."""
+    texts = {"{query}": query, "{document}": document}
+    return re.sub(r"\{query\}|\{document\}", lambda match: texts[match[0]], template)
+
+
+def _special(tokens: list[int]) -> TokenArray:
+    """Vocabularies may ask for a special token that they don't have; its id is -1."""
+    return np.array([token for token in tokens if token >= 0], np.int32)

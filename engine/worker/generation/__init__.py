@@ -1,0 +1,1 @@
+"""Requests for text: from prompts to sampled tokens and their text."""

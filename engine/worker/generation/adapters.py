@@ -1,0 +1,50 @@
+"""The scales of the LoRA adapters: the server's own, and those of a request."""
+
+import msgspec
+
+from engine.errors import invalid_request
+from engine.options import Options
+from engine.protocol.messages import Adapter
+from engine.worker.backend import Model
+from engine.worker.cache.prefix_cache import Key
+
+
+class LoraScales:
+    """All loaded adapters. One thread may call `set` while others read."""
+
+    def __init__(self, model: Model, options: Options) -> None:
+        scales = [0.0 if options.lora_init_without_apply else scale for _, scale in options.lora]
+        self.adapters = [
+            Adapter(id, file.path, scale, file.task_name, file.prompt_prefix)
+            for id, (file, scale) in enumerate(zip(model.adapters, scales, strict=True))
+        ]
+
+    def resolve(self, wanted: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        """The scale of every adapter, for a request that wants these (none: the server's own).
+
+        Raises `EngineError` for an unknown id.
+        """
+        if not wanted:
+            return [(adapter.id, adapter.scale) for adapter in self.adapters]
+        scales = {adapter.id: 0.0 for adapter in self.adapters}
+        for id, scale in wanted:
+            if id not in scales:
+                raise invalid_request(f"lora: there is no adapter {id}; {len(scales)} are loaded")
+            scales[id] = scale
+        return list(scales.items())
+
+    def set(self, scales: list[tuple[int, float]]) -> None:
+        """The server's own, for requests to come; 0 for adapters that are not named.
+
+        Raises `EngineError` for an unknown id.
+        """
+        new = dict(self.resolve(scales)) if scales else {}
+        self.adapters = [
+            msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))
+            for adapter in self.adapters
+        ]
+
+
+def key_of(scales: list[tuple[int, float]]) -> Key:
+    """What tokens are evaluated under with these scales."""
+    return tuple((id, scale) for id, scale in scales if scale)

@@ -1,0 +1,86 @@
+"""From what a request says to tokens."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.protocol.messages import Infill
+from engine.worker.backend import Model
+from engine.worker.generation.infill import Gap, Room, gap_tokens
+from engine.worker.tokens import TokenArray
+
+
+def tokenize_prompt(
+    model: Model, prompt: Sequence[int | str], *, special: bool = True
+) -> TokenArray:
+    """The tokens of a sequence of token ids and texts, in the way of `protocol.Submit`.
+
+    Without `special` nothing is added to a text, and it can't bring special tokens in.
+
+    Raises `EngineError` if a token id is not in the vocabulary.
+    """
+    parts: list[TokenArray] = []
+    ids: list[int] = []
+    for i, element in enumerate(prompt):
+        if isinstance(element, str):
+            if ids:
+                parts.append(check_tokens(model, ids))
+                ids = []
+            text = element.encode()
+            parts.append(
+                model.tokenize(text, add_special=special and i == 0, parse_special=special)
+            )
+        else:
+            ids.append(element)
+    if ids:
+        parts.append(check_tokens(model, ids))
+    if not parts:
+        return np.empty(0, np.int32)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool) -> TokenArray:
+    """The prompt for a gap, cut to what there is room for.
+
+    Raises `EngineError` if the model has no tokens for that, or a token id is unknown.
+    """
+    if model.fim is None:
+        raise not_supported("this model has no tokens for filling in the middle of a text")
+    gap = Gap(
+        prefix=tokenize_prompt(model, infill.prefix, special=False),
+        suffix=tokenize_prompt(model, infill.suffix, special=False),
+        middle=tokenize_prompt(model, [infill.middle], special=False),
+        snippets=infill.extra,
+    )
+    return gap_tokens(
+        gap,
+        model.fim,
+        lambda text: tokenize_prompt(model, [text], special=False),
+        room,
+        bos=model.bos if model.add_bos else None,
+        suffix_first=suffix_first,
+    )
+
+
+def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:
+    """`ids` as an array. Raises `EngineError` if one is not in the vocabulary."""
+    wide = np.array(ids, np.int64)
+    wrong = np.flatnonzero((wide < 0) | (wide >= model.n_vocab))
+    if len(wrong):
+        raise invalid_request(
+            f"token {wide[wrong[0]]} is not in the vocabulary of {model.n_vocab} tokens"
+        )
+    return wide.astype(np.int32)
+
+
+def exceeds_context(n_tokens: int, n_ctx: int) -> EngineError:
+    """The error of a prompt of `n_tokens` in a context of `n_ctx`."""
+    return EngineError(
+        ErrorInfo(
+            type="exceed_context_size_error",
+            message=f"the request has {n_tokens} tokens, the context only {n_ctx}: it is too large",
+            n_prompt_tokens=n_tokens,
+            n_ctx=n_ctx,
+        )
+    )

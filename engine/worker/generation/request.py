@@ -1,0 +1,169 @@
+"""One generation on its way: what the engine keeps for a request besides its tokens' places."""
+
+import time
+from collections.abc import Callable
+
+from engine.params import GenerationParams
+from engine.protocol.messages import PromptProgress, SlotState, StopType, Submit, Timings
+from engine.worker.backend import OffloadedSampler, Sampler
+from engine.worker.constraints.lazy import Guide
+from engine.worker.generation.adapters import key_of
+from engine.worker.generation.detokenizer import IndentLimit, TextStream
+from engine.worker.generation.probabilities import ProbabilityLog
+from engine.worker.scheduling.sequences import Sequence
+from engine.worker.tokens import TokenArray, TokenBuffer
+
+
+class Request:
+    """One generation: its sequence for the scheduler, its sampler, its text so far."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        tokens: TokenArray,
+        params: GenerationParams,
+        sampler: Sampler | OffloadedSampler,
+        prompt: str,
+        probs: ProbabilityLog | None = None,
+    ) -> None:
+        self.id = submit.id
+        self.confirm = submit.confirm
+        self.params = params
+        self.prompt = prompt
+        self.sequence = Sequence(
+            id=submit.id,
+            tokens=TokenBuffer(tokens),
+            n_prompt=len(tokens),
+            id_slot=params.id_slot,
+            cache_prompt=params.cache_prompt,
+            n_reuse=params.n_cache_reuse,
+            key=key_of(params.lora),
+        )
+        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
+        self.sampler = sampler
+        self.constraint: Guide | None = None
+        self.shown: frozenset[int] = frozenset()  # control tokens that are text for it
+        self.stream = TextStream(params.stop)
+        self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
+        self.probs = probs  # None: not wanted
+        self.chosen: int | None = None  # the next token, if it is known already
+        self.pending_text: list[str] = []  # decoded, not sent yet
+        self.n_sent = 0  # generated tokens that events have carried
+        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
+        self.n_decoded = 0
+        self.has_new_line = False
+        self.stop_type: StopType = "none"
+        self.truncated = False
+        self.slot = -1  # also after the end
+        self.arrived = 0.0  # s
+        self.started = 0.0  # s; admission to a slot
+        self.first_token = 0.0
+        self.last_token = 0.0
+
+    @property
+    def slow_sampler(self) -> Sampler | None:
+        """The sampler, if it takes long to choose, and nothing else has to do with the choice."""
+        sampler = self.sampler
+        if self.constraint is not None or self.probs is not None:
+            return None
+        return sampler if isinstance(sampler, Sampler) and sampler.slow else None
+
+    @property
+    def n_remain(self) -> int:
+        """Tokens that may still come; -1 for no limit."""
+        limit = self.params.n_predict
+        return limit if limit < 0 else max(0, limit - self.n_decoded)
+
+    @property
+    def timings(self) -> Timings:
+        sequence = self.sequence
+        end_of_prompt = self.first_token or time.perf_counter()
+        return Timings(
+            cache_n=sequence.n_cached,
+            prompt_n=sequence.n_prompt - sequence.n_cached,
+            prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
+            predicted_n=self.n_decoded,
+            predicted_ms=1e3 * (self.last_token - self.first_token),
+        )
+
+    @property
+    def progress(self) -> PromptProgress:
+        sequence = self.sequence
+        return PromptProgress(
+            total=sequence.n_prompt,
+            cache=sequence.n_cached,
+            processed=min(sequence.n_past, sequence.n_prompt),
+            time_ms=1e3 * (time.perf_counter() - self.started),
+        )
+
+    def slot_state(
+        self, slot: int, n_ctx: int, *, is_processing: bool, text: Callable[[TokenArray], str]
+    ) -> SlotState:
+        """What the slot that serves this, or has served it last, tells; `text` detokenizes."""
+        seq = self.sequence
+        n_evaluated = seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
+        return SlotState(
+            id=slot,
+            id_task=self.id,
+            n_ctx=n_ctx,
+            is_processing=is_processing,
+            params=self.params,
+            prompt=text(seq.tokens.view(0, self.n_prompt_kept)),
+            has_next_token=is_processing,
+            has_new_line=self.has_new_line,
+            n_remain=self.n_remain,
+            n_decoded=self.n_decoded,
+            stopping_word=self.stream.stopping_word,
+            n_prompt_tokens=seq.n_prompt,
+            n_prompt_tokens_processed=n_evaluated - seq.n_cached,
+            n_prompt_tokens_cache=seq.n_cached,
+            n_prompt_tokens_shared=seq.n_shared,
+            n_prompt_tokens_restored=seq.n_restored,
+            generated=text(seq.tokens.view(self.n_prompt_kept)),
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text ends before the last token's end."""
+        return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
+
+    def feed(self, piece: bytes) -> str:
+        """Take the bytes of one more token; the text that can be shown now."""
+        return self._show(self.stream.feed(piece))
+
+    def flush(self) -> None:
+        """Show what was held back, for nothing more will come."""
+        if not self.is_cut:
+            self._show(self.stream.finish())
+
+    def _show(self, text: str) -> str:
+        if self.indent is not None:
+            text = self.indent.feed(text)
+        if self.probs is not None:
+            self.probs.shown(len(text), self.stream.n_held)
+        if text:
+            self.pending_text.append(text)
+        return text
+
+    def unsent_tokens(self) -> list[int]:
+        if not self._spilled and self.n_decoded - self.n_sent == 1:  # mostly
+            self.n_sent += 1
+            return [self.sequence.tokens.item(len(self.sequence.tokens) - 1)]
+        self.spill()
+        tokens, self._spilled = self._spilled, []
+        self.n_sent += len(tokens)
+        return tokens
+
+    def spill(self) -> None:
+        """Put unsent tokens where no context shift drops them."""
+        n = self.n_decoded - self.n_sent - len(self._spilled)
+        tokens = self.sequence.tokens
+        self._spilled += tokens.view(len(tokens) - n).tolist()
+
+    def take_text(self) -> str:
+        text = "".join(self.pending_text)
+        self.pending_text.clear()
+        return text
+
+    def close(self) -> None:
+        self.sampler.close()

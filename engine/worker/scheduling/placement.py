@@ -1,0 +1,211 @@
+"""Where the beginning of a text comes from: which sequence or tier below holds most of it, and
+whether it is taken over, shared, copied or brought back.
+
+Plain data and the `KVCache` protocol, as in `engine.worker.scheduling.scheduler`, which decides who
+gets a slot.
+"""
+
+from bisect import bisect, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.worker.cache import checkpoints
+from engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
+from engine.worker.scheduling.sequences import Sequence
+from engine.worker.scheduling.shifting import reusable_chunks
+from engine.worker.tokens import TokenArray, common_prefix
+
+MIN_COPY = 16
+"""Tokens that a copy between separate caches has to save: it moves a whole cache."""
+MIN_KEEP = 0.5
+"""Part of a finished text that somebody who goes on with it has to keep: if it is less, the text
+is offered to the tier below before it is cut."""
+MIN_FOLLOW = 8
+"""Tokens that somebody else has to be about to evaluate for it to be worth a wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the beginning of a text can be had: `n` tokens of sequence `seq_id` (-1: nowhere).
+    `n_soon` more are going to be there. Somebody's text has the first `n_same` tokens, whether
+    they can be had or not."""
+
+    seq_id: int = -1
+    n: int = 0
+    n_soon: int = 0
+    n_same: int = 0
+
+
+class Placement:
+    """Gives sequences what is held of their texts.
+
+    `running` are those in slots by sequence id, as the scheduler keeps them. `n_cells` is what all
+    sequences share, or None if each slot has `n_ctx` of its own.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        tier: Tier | None,
+        running: Mapping[int, Sequence],
+        *,
+        n_ctx: int,
+        n_cells: int | None,
+    ) -> None:
+        self._cache = cache
+        self._tier = tier
+        self._running = running
+        self._n_ctx = n_ctx
+        self._n_cells = n_cells
+        self._unified = n_cells is not None
+
+    def find(self, sequence: Sequence) -> Source:
+        """Where most of the text is held by now, and how much more is going to be."""
+        if not sequence.cache_prompt:
+            return Source()
+        longest, soon, best, most = 0, 0, -1, 0
+        limit = len(sequence.tokens) - 1  # the last one's logits are needed
+        entries = self._cache.entries
+        for id, n_same in self._cache.matches(sequence.tokens.view(), sequence.key).items():
+            n_same = min(n_same, limit)
+            most = max(most, n_same)
+            running = self._running.get(id)
+            if running is None:
+                n = self._cache.reachable(id, min(n_same, entries[id].n_exact))
+            else:
+                n = self._cache.reachable(id, min(n_same, running.n_given))
+                if not running.generating and n < n_same <= running.n_exact:
+                    soon = max(soon, self._soon(running, n, n_same))
+            # A finished text rather than a running one: it may be taken over.
+            if n > longest or (n == longest and best in self._running):
+                longest, best = n, id
+        return Source(best, longest, max(0, soon - longest), most)
+
+    def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        """How much of the `n_same` tokens that a waiting text shares with `leader`, who is in its
+        prompt, can be had from it when it has evaluated them; `n` can be had by now."""
+        if not self._cache.needs_checkpoints:
+            return n_same if self._cache.is_cuttable else n
+        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
+            _mark(leader, n_same)
+        return leader.marks[bisect(leader.marks, n_same) - 1] if leader.marks else n
+
+    def find_below(self, sequence: Sequence, source: Source) -> Found | None:
+        """Where more of the text is than in the KV cache, if there is room to fetch it."""
+        if self._tier is None or not sequence.cache_prompt:
+            return None
+        # The last one's logits are needed.
+        text = sequence.tokens.view(0, len(sequence.tokens) - 1)
+        found = self._tier.find(text, sequence.key, source.n) if len(text) else None
+        if found is None or found.length > self._n_ctx:
+            return None
+        if self._n_cells is not None:
+            n_free = self._n_cells - self._cache.n_cells_of(self._running)
+            if found.length > n_free:
+                return None
+        return found
+
+    def place(self, sequence: Sequence, source: Source, found: Found | None, slot: int) -> None:
+        """Give `sequence` a sequence id and what is held of its text, or `found` of it. It is
+        going to be in `slot`."""
+        if found is not None:
+            self._restore(sequence, found, slot)
+        elif (taken := self._to_take(sequence, source, slot)) is not None:
+            self._take(sequence, taken)
+        else:
+            self._share(sequence, source, slot)
+        if not sequence.generating:
+            sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
+            if self._cache.needs_checkpoints:
+                sequence.marks = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+                if source.n_same - sequence.n_past >= MIN_FOLLOW:
+                    _mark(sequence, source.n_same)  # a third text is likely to part here, too
+
+    def _to_take(self, sequence: Sequence, source: Source, slot: int) -> int | None:
+        """The finished text that `sequence` goes on with, rather than with a copy of it: it is
+        all of use, or there is nowhere else to go, or parts of it are to be moved."""
+        entries = self._cache.entries
+        own = self._cache.of_slot(slot)
+        found = source.seq_id if source.seq_id in entries else None
+        if not sequence.cache_prompt:
+            return None
+        if not self._unified:
+            if own is None or entries[own].key != sequence.key:
+                return None
+            n_own = self._cache.common_prefix(own, sequence.tokens.view(), sequence.key)
+            n_own = self._cache.reachable(own, min(n_own, entries[own].n_exact))
+            better = source.n - n_own >= MIN_COPY
+            return None if better and not sequence.n_reuse else own
+        if sequence.n_reuse:
+            if found is None and own is not None and entries[own].key == sequence.key:
+                return own
+            return found
+        if found is None:
+            return None
+        is_all_of_use = source.n >= len(entries[found].tokens) - 1
+        is_last_id = not self._cache.has_unused and len(entries) == 1
+        return found if is_all_of_use or is_last_id else None
+
+    def _take(self, sequence: Sequence, id: int) -> None:
+        text, key = sequence.tokens.view(), sequence.key
+        if self._cache.common_prefix(id, text, key) < MIN_KEEP * len(
+            self._cache.entries[id].tokens
+        ):
+            self._cache.offer(id)
+        entry = self._cache.reopen(id, text, key)
+        n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
+        if sequence.n_reuse:
+            n_held = common_prefix(entry.tokens, text)
+            n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
+        # The last token is evaluated again: its logits are not kept.
+        n_held = self._cache.reachable(id, min(n_held, len(text) - 1))
+        sequence.seq_id = id
+        sequence.n_past = n_held if self._cache.cut(id, n_held) else 0
+        sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
+
+    def _reuse(self, id: int, cached: TokenArray, text: TokenArray, n_held: int, n_min: int) -> int:
+        """Move cached chunks to where `text` has them; how much of it is held then."""
+        moved = 0
+        for source, target, length in reusable_chunks(cached, text, n_held, n_min):
+            if not self._cache.cut_out(id, target, source - moved):
+                break
+            moved = source - target
+            n_held = target + length
+        return n_held
+
+    def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
+        """An empty sequence id; without need not at the cost of the text `keep`."""
+        wanted = None
+        if self._unified:
+            self._cache.make_id(keep)
+        else:
+            wanted = slot
+            if (own := self._cache.of_slot(slot)) is not None:
+                self._cache.give_up(own)
+        return self._cache.open(wanted, sequence.tokens.view(), sequence.key)
+
+    def _restore(self, sequence: Sequence, found: Found, slot: int) -> None:
+        assert self._tier is not None
+        id = self._open(sequence, slot)
+        self._cache.make_room(found.length)
+        sequence.seq_id, sequence.n_exact = id, ALL
+        restored = self._tier.restore(id, found)
+        if restored:
+            self._cache.grow(id, found.length)
+            restored = self._cache.cut(id, found.n)
+        sequence.n_past = found.n if restored else 0
+        if not sequence.generating:
+            sequence.n_restored = sequence.n_past
+
+    def _share(self, sequence: Sequence, source: Source, slot: int) -> None:
+        id = self._open(sequence, slot, keep=source.seq_id)
+        n = source.n if self._unified or source.n >= MIN_COPY else 0
+        sequence.n_past = n if n and self._cache.copy(source.seq_id, id, n) else 0
+        sequence.seq_id, sequence.n_exact = id, ALL
+        if not sequence.generating:
+            sequence.n_shared = sequence.n_past
+
+
+def _mark(sequence: Sequence, n: int) -> None:
+    if n not in sequence.marks:
+        insort(sequence.marks, n)

@@ -1,0 +1,367 @@
+"""Which tokens go into the next step.
+
+Pure Python over plain data: the KV cache is behind the small `KVCache` protocol, so that
+tests can drive thousands of histories against a fake that checks as strictly as llama.cpp.
+
+A sequence is a text and how much of it is in the KV cache (`n_past`). There is one rule for
+prompts, for generation and for a preempted sequence that starts again: what is not in the
+cache yet has to be evaluated, and the last token's logits give the next token.
+
+A prefix that any other sequence holds is shared, not evaluated
+(`engine.worker.cache.prefix_cache`). One that another sequence is about to evaluate is waited for:
+whoever comes first leads, and if it goes away, the next one leads on from where it got to.
+
+Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
+the end of prompts and where texts were seen to part, so chunks end there.
+"""
+
+from bisect import insort
+
+from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
+from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
+from engine.worker.scheduling.sequences import Chunk, Sequence, shares
+from engine.worker.tokens import TokenArray
+
+KEY_STEPS = 4
+"""How many steps in a row a key may have while another one waits. Changing the LoRA adapters of
+a context costs up to a few milliseconds, so every single step would be too often."""
+
+
+class Scheduler:
+    """Slots, the waiting line, and the cells of the KV cache.
+
+    `n_cells` is what all sequences share (unified), or None if each slot has `n_ctx` of its own.
+    `n_sequences` ids are there for running and cached texts together; without a unified cache
+    they are the slots. `similarity` is the part of a prompt that a slot's old text has to share
+    to be preferred over the least recently used slot. `n_checkpoints` are kept of each text that
+    can't be cut.
+    """
+
+    def __init__(
+        self,
+        kv: KVCache,
+        *,
+        n_slots: int,
+        n_ctx: int,
+        n_cells: int | None,
+        n_batch: int,
+        n_sequences: int | None = None,
+        similarity: float = 0.1,
+        n_checkpoints: int = 0,
+        continuous: bool = True,
+        tier: Tier | None = None,
+    ) -> None:
+        self.n_slots = n_slots
+        self.n_ctx = n_ctx
+        n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
+        self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
+        self._unified = n_cells is not None
+        self._n_cells = n_cells
+        self._n_batch = n_batch
+        self._similarity = similarity
+        self._continuous = continuous
+        self._waiting: list[Sequence] = []  # by id
+        self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
+        self._running: dict[int, Sequence] = {}  # the same by sequence id
+        self._placement = Placement(self.cache, tier, self._running, n_ctx=n_ctx, n_cells=n_cells)
+        self._idle = list(range(n_slots))  # least recently used first
+        self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
+        self._steps = 0  # that it has had in a row
+
+    # ---- what comes and goes -------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._active)
+
+    @property
+    def active(self) -> list[Sequence]:
+        """The sequences in slots, those admitted first in front."""
+        return list(self._active.values())
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def n_cells_used(self) -> int:
+        """Cells with tokens of running and of cached texts; shared ones count once."""
+        used = self.cache.n_cells_used()
+        if used is not None:
+            return used
+        cached = sum(len(entry.tokens) for entry in self.cache.entries.values())
+        return cached + sum(s.n_past for s in self._active.values())
+
+    def in_slot(self, slot: int) -> Sequence | None:
+        return self._active.get(slot)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Put `sequence` (1 <= tokens < n_ctx) into the waiting line."""
+        insort(self._waiting, sequence, key=lambda waiting: waiting.id)
+
+    def cancel(self, id: int) -> Sequence | None:
+        """Take the sequence out, wherever it is; its cells stay as cache."""
+        for sequence in self._waiting:
+            if sequence.id == id:
+                self._waiting.remove(sequence)
+                return sequence
+        for sequence in self._active.values():
+            if sequence.id == id:
+                self.finish(sequence)
+                return sequence
+        return None
+
+    def finish(self, sequence: Sequence) -> None:
+        """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
+        held = sequence.tokens.view(0, sequence.n_past)
+        entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
+        self.cache.close(sequence.seq_id, entry)
+        self._free_slot(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Free the slot of `sequence` and its cells, whose state is not to be trusted."""
+        self.cache.drop(sequence.seq_id)
+        self._free_slot(sequence)
+
+    def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
+        """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
+        its text and from the KV cache, which must hold them. False if the memory can't do it.
+
+        Cells that another running text shares can't be moved: what is behind the gap is evaluated
+        again then."""
+        stop, id = n_keep + n_discard, sequence.seq_id
+        if not self.cache.is_alone(id, stop):
+            sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
+        elif self.cache.cut_out(id, n_keep, stop):
+            sequence.n_past -= n_discard
+            sequence.n_exact = min(sequence.n_exact, n_keep)
+        else:
+            return False
+        sequence.tokens.remove(n_keep, stop)
+        self.cache.retext(sequence.seq_id, sequence.tokens.view())
+        return True
+
+    def _free_slot(self, sequence: Sequence) -> None:
+        del self._active[sequence.slot]
+        del self._running[sequence.seq_id]
+        self._idle.append(sequence.slot)
+        sequence.slot = sequence.seq_id = -1
+
+    def finished(self) -> list[tuple[int, TokenArray, Key]]:
+        """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
+        most recently used one in front. What runs is finished before."""
+        for sequence in self.active:
+            self.finish(sequence)
+        for id, entry in list(self.cache.entries.items()):
+            if entry.n_exact < len(entry.tokens):
+                self.cache.shorten(id, entry.n_exact)
+        texts = [(id, entry.tokens, entry.key) for id, entry in self.cache.entries.items()]
+        return texts[::-1]
+
+    # ---- idle slots ------------------------------------------------------------------------
+
+    def erase(self, slot: int) -> int:
+        """Forget the cached text of an idle slot; how many tokens it had."""
+        id = self.cache.of_slot(slot)
+        if id is None:
+            return 0
+        n_tokens = len(self.cache.entries[id].tokens)
+        self.cache.drop(id)
+        return n_tokens
+
+    def cached(self, slot: int) -> tuple[int, Entry] | None:
+        """The text that an idle slot has served last, if it is still there, and its sequence
+        id."""
+        id = self.cache.of_slot(slot)
+        return None if id is None else (id, self.cache.entries[id])
+
+    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> int | None:
+        """A sequence id and cells for a text that somebody brings into an idle slot, whose own
+        goes; None if there is no room. Whoever fails to bring it calls `erase`."""
+        self.erase(slot)
+        if self.cache.make_room(len(tokens)) < len(tokens) or not self.cache.make_id():
+            return None
+        id = self.cache.open(None if self._unified else slot, tokens, key)
+        self.cache.grow(id, len(tokens))
+        self.cache.close(id, Entry(tokens, slot, n_exact, key))
+        return id
+
+    def forget_moved(self, slot: int) -> None:
+        """Keep of the text in an idle slot only the tokens that are exact."""
+        found = self.cached(slot)
+        if found is not None:
+            id, entry = found
+            if entry.n_exact < len(entry.tokens):
+                self.cache.shorten(id, entry.n_exact)
+
+    # ---- the step ------------------------------------------------------------------------
+
+    def plan(self, n_prompt: int | None = None, n_burst: int = 0) -> list[Chunk]:
+        """Admit who can be admitted, and say what to evaluate.
+
+        At most `n_batch` tokens, of prompts at most `n_prompt` (or `n_burst`, if those are all of
+        them, and none of them has been cut before), at most the free cells, all with the same
+        key; one token of every generating sequence first. The caller evaluates the chunks and
+        reports with `advance`, or calls `relieve` if the KV cache had no room after all.
+        """
+        self._admit()
+        n_most = self._n_batch if n_prompt is None else n_prompt
+        for key in self._take_turns():
+            if chunks := self._plan_key(key, n_most, n_burst):
+                return chunks
+        if self._active:
+            # Unfinished prompts hold every cell and none can go on: the youngest gives way.
+            self._preempt_youngest()
+            return self.plan(n_prompt, n_burst)
+        return []
+
+    @property
+    def n_generating(self) -> int:
+        return sum(s.generating and s.n_pending == 1 for s in self._active.values())
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether the next step may evaluate something of prompts."""
+        return bool(self._waiting and self._idle) or len(self._active) > self.n_generating
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether there is nobody but who has just come."""
+        return bool(self._waiting) and not self._active
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens of those who wait and of those in slots that are not evaluated yet."""
+        return sum(s.n_pending for s in (*self._waiting, *self._active.values()))
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens that the next step's prompts have before them, of the one with the most."""
+        prompts = (s for s in self._active.values() if not s.generating or s.n_pending > 1)
+        return max((s.n_past for s in prompts), default=0)
+
+    def _take_turns(self) -> list[Key]:
+        """The keys of all active sequences in the order of their turns."""
+        keys = dict.fromkeys(s.key for s in self._active.values())
+        if len(keys) < 2:
+            self._turns, self._steps = list(keys), 0
+            return self._turns
+        last = self._turns[:1]
+        known = [key for key in self._turns if key in keys]
+        self._turns = known + [key for key in keys if key not in known]
+        self._steps = self._steps + 1 if self._turns[:1] == last else 1
+        if self._steps > KEY_STEPS:
+            self._turns.append(self._turns.pop(0))
+            self._steps = 1
+        return self._turns
+
+    def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
+        """What to evaluate of the sequences with `key`; nothing if none of them can go on."""
+        ready: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for sequence in self._active.values():
+            if sequence.key == key:
+                single = sequence.generating and sequence.n_pending == 1
+                (ready if single else prompts).append(sequence)
+        while self.cache.make_room(len(ready)) < len(ready):
+            preempted = self._preempt_youngest()
+            for line in (ready, prompts):
+                if preempted in line:
+                    line.remove(preempted)
+        if not self._unified:
+            # llama.cpp evaluates separate caches together only in the order of their ids.
+            ready.sort(key=lambda s: s.seq_id)
+        chunks = [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
+        if not prompts or (chunks and not self._continuous):
+            return chunks
+        n_ready = len(chunks)
+        n_pending = sum(s.n_pending for s in prompts)
+        if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
+            n_prompt = n_burst
+        wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
+        room = self.cache.make_room(n_ready + wanted) - n_ready
+        for sequence, n in shares(prompts, min(wanted, room)):
+            n = min(n, sequence.n_to_mark)
+            sequence.is_cut = n < sequence.n_pending
+            chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
+        return chunks
+
+    def advance(self, chunks: list[Chunk]) -> None:
+        """The chunks are in the KV cache now."""
+        for chunk in chunks:
+            self.cache.grow(chunk.sequence.seq_id, chunk.stop - chunk.start)
+            chunk.sequence.n_past = chunk.stop
+            if chunk.sequence.marks and chunk.sequence.marks[0] == chunk.stop:
+                del chunk.sequence.marks[0]
+                self.cache.save(chunk.sequence.seq_id, chunk.stop)
+
+    def relieve(self) -> bool:
+        """Make room after llama.cpp found none where the accounts saw some.
+
+        False if nothing is left to give up but the only running sequence.
+        """
+        if self.cache.evict():
+            return True
+        if len(self._active) > 1:
+            self._preempt_youngest()
+            return True
+        return False
+
+    # ---- admission -----------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        for sequence in list(self._waiting):
+            if not self._idle:
+                break
+            if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
+                continue  # waits for its own slot; others may pass
+            source = self._placement.find(sequence)
+            if source.n_soon >= MIN_FOLLOW:
+                continue  # somebody evaluates its beginning at this moment
+            found = self._placement.find_below(sequence, source)
+            if found is not None and found.text is None:
+                continue  # it is being fetched
+            if not self._fits(sequence, source):
+                break
+            self._waiting.remove(sequence)
+            slot = self._choose_slot(sequence, source)
+            self._placement.place(sequence, source, found, slot)
+            self._occupy(slot, sequence)
+
+    def _choose_slot(self, sequence: Sequence, source: Source) -> int:
+        if sequence.id_slot >= 0:
+            return sequence.id_slot
+        entry = self.cache.entries.get(source.seq_id)
+        wanted = self._similarity * len(sequence.tokens)
+        if entry is not None and entry.slot >= 0 and 0 < wanted < source.n:
+            return entry.slot
+        if not self._unified:
+            # llama.cpp evaluates separate caches together only if their ids follow each other.
+            for slot in self._idle:
+                if slot - 1 in self._active or slot + 1 in self._active:
+                    return slot
+        return self._idle[0]
+
+    def _occupy(self, slot: int, sequence: Sequence) -> None:
+        self.cache.unlabel(slot)
+        self._idle.remove(slot)
+        self._active[slot] = self._running[sequence.seq_id] = sequence
+        sequence.slot = slot
+
+    # ---- cells ---------------------------------------------------------------------------
+
+    def _fits(self, sequence: Sequence, source: Source) -> bool:
+        """Whether the whole text fits beside what the running ones already need."""
+        if self._n_cells is None or not self._active:
+            return True
+        shared = source.n if source.seq_id in self._running else 0
+        needed = self.cache.n_cells_of(self._running) + len(sequence.tokens) - shared
+        return needed + sum(s.n_pending for s in self._active.values()) <= self._n_cells
+
+    def _preempt_youngest(self) -> Sequence:
+        """Send the sequence admitted last back to the waiting line; it keeps its text."""
+        sequence = next(reversed(self._active.values()))
+        self.discard(sequence)
+        sequence.n_past, sequence.n_exact, sequence.marks = 0, ALL, []
+        self.submit(sequence)
+        return sequence

@@ -1,0 +1,86 @@
+"""The texts that the scheduler plans for, and how a step is divided among them."""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.tokens import TokenBuffer
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence:
+    """A request's text on its way. `id` also gives its place in the queue.
+
+    `n_past` tokens are in the KV cache under `seq_id`, for slot `slot` (-1: waiting). `n_cached`
+    of the prompt were there already when it was admitted, `n_shared` of these in another slot's
+    text, or `n_restored` in a tier below the KV cache. It is `generating` once its first token
+    is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
+    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
+    same `key` share a step or cells. `marks` are the positions in the prompt, in order, where
+    checkpoints are to be made.
+    """
+
+    id: int
+    tokens: TokenBuffer
+    n_prompt: int
+    id_slot: int = -1
+    cache_prompt: bool = True
+    n_reuse: int = 0
+    n_exact: int = ALL
+    key: Key = ()
+    n_past: int = 0
+    n_cached: int = 0
+    n_shared: int = 0
+    n_restored: int = 0
+    slot: int = -1
+    seq_id: int = -1
+    generating: bool = False
+    is_cut: bool = False  # whether its prompt goes on in another step
+    marks: list[int] = field(default_factory=list)
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens still to be evaluated; 1 for a sequence that just generates."""
+        return len(self.tokens) - self.n_past
+
+    @property
+    def n_to_mark(self) -> int:
+        """Tokens that a chunk may have, for it must not go beyond the next mark."""
+        return (self.marks[0] if self.marks else len(self.tokens)) - self.n_past
+
+    @property
+    def n_given(self) -> int:
+        """Tokens that others may share."""
+        return min(self.n_past, self.n_exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the logits of the last token are wanted."""
+        return self.stop == len(self.sequence.tokens)
+
+
+def shares(prompts: SequenceOf[Sequence], n: int) -> list[tuple[Sequence, int]]:
+    """How many of `n` tokens each of `prompts`, the one admitted first in front, gets of them.
+
+    Half of them are for the first as long as it needs them, so that nobody waits for ever; the
+    others go to those that need the fewest, so that a short one doesn't wait for a long one.
+    """
+    if not prompts or n <= 0:
+        return []
+    granted = {prompts[0].id: min(prompts[0].n_pending, (n + 1) // 2)}
+    n -= granted[prompts[0].id]
+    for sequence in sorted(prompts, key=lambda s: s.n_pending):
+        have = granted.get(sequence.id, 0)
+        more = min(sequence.n_pending - have, n)
+        granted[sequence.id] = have + more
+        n -= more
+    return [(s, granted[s.id]) for s in prompts if granted[s.id]]

@@ -1,0 +1,374 @@
+"""The engine process: receive, step, emit.
+
+    python -m engine.worker        (started by engine.pool.process, which talks to its pipes)
+
+Three kinds of threads: the main one loads the model and steps; the reader takes frames from
+stdin; a few workers tokenize and prepare requests, so that a long prompt's tokenization
+holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the process.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import engine.processes.collecting as collecting  # the very first
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.options import Options
+from engine.protocol.engine_log import send_log
+from engine.protocol.messages import (
+    Adapters,
+    Cancel,
+    Detokenize,
+    Embed,
+    Event,
+    Failed,
+    FormatChat,
+    GetAdapters,
+    GetSlots,
+    GetStats,
+    Heartbeat,
+    Load,
+    LoadFailed,
+    Piece,
+    Progress,
+    Ready,
+    Reply,
+    Rerank,
+    SetAdapters,
+    SlotAction,
+    Slots,
+    StatsReply,
+    Step,
+    Submit,
+    Text,
+    ToEngine,
+    Tokenize,
+    Tokens,
+    ToServer,
+    Vectors,
+)
+from engine.shipped import model_file
+from engine.worker.backend import BackendError, Model, add_rpc_servers, initialize
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.embedding.embedder import Embedder
+from engine.worker.embedding.jobs import Job
+from engine.worker.generation.engine import Engine
+from engine.worker.generation.prompts import check_tokens
+from engine.worker.generation.request import Request
+from engine.worker.link import Link
+from engine.worker.slot_actions import SlotActions, SlotTask
+
+M = TypeVar("M", bound=ToEngine)
+
+Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
+"""What the main thread handles between two steps."""
+
+log = logging.getLogger("engine.worker")
+
+HEARTBEAT_SECONDS = 1.0
+PREPARING_THREADS = 2
+SHORT = 1024
+"""Characters or tokens: converting up to so many takes less time than handing them to another
+thread, which on a busy machine waits for its turn."""
+SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
+GATHER_SECONDS = 0.01
+"""How long those who have come wait at most for others who are being prepared."""
+LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
+
+
+class Worker:
+    """Serves one loaded engine until the server closes the pipe."""
+
+    def __init__(self, engine: Engine | Embedder, link: Link, options: Options) -> None:
+        self._engine = engine
+        self._link = link
+        self._slot_actions = SlotActions(engine, options, link.send)
+        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._preparing: set[int] = set()
+        self._cancelled: set[int] = set()  # while they are being prepared
+        self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
+
+    def run(self) -> None:
+        threading.Thread(target=self._read, daemon=True, name="reader").start()
+        while self._take_messages():
+            if self._slot_actions.pending:
+                self._slot_actions.run()
+            if self._engine.has_work:
+                if not self._gather():
+                    break
+                self._step()
+
+    @property
+    def _generator(self) -> Engine:
+        """Raises `EngineError` if this process embeds."""
+        if not isinstance(self._engine, Engine):
+            raise not_supported("this engine process does not generate")
+        return self._engine
+
+    @property
+    def _embedder(self) -> Embedder:
+        """Raises `EngineError` if this process generates."""
+        if not isinstance(self._engine, Embedder):
+            raise not_supported("this engine process does not embed")
+        return self._engine
+
+    # ---- the main thread -----------------------------------------------------------------
+
+    def _take_messages(self) -> bool:
+        """Handle what has come; wait for something if there is nothing to do."""
+        block = not (self._engine.has_work or self._slot_actions.pending)
+        while True:
+            try:
+                message = self._inbox.get(block)
+            except Empty:
+                return True
+            if message is None:
+                return False
+            self._handle(message)
+            block = block and not (self._engine.has_work or self._slot_actions.pending)
+
+    def _gather(self) -> bool:
+        """Before a step for nobody but who has just come: wait for the others who have come with
+        them, to evaluate them together. False at the end of the messages."""
+        if not (isinstance(self._engine, Engine) and self._preparing):
+            return True
+        deadline = time.perf_counter() + min(GATHER_SECONDS, self._engine.gather_seconds)
+        while self._preparing:
+            seconds = deadline - time.perf_counter()
+            try:
+                message = self._inbox.get(seconds > 0, max(0.0, seconds))
+            except Empty:
+                break
+            if message is None:
+                return False
+            self._handle(message)
+        return True
+
+    def _handle(self, message: Incoming) -> None:
+        match message:
+            case Request(id=id):
+                self._preparing.discard(id)
+                if id in self._cancelled:
+                    self._cancelled.discard(id)
+                    message.close()
+                elif events := self._generator.submit(message):
+                    self._link.send(Step([*events]))
+            case Job(id=id):
+                self._preparing.discard(id)
+                if id in self._cancelled:
+                    self._cancelled.discard(id)
+                else:
+                    self._embedder.submit(message)
+            case Cancel(id=id):
+                if id in self._preparing:
+                    self._cancelled.add(id)
+                else:
+                    self._engine.cancel(id)
+                    self._slot_actions.cancel(id)
+            case GetSlots(id=id):
+                self._link.send(Slots(id, self._engine.slots()))
+            case SlotTask():
+                self._slot_actions.add(message)
+            case GetStats(id=id):
+                self._link.send(StatsReply(id, self._engine.stats()))
+
+    def _step(self) -> None:
+        events: Sequence[Event | Vectors] = self._engine.step()
+        if events:
+            self._link.send(Step(list(events)))
+
+    # ---- the reader and its workers ------------------------------------------------------
+
+    def _read(self) -> None:
+        while messages := self._link.receive():
+            if replies := [reply for reply in map(self._take, messages) if reply is not None]:
+                self._link.send(*replies)
+        self._inbox.put(None)
+        threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
+
+    def _take(self, message: ToEngine) -> ToServer | None:
+        """Answer at once what takes less time than to hand it over; start everything else."""
+        match message:
+            case Submit(id=id):
+                self._preparing.add(id)
+                self._start(id, self._prepare, message)
+            case Embed(id=id) | Rerank(id=id):
+                self._preparing.add(id)
+                self._start(id, self._prepare_job, message)
+            case Tokenize(id=id, text=text):
+                if len(text) <= SHORT:
+                    return self._outcome(id, self._tokenize, message)
+                self._start(id, self._tokenize, message)
+            case Detokenize(id=id, tokens=tokens):
+                if len(tokens) <= SHORT:
+                    return self._outcome(id, self._detokenize, message)
+                self._start(id, self._detokenize, message)
+            case FormatChat(id=id):
+                self._start(id, self._format_chat, message)
+            case SlotAction():
+                self._slot_actions.start(message, self._inbox.put)
+            case GetAdapters() | SetAdapters():
+                return self._outcome(message.id, self._adapters, message)
+            case Cancel() | GetSlots() | GetStats():
+                self._inbox.put(message)
+            case Load():
+                log.error("a second load message was ignored: a process serves one model")
+        return None
+
+    def _adapters(self, message: GetAdapters | SetAdapters) -> Adapters:
+        """At once, so that it holds for every request that comes behind it."""
+        if isinstance(message, SetAdapters):
+            self._engine.lora.set(message.scales)
+        return Adapters(message.id, self._engine.lora.adapters)
+
+    def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
+        def run() -> None:
+            if (reply := self._outcome(id, work, message)) is not None:
+                self._link.send(reply)
+
+        self._pool.submit(run)
+
+    def _outcome(
+        self, id: int, work: Callable[[M], Reply | None], message: M
+    ) -> Reply | Failed | None:
+        """What `work` returns, or how it failed."""
+        try:
+            return work(message)
+        except EngineError as error:
+            failure = error.info
+        except Exception as error:
+            log.exception("request %d failed", id)
+            failure = ErrorInfo("server_error", f"{type(error).__name__}: {error}")
+        self._preparing.discard(id)
+        self._cancelled.discard(id)
+        return Failed(id, failure)
+
+    def _prepare(self, message: Submit) -> None:
+        self._inbox.put(self._generator.prepare(message))
+
+    def _prepare_job(self, message: Embed | Rerank) -> None:
+        self._inbox.put(self._embedder.prepare(message))
+
+    def _tokenize(self, message: Tokenize) -> Tokens:
+        model = self._engine.model
+        ids = model.tokenize(
+            message.text.encode(),
+            add_special=message.add_special,
+            parse_special=message.parse_special,
+        ).tolist()
+        if not message.with_pieces:
+            return Tokens(message.id, ids)
+        return Tokens(message.id, ids, [Piece(id, _piece_text(model, id)) for id in ids])
+
+    def _detokenize(self, message: Detokenize) -> Text:
+        tokens = check_tokens(self._engine.model, message.tokens).tolist()
+        return Text(message.id, self._engine.model.detokenize(tokens).decode("utf-8", "replace"))
+
+    def _format_chat(self, message: FormatChat) -> Text:
+        try:
+            text = self._engine.model.format_chat(
+                message.template, message.messages, message.add_generation_prompt
+            )
+        except BackendError as error:
+            raise invalid_request(str(error)) from error
+        return Text(message.id, text)
+
+
+def _piece_text(model: Model, token: int) -> str | list[int]:
+    piece = model.piece(token, special=True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _beat(link: Link) -> None:
+    stop = threading.Event()
+    while not stop.wait(HEARTBEAT_SECONDS):
+        try:
+            link.send(Heartbeat())
+        except OSError:  # the server is gone, perhaps before anybody reads what it says
+            stop.wait(LAST_STEP_SECONDS)
+            os._exit(0)
+
+
+def _load(link: Link, options: Options) -> Engine | Embedder | None:
+    path = model_file(options.model)
+    sent = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal sent
+        if fraction - sent >= 0.01:
+            sent = fraction
+            with suppress(BrokenPipeError):  # the heartbeat finds that out, too
+                link.send(Progress(fraction))
+
+    try:
+        remark = initialize(options.numa)
+        if remark and options.repack:  # else they would not be used anyway
+            log.warning("%s", remark)
+        add_rpc_servers(options.rpc)
+        model = Model(path, options, progress)
+        if options.embeds():
+            if model.has_encoder and model.has_decoder:
+                raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+            return Embedder(model, options)
+        if model.has_encoder or not model.has_decoder:
+            raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
+        engine = Engine(model, options)
+        defaults = options.generation_defaults()
+        engine.compiler.guide(defaults)  # if it is valid at all
+        return engine
+    except (BackendError, GrammarError) as error:
+        link.send(LoadFailed(str(error)))
+        return None
+
+
+def _log_level(options: Options) -> int:
+    """llama.cpp tells a lot at its info level: that is for those who ask for details."""
+    if options.log_disable:
+        return logging.CRITICAL + 1
+    if options.logs_everything():
+        return logging.DEBUG
+    return logging.WARNING if options.verbosity >= 2 else logging.ERROR
+
+
+def main() -> int:
+    # Frames go to the real stdout; what anything prints goes to stderr.
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    link = Link(sys.stdin.fileno(), sink)
+    # Signals to the whole process group are for the server, which may want to drain.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    match link.receive():  # the server says nothing more until it hears that this is done
+        case [Load() as first]:
+            pass
+        case _:
+            return 2
+    send_log(_log_level(first.options))
+    threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
+    engine = None
+    with suppress(BrokenPipeError):  # the server is gone
+        engine = _load(link, first.options)
+        if engine is not None:
+            link.send(Ready(engine.info))
+            if isinstance(engine, Engine):
+                generator = engine
+                engine.compiler.prepare(lambda: generator.has_work)
+            sys.setswitchinterval(SWITCH_SECONDS)
+            collecting.resume()
+            Worker(engine, link, first.options).run()
+    if engine is None:
+        return 1
+    engine.close()
+    engine.model.close()
+    return 0

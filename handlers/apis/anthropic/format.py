@@ -1,0 +1,199 @@
+"""Anthropic's answers: messages, and the events that a message is streamed as.
+
+Pure functions over the engine's results. The event with a piece of text is the hot path of the
+server process, so everything in it but the text is encoded once per block.
+"""
+
+import secrets
+from collections.abc import Collection
+from typing import Any, Literal
+
+import msgspec
+
+from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
+from engine.protocol.messages import Finished, PromptProgress, Timings
+from handlers.apis.anthropic.request import CALL_PREFIX
+from handlers.http.sse import sse_event
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+BlockKind = Literal["thinking", "text", "tool_use"]
+
+_encode = msgspec.json.Encoder().encode
+
+PING = sse_event({"type": "ping"}, "ping")
+
+
+class MessageFormat(msgspec.Struct, frozen=True):
+    """How the answer to one request looks. `stop_sequences` are those that the client knows of;
+    without `show_thinking`, blocks of thoughts are empty."""
+
+    model: str
+    stop_sequences: Collection[str] = ()
+    show_thinking: bool = True
+
+    def message(self, answer: ChatAnswer) -> dict[str, Any]:
+        """A whole message."""
+        message, finished = answer.message, answer.finished
+        return {
+            **self.head(),
+            "content": self._content(message),
+            **self.ending(message, finished),
+            "usage": final_usage(finished),
+        }
+
+    def head(self) -> dict[str, Any]:
+        return {
+            "id": "msg_" + secrets.token_urlsafe(18),
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+        }
+
+    def ending(self, message: ChatMessage, finished: Finished) -> dict[str, Any]:
+        """`stop_reason` and `stop_sequence`."""
+        reason = self._stop_reason(message, finished)
+        word = finished.stopping_word if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": word}
+
+    def _stop_reason(self, message: ChatMessage, finished: Finished) -> StopReason:
+        match finish_reason(message, finished):
+            case "length":
+                return "max_tokens"
+            case "tool_calls":
+                return "tool_use"
+        if finished.stop_type == "word" and finished.stopping_word in self.stop_sequences:
+            return "stop_sequence"
+        return "end_turn"
+
+    def _content(self, message: ChatMessage) -> list[dict[str, Any]]:
+        blocks: list[dict[str, Any]] = []
+        if message.reasoning:
+            thinking = message.reasoning if self.show_thinking else ""
+            blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
+        if message.content:
+            blocks.append({"type": "text", "text": message.content})
+        calls = [
+            {**_tool_use(call.id, call.name), "input": _input(call.arguments)}
+            for call in message.calls
+        ]
+        return blocks + calls
+
+
+def _tool_use(id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": CALL_PREFIX + id, "name": name, "input": {}}
+
+
+def _input(arguments: str) -> Any:
+    """The object that `arguments` are the JSON of; an empty one if the limit of tokens has cut
+    them off, which the message's `stop_reason` tells."""
+    try:
+        return msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
+def final_usage(finished: Finished) -> dict[str, int]:
+    """The tokens of a request that is over."""
+    cached = finished.timings.cache_n
+    return _usage(finished.n_prompt - cached, cached, finished.n_decoded)
+
+
+def first_usage(progress: PromptProgress | None, timings: Timings) -> dict[str, int]:
+    """What is known of the prompt before there is any output."""
+    if progress is not None:
+        return _usage(progress.total - progress.cache, progress.cache, 0)
+    return _usage(timings.prompt_n, timings.cache_n, 0)
+
+
+def _usage(evaluated: int, cached: int, generated: int) -> dict[str, int]:
+    return {
+        "input_tokens": evaluated,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": generated,
+    }
+
+
+class MessageEvents:
+    """The events of one streamed message, in Anthropic's order: its blocks one after the other,
+    each begun, filled and ended."""
+
+    def __init__(self, form: MessageFormat) -> None:
+        self._form = form
+        self._index = -1  # of the last block that was begun
+        self._kind: BlockKind | None = None  # of the block that is open
+        self._begin = self._end = b""  # around the encoded text of a delta in it
+
+    def begin(self, event: ChatEvent) -> bytes:
+        """`message_start`, as soon as there is any event of the engine, and a first `ping`."""
+        progress = None if isinstance(event.source, Finished) else event.source.progress
+        message = {
+            **self._form.head(),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": first_usage(progress, event.source.timings),
+        }
+        return _event("message_start", message=message) + PING
+
+    def event(self, event: ChatEvent) -> bytes:
+        """What an event of the engine is in this format; nothing if it tells nothing new."""
+        frames = []
+        for delta in event.deltas:
+            match delta:
+                case Content(text):
+                    frames.append(self._text("text", "text_delta", "text", text))
+                case Reasoning(text):
+                    shown = text if self._form.show_thinking else ""
+                    frames.append(self._text("thinking", "thinking_delta", "thinking", shown))
+                case CallStart(_, id, name):
+                    frames.append(self._close())
+                    frames.append(self._open("tool_use", _tool_use(id, name)))
+                    self._deltas("input_json_delta", "partial_json")
+                case CallArguments(_, text):
+                    frames.append(self._delta(text))
+        if isinstance(event.source, Finished):
+            ending = self._form.ending(event.message, event.source)
+            usage = final_usage(event.source)
+            frames += [self._close(), _event("message_delta", delta=ending, usage=usage)]
+            frames.append(_event("message_stop"))
+        return b"".join(frames)
+
+    def _text(self, kind: BlockKind, delta: str, field: str, text: str) -> bytes:
+        if self._kind == kind:
+            return self._delta(text)
+        block = {"type": kind, field: ""}
+        if kind == "thinking":
+            block["signature"] = ""
+        begun = self._close() + self._open(kind, block)
+        self._deltas(delta, field)
+        return begun + self._delta(text)
+
+    def _open(self, kind: BlockKind, block: dict[str, Any]) -> bytes:
+        self._index += 1
+        self._kind = kind
+        return _event("content_block_start", index=self._index, content_block=block)
+
+    def _deltas(self, type_: str, field: str) -> None:
+        """Deltas of the open block have this type, and their text in this field."""
+        whole = _event("content_block_delta", index=self._index, delta={"type": type_, field: ""})
+        self._begin, self._end = whole[: -len(b'""}}\n\n')], whole[-len(b"}}\n\n") :]
+
+    def _delta(self, text: str) -> bytes:
+        return b"".join((self._begin, _encode(text), self._end)) if text else b""
+
+    def _close(self) -> bytes:
+        if self._kind is None:
+            return b""
+        signature = b""
+        if self._kind == "thinking":
+            # Clients take a block of thoughts for complete only with one.
+            delta = {"type": "signature_delta", "signature": ""}
+            signature = _event("content_block_delta", index=self._index, delta=delta)
+        self._kind = None
+        return signature + _event("content_block_stop", index=self._index)
+
+
+def _event(type_: str, **fields: Any) -> bytes:
+    return sse_event({"type": type_, **fields}, type_)

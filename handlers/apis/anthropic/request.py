@@ -1,0 +1,294 @@
+"""From the body of Anthropic's Messages API to the internal request.
+
+Bodies have passed validation against the description.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat.request import ChatRequest
+from engine.errors import invalid_request, not_supported
+from engine.options import Options
+from engine.params import GenerationParams
+from handlers.apis.native.request import generation_params
+from handlers.apis.openai.request import function_tools, template_variables, tool_choice
+from handlers.http.errors import RequestError
+
+Block = Mapping[str, Any]
+
+MAX_TOKENS = 4096
+CALL_PREFIX = "toolu_"
+"""What ids of calls begin with in this API. Chat templates know the ids without it: some take
+only their own form."""
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
+_BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]*?\bcch=)([0-9a-f]+)")
+
+
+def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
+    """The conversation of `body`; the server's options stand in for what it doesn't say.
+
+    Raises EngineError: invalid_request_error for what no schema can rule out,
+    not_supported_error for what only Anthropic's server has.
+    """
+    tools = function_tools(
+        [_function(t, i) for i, t in enumerate(body.get("tools") or [])], "tools"
+    )
+    wanted = body.get("tool_choice") or {}
+    tools, choice, name = tool_choice(tools, _openai_choice(wanted))
+    return ChatRequest(
+        messages=[*_system(body.get("system")), *_turns(body["messages"])],
+        tools=tools,
+        tool_choice=choice,
+        tool_name=name,
+        parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
+        reasoning_format=options.reasoning_format,
+        reasoning_budget=_thinking_budget(body, options),
+        prefill=options.prefill_assistant,
+        template_variables=_variables(body, options),
+    )
+
+
+def _thinking_budget(body: Mapping[str, Any], options: Options) -> int:
+    """Tokens; that of the server stands in for none."""
+    thinking = body.get("thinking") or {}
+    match thinking.get("type"):
+        case "disabled":
+            return 0
+        case "enabled" if budget := thinking.get("budget_tokens"):
+            return int(budget)
+    return options.reasoning_budget
+
+
+def refuse_threads(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a request to keep the conversation, or to go on with a kept one.
+
+    Its code makes Anthropic's client libraries send the whole conversation instead.
+    """
+    if body.get("thread") is not None:
+        raise RequestError(
+            501,
+            "thread: this server keeps no conversations; send all messages",
+            details={"error_code": "thread_unsupported_request"},
+        )
+
+
+def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
+    """How to generate the answer to `body`. Raises EngineError (invalid_request_error)."""
+    fields = {**body, "stop": [*(body.get("stop_sequences") or []), *_texts(body.get("stop"))]}
+    if fields.get("max_tokens") is None:
+        fields["max_tokens"] = MAX_TOKENS
+    for name in ("n", "n_cmpl"):
+        if (body.get(name) or 1) != 1:
+            raise invalid_request(f"{name}: this API has one answer to a request")
+    formats = [body.get("response_format"), body.get("output_format")]
+    formats.append((body.get("output_config") or {}).get("format"))
+    formats = [form for form in formats if form is not None]
+    if len(formats) > 1:
+        raise invalid_request("output_config.format: there are several formats for the answer")
+    fields["response_format"] = formats[0] if formats else None
+    params = generation_params(fields, defaults)
+    params.n_probs = 0  # the answer has no place for them
+    params.return_progress = params.stream  # the first event tells how long the prompt is
+    return params
+
+
+def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
+    return [stop] if isinstance(stop, str) else stop or []
+
+
+# ---- tools -------------------------------------------------------------------------------
+
+
+def _function(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A tool in OpenAI's form."""
+    if (type_ := tool.get("type")) not in (None, "custom"):
+        raise not_supported(f"tools[{index}]: this server has no {type_}")
+    return {
+        "function": {
+            "name": tool["name"],
+            "description": tool.get("description"),
+            "parameters": tool["input_schema"],
+        }
+    }
+
+
+def _openai_choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    if not choice:
+        return None
+    if choice["type"] != "tool":
+        return _CHOICES[choice["type"]]
+    if not choice.get("name"):
+        raise invalid_request("tool_choice: the name of the tool is missing")
+    return {"function": {"name": choice["name"]}}
+
+
+def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
+    match (body.get("thinking") or {}).get("type"):
+        case "enabled":
+            variables["enable_thinking"] = True
+        case "disabled":
+            variables["enable_thinking"] = False
+    effort = (body.get("output_config") or {}).get("effort") or ""
+    return template_variables(
+        {
+            "chat_template_kwargs": {**variables, **(body.get("chat_template_kwargs") or {})},
+            "reasoning_effort": _EFFORTS.get(effort, effort) or None,
+        },
+        options,
+    )
+
+
+# ---- messages ----------------------------------------------------------------------------
+
+
+def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
+    """The message that `system` is; none if it says nothing."""
+    blocks = [{"text": system}] if isinstance(system, str) else system or []
+    texts = [_without_stamp(block["text"]) for block in blocks]
+    return [{"role": "system", "content": _content(texts)}] if any(texts) else []
+
+
+def _without_stamp(text: str) -> str:
+    """A coding agent puts a check sum of each request at the beginning of its instructions. The
+    model has no use for it, and no prompt would ever begin like one in the cache."""
+    return _BILLING.sub(lambda found: found[1] + "0" * len(found[2]), text, count=1)
+
+
+def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """All messages in OpenAI's form. Those of one role that follow each other become one,
+    since most templates want the roles to alternate."""
+    turns: list[dict[str, Any]] = []
+    texts: list[str] = []  # of the user's turn that is not in `turns` yet
+    calls: dict[str, str] = {}  # names of the tools that the last turn called, by id
+
+    def end_user_turn() -> None:
+        if texts:
+            turns.append({"role": "user", "content": _content(texts)})
+            texts.clear()
+
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        match message["role"]:
+            case "user":
+                results, said = _user(blocks, where, calls)
+                turns += results  # before what the user has said, in whichever order they came
+                texts += said or ([] if results else [""])
+            case "assistant":
+                end_user_turn()
+                calls = _add_answer(turns, blocks, where)
+            case _:
+                end_user_turn()
+                said = [block["text"] for block in blocks]
+                turns.append({"role": "system", "content": _content(said or [""])})
+    end_user_turn()
+    return turns
+
+
+def _user(
+    blocks: Sequence[Block], where: str, calls: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The messages of tools, and the texts of the user."""
+    results: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        at = f"{where}.content[{index}]"
+        if block["type"] != "tool_result":
+            texts.append(_text(block, at))
+            continue
+        call_id = block["tool_use_id"].removeprefix(CALL_PREFIX)
+        if call_id not in calls:
+            id_ = block["tool_use_id"]
+            raise invalid_request(f"{at}: the assistant has not called a tool with the id {id_!r}")
+        results.append(
+            {
+                "role": "tool",
+                "tool_call_id": call_id,
+                "name": calls[call_id],
+                "content": _result(block, at),
+            }
+        )
+    return results, texts
+
+
+def _result(block: Block, where: str) -> str:
+    content = block.get("content") or ""
+    if not isinstance(content, str):
+        texts = [_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+        content = "\n".join(texts)
+    if block.get("is_error") and not content.casefold().startswith("error"):
+        return f"Error: {content}" if content else "Error"
+    return content
+
+
+def _add_answer(turns: list[dict[str, Any]], blocks: Sequence[Block], where: str) -> dict[str, str]:
+    """Puts a message of the assistant behind `turns`, or into the last of them if that is the
+    assistant's, too. Returns what tools the turn has called, by the ids of the calls."""
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant", "content": ""})
+    turn = turns[-1]
+    for index, block in enumerate(blocks):
+        match block["type"]:
+            case "thinking":
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + block["thinking"]
+            case "redacted_thinking":
+                pass
+            case "tool_use":
+                turn.setdefault("tool_calls", []).append(_call(block))
+            case _:
+                turn["content"] += _text(block, f"{where}.content[{index}]")
+    return {call["id"]: call["function"]["name"] for call in turn.get("tool_calls", [])}
+
+
+def _call(block: Block) -> dict[str, Any]:
+    try:
+        arguments = json.dumps(block["input"], ensure_ascii=False)
+    except RecursionError:
+        raise invalid_request("messages: the input of a tool_use is nested too deep") from None
+    return {
+        "id": block["id"].removeprefix(CALL_PREFIX),
+        "type": "function",
+        "function": {"name": block["name"], "arguments": arguments},
+    }
+
+
+def _text(block: Block, where: str) -> str:
+    """What a block adds to the prompt. Raises EngineError (not_supported_error) if it is none of
+    text."""
+    match block["type"]:
+        case "text":
+            return str(block["text"])
+        case "document":
+            return _document(block, where)
+        case "image":
+            raise not_supported(f"{where}: this model can't take images")
+    raise not_supported(f"{where}: this server can't take {block['type']}")
+
+
+def _document(block: Block, where: str) -> str:
+    source = block["source"]
+    match source["type"]:
+        case "text":
+            text = source["data"]
+        case "content":
+            content = source["content"]
+            if isinstance(content, str):
+                text = content
+            else:
+                text = "\n".join(part["text"] for part in content)
+        case other:
+            raise not_supported(f"{where}: this server takes documents as text, not as {other}")
+    return "\n".join(part for part in (block.get("title"), block.get("context"), text) if part)
+
+
+def _content(texts: Sequence[str]) -> str | list[dict[str, Any]]:
+    """One text, or parts for templates that know them."""
+    if len(texts) == 1:
+        return texts[0]
+    return [{"type": "text", "text": text} for text in texts]

@@ -1,0 +1,117 @@
+"""The native answers: whole, and as events of a stream."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.params import GenerationParams
+from engine.protocol.messages import Delta, Finished, PromptProgress
+from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.native.results import settings_json, timings_json
+from handlers.http.sse import sse_event
+
+_encode = msgspec.json.Encoder().encode
+
+
+def select(fields: Sequence[str], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The `fields` that `answer` has. A slash leads into an object; the field then stands
+    beside the others under its whole path."""
+    found: dict[str, Any] = {}
+    for field in fields:
+        value: Any = answer
+        for key in field.split("/"):
+            if not isinstance(value, Mapping) or key not in value:
+                break
+            value = value[key]
+        else:
+            found[field] = value
+    return found
+
+
+def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
+    return None if progress is None else msgspec.structs.asdict(progress)
+
+
+class NativeFormat:
+    """The native answers of one request. `model` is the name that the client used,
+    `model_id` the model's own; `n_ctx` is the size of a slot's context in tokens. With
+    `response_fields`, results have only those."""
+
+    def __init__(
+        self,
+        model: str,
+        model_id: str,
+        n_ctx: int,
+        params: GenerationParams,
+        *,
+        probabilities: Probabilities | None = None,
+        response_fields: Sequence[str] = (),
+    ) -> None:
+        self._model = model
+        self._model_id = model_id
+        self._n_ctx = n_ctx
+        self._stream = params.stream
+        self._with_tokens = params.return_tokens or params.stream
+        self._with_timings = params.timings_per_token
+        self._probabilities = probabilities
+        self._response_fields = response_fields
+
+    def delta(self, index: int, event: Delta) -> bytes:
+        """One event of a stream, ready to be sent."""
+        return b"".join((b"data: ", self.delta_json(index, event), b"\n\n"))
+
+    def delta_json(self, index: int, event: Delta) -> bytes:
+        """The document of one event."""
+        timings = event.timings
+        return b"".join(
+            (
+                b'{"index":%d,"content":' % index,
+                _encode(event.text),
+                b',"tokens":',
+                _encode(event.tokens),
+                b',"stop":false,"id_slot":%d,"tokens_predicted":%d,"tokens_evaluated":%d'
+                % (event.id_slot, timings.predicted_n, timings.cache_n + timings.prompt_n),
+                b',"timings":' + _encode(timings_json(timings)) if self._with_timings else b"",
+                self._rarely(event) if event.probs or event.progress else b"",
+                b"}",
+            )
+        )
+
+    def _rarely(self, event: Delta) -> bytes:
+        """What only events have whose request asked for it."""
+        parts = b""
+        if event.progress:
+            parts += b',"prompt_progress":' + _encode(progress_json(event.progress))
+        if event.probs and self._probabilities:
+            content = self._probabilities.content(event.probs)
+            parts += b',"completion_probabilities":' + _encode(content)
+        return parts
+
+    def finish(self, index: int, result: Finished) -> bytes:
+        """The last event of a stream, ready to be sent."""
+        return sse_event(self.result(index, result))
+
+    def result(self, index: int, result: Finished) -> dict[str, Any]:
+        """The whole answer, or the last event of a stream."""
+        answer = {
+            "index": index,
+            "content": result.text,
+            "tokens": result.tokens if self._with_tokens else [],
+            "id_slot": result.id_slot,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": result.n_decoded,
+            "tokens_evaluated": result.n_prompt,
+            "tokens_cached": result.timings.cache_n,
+            "generation_settings": settings_json(result.params, self._n_ctx, self._model_id),
+            "prompt": result.prompt,
+            "has_new_line": result.has_new_line,
+            "truncated": result.truncated,
+            "stop_type": result.stop_type,
+            "stopping_word": result.stopping_word,
+            "timings": timings_json(result.timings),
+        }
+        if self._probabilities and (result.probs or not self._stream):
+            answer["completion_probabilities"] = self._probabilities.content(result.probs)
+        return select(self._response_fields, answer) if self._response_fields else answer

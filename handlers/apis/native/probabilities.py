@@ -1,0 +1,77 @@
+"""Probabilities of tokens in answers: what a request wants of them, and their JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.errors import invalid_request
+from engine.params import GenerationParams
+from engine.protocol.messages import TokenProbs
+
+DEFAULT_TOP_LOGPROBS = 20
+
+
+class Probabilities:
+    """The form in which a request wants probabilities: `n_top` rivals of each token, and the
+    model's log-probabilities or, after sampling, probabilities. A token's text comes without
+    the ends of characters that it holds only a part of; its bytes are complete."""
+
+    def __init__(self, n_top: int, *, post_sampling: bool) -> None:
+        self._n_top = n_top
+        self._value = "prob" if post_sampling else "logprob"
+        self._top = "top_probs" if post_sampling else "top_logprobs"
+
+    def content(self, probs: Sequence[TokenProbs]) -> list[dict[str, Any]]:
+        """An object for each token."""
+        return [
+            {
+                **self._token(entry.id, entry.piece, entry.value),
+                self._top: [self._token(*rival) for rival in entry.top[: self._n_top]],
+            }
+            for entry in probs
+        ]
+
+    def logprobs(self, probs: Sequence[TokenProbs]) -> dict[str, Any]:
+        """OpenAI's `logprobs` object."""
+        return {"content": self.content(probs)}
+
+    def _token(self, id: int, piece: bytes, value: float) -> dict[str, Any]:
+        return {"id": id, "token": whole_text(piece), "bytes": list(piece), self._value: value}
+
+
+def whole_text(piece: bytes) -> str:
+    """`piece` up to the first byte that begins no valid character."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError as error:
+        return piece[: error.start].decode()
+
+
+def native_probabilities(params: GenerationParams) -> Probabilities | None:
+    """As `n_probs` says; None if it asks for none."""
+    if not params.n_probs:
+        return None
+    return Probabilities(params.n_probs, post_sampling=params.post_sampling_probs)
+
+
+def text_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Probabilities | None:
+    """The same for OpenAI's text completions, where `logprobs` is another name of `n_probs`,
+    which wins. Sets `params.n_probs`."""
+    if body.get("n_probs") is None and body.get("logprobs") is not None:
+        params.n_probs = int(body["logprobs"])
+    return native_probabilities(params)
+
+
+def chat_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Probabilities | None:
+    """The same for chat completions, where `logprobs` switches it on, and `top_logprobs` is
+    the number of rivals. Sets `params.n_probs`.
+
+    Raises EngineError (invalid_request_error) for `top_logprobs` alone.
+    """
+    n_top = body.get("top_logprobs")
+    if body.get("logprobs"):
+        n_top = DEFAULT_TOP_LOGPROBS if n_top is None else int(n_top)
+        params.n_probs = max(n_top, 1)  # the engine's 0 means no probabilities at all
+        return Probabilities(n_top, post_sampling=params.post_sampling_probs)
+    if n_top is not None:
+        raise invalid_request("top_logprobs: has no effect unless logprobs is true")
+    return native_probabilities(params)

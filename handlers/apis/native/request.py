@@ -1,0 +1,210 @@
+"""What all generating operations share: from a request body to prompts and parameters, and
+from results to the JSON that every format has in it.
+
+All functions here are pure. Bodies have passed validation against the description, so types
+are known; what remains to be said is what a schema can't say.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+
+from engine.errors import invalid_request, not_supported
+from engine.params import (
+    RANDOM_SEED,
+    SAMPLER_LETTERS,
+    GenerationParams,
+    SamplerName,
+    sampler_name,
+)
+from handlers.apis.native.constraints import constraint, parse_triggers
+
+Prompt = list[int | str]
+
+MAX_TOKEN_ID = 0x7FFFFFFF  # llama_token is a signed 32-bit integer; the vocabulary is smaller
+
+_N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
+
+# ---- samplers ----------------------------------------------------------------------------
+
+
+def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
+    """The sampler chain from a list of names, or from a string with a letter for each.
+
+    Raises EngineError (invalid_request_error) for an unknown sampler.
+    """
+    find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
+    result: list[SamplerName] = []
+    for written in value:
+        name = find(written)
+        if name is None:
+            raise invalid_request(f"samplers: there is no sampler {written!r}")
+        result.append(name)
+    return result
+
+
+# ---- logit bias --------------------------------------------------------------------------
+
+_NUMERAL = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
+    """(token id or text, bias in logits) of every entry; `false` is minus infinity.
+
+    The forms: `[[id | text, number | false], ...]`, `[{"token": ..., "bias": ...}, ...]`
+    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id.
+
+    Raises EngineError (invalid_request_error).
+    """
+    if isinstance(value, Mapping):
+        return [
+            (_token(int(key) if _NUMERAL.fullmatch(key) else key), _bias(bias))
+            for key, bias in value.items()
+        ]
+    result = []
+    for entry in value:
+        match entry:
+            case {"token": token, "bias": bias} | [token, bias]:
+                result.append((_token(token), _bias(bias)))
+            case _:
+                raise invalid_request(
+                    "logit_bias: an entry is [token, bias] or an object with both"
+                )
+    return result
+
+
+def _token(token: Any) -> int | str:
+    if isinstance(token, str):
+        return token
+    return _token_id(token, "logit_bias")
+
+
+def _bias(bias: Any) -> float:
+    if bias is False:
+        return float("-inf")
+    if isinstance(bias, bool) or not isinstance(bias, int | float):
+        raise invalid_request("logit_bias: a bias is a number or false")
+    return _float(bias)
+
+
+def _token_id(value: Any, where: str) -> int:
+    # JSON has one kind of number: 12.0 is the integer 12.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise invalid_request(f"{where}: {value!r} is not a token")
+    if not 0 <= value <= MAX_TOKEN_ID:
+        raise invalid_request(f"{where}: there is no token {int(value)}")
+    return int(value)
+
+
+# ---- parameters --------------------------------------------------------------------------
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _seed(value: float) -> int:
+    return int(value) & RANDOM_SEED  # -1 stands for a random one
+
+
+def _strings(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _converters() -> dict[str, Callable[[Any], Any]]:
+    simple: dict[Any, Callable[[Any], Any]] = {int: int, float: _float, bool: bool}
+    hints = get_type_hints(GenerationParams)
+    found = {name: simple[hint] for name, hint in hints.items() if hint in simple}
+    return found | {
+        "seed": _seed,
+        "stop": _strings,
+        "samplers": parse_samplers,
+        "logit_bias": parse_logit_bias,
+        "dry_sequence_breakers": _strings,
+        "lora": parse_lora,
+        "grammar_triggers": parse_triggers,
+        "preserved_tokens": list,
+    }
+
+
+def parse_lora(value: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(id, scale) of LoRA adapters, from objects with both."""
+    return [(int(entry["id"]), _float(entry["scale"])) for entry in value]
+
+
+_CONVERTERS = _converters()
+
+
+def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
+    """The parameters that `body` asks for; what it doesn't name, or gives as null, is as in
+    `defaults`. Fields that are no parameter are left alone.
+
+    Raises EngineError (invalid_request_error) for a value that no schema can rule out.
+    """
+    changes: dict[str, Any] = {}
+    for name in _CONVERTERS.keys() & body.keys():
+        if (value := body[name]) is not None:
+            changes[name] = _CONVERTERS[name](value)
+    for name in _N_PREDICT_NAMES:
+        if (value := body.get(name)) is not None:
+            changes["n_predict"] = int(value)
+            break
+    if "stop" in changes:
+        # None at all after the empty ones are gone: the server's own.
+        changes["stop"] = [word for word in changes["stop"] if word] or defaults.stop
+    if changes.get("dry_sequence_breakers") == []:
+        raise invalid_request("dry_sequence_breakers: at least one string is needed")
+    if changes.get("dry_base", 1.0) < 1.0:
+        changes["dry_base"] = defaults.dry_base
+    return msgspec.structs.replace(defaults, **changes, **constraint(body))
+
+
+# ---- prompts -----------------------------------------------------------------------------
+
+
+def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, each a list of token ids and texts. `where` is the field's name.
+
+    A list with a number in it is one prompt; any other list holds a prompt per element, which
+    may be text, a list of ids and texts, or an object with `prompt_string`.
+
+    Raises EngineError: invalid_request_error for other shapes and for empty lists,
+    not_supported_error for multimodal data.
+    """
+    if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
+        return [_parse_prompt(prompt, where)]
+    if not prompt:
+        raise invalid_request(f"{where}: the list is empty")
+    return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
+
+
+def parse_part(part: str | list[Any], where: str) -> Prompt:
+    """A text, or a list of token ids and texts, which may be empty.
+
+    Raises EngineError (invalid_request_error) for what can't be a token.
+    """
+    return _parse_prompt(part, where) if part else []
+
+
+def _parse_prompt(prompt: Any, where: str) -> Prompt:
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, Mapping) and "prompt_string" in prompt:
+        if prompt.get("multimodal_data"):
+            raise not_supported("multimodal_data is not supported yet by this server")
+        return _parse_prompt(prompt["prompt_string"], f"{where}.prompt_string")
+    if not isinstance(prompt, list):
+        raise invalid_request(f"{where}: neither text nor a list of tokens and texts")
+    if not prompt:
+        raise invalid_request(f"{where}: the list is empty")
+    if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID:
+        return list(prompt)  # a long list of ids costs no Python loop
+    return [e if isinstance(e, str) else _token_id(e, where) for e in prompt]
+
+
+# ---- results -----------------------------------------------------------------------------

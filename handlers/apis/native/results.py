@@ -1,0 +1,75 @@
+"""The settings and the timings of a result, as the JSON that every format has in it."""
+
+import json
+from ctypes import c_float
+from typing import Any
+
+import msgspec
+
+from engine.params import GenerationParams
+from engine.protocol.messages import Timings
+from handlers.apis.native.constraints import triggers_json
+
+
+def float32(value: float) -> float:
+    """`value` as the model's samplers see it: rounded to single precision."""
+    return c_float(value).value
+
+
+def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str, Any]:
+    """The `generation_settings` of a result: every parameter as it was applied, the size of
+    the slot's context in tokens, and the model's name.
+
+    Numbers are in single precision. A bias of minus infinity becomes null in JSON, which has
+    no infinity.
+    """
+    settings = {
+        name: float32(value) if isinstance(value, float) else value
+        for name, value in msgspec.structs.asdict(params).items()
+        if name != "answer"
+    }
+    settings["max_tokens"] = params.n_predict
+    settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
+    settings["logit_bias"] = [
+        {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
+    ]
+    settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
+    settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
+    return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
+
+
+# Settings that clients look for, of features that this server is without.
+_FIXED_SETTINGS: dict[str, Any] = {
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "thinking_forced_open": False,
+    "generation_prompt": "",
+    "speculative.types": "none",
+    "speculative.n_max": 0,
+    "speculative.n_min": 0,
+    "speculative.p_min": 0.0,
+}
+
+
+def timings_json(timings: Timings) -> dict[str, Any]:
+    """The `timings` object: counts, milliseconds, and tokens per second.
+
+    The first predicted token comes with the prompt, so n tokens took n - 1 steps.
+    """
+    steps = max(timings.predicted_n - 1, 0)
+    return {
+        "cache_n": timings.cache_n,
+        "prompt_n": timings.prompt_n,
+        "prompt_ms": timings.prompt_ms,
+        "prompt_per_token_ms": _ratio(timings.prompt_ms, timings.prompt_n),
+        "prompt_per_second": _ratio(1000 * timings.prompt_n, timings.prompt_ms),
+        "predicted_n": timings.predicted_n,
+        "predicted_ms": timings.predicted_ms,
+        "predicted_per_token_ms": _ratio(timings.predicted_ms, steps),
+        "predicted_per_second": _ratio(1000 * steps, timings.predicted_ms),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

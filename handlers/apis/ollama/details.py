@@ -1,0 +1,204 @@
+"""What Ollama's clients want to know of a model: its file, its family, how it is quantized."""
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from engine.catalog.download.parent import wants_fetch
+from engine.catalog.entry import Entry
+from engine.catalog.inspect.messages import FileMetadata
+from engine.protocol.messages import ModelInfo
+from engine.shipped import model_file
+from handlers.running.runtime import Runtime
+
+# llama.cpp's numbers in `general.file_type` (its enum llama_ftype) as Ollama's clients spell them.
+_QUANTIZATIONS = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+    40: "Q1_0",
+}
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model: from its loading, or else from its file."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx: int | None  # of one slot, if it was loaded
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int  # bytes of all weights
+    family: str
+    quantization: str  # of most weights; "" if the file doesn't tell
+
+    @classmethod
+    def of_info(cls, info: ModelInfo) -> "Facts":
+        return cls(
+            vocab_type=info.vocab_type,
+            n_vocab=info.n_vocab,
+            n_ctx=info.n_ctx,
+            n_ctx_train=info.n_ctx_train,
+            n_embd=info.n_embd,
+            n_params=info.n_params,
+            size=info.size,
+            family=info.metadata.get("general.architecture", ""),
+            quantization=quantization(info.metadata.get("general.file_type", "")),
+        )
+
+    @classmethod
+    def of_file(cls, told: FileMetadata) -> "Facts":
+        return cls(
+            vocab_type=told.vocab_type,
+            n_vocab=told.n_vocab,
+            n_ctx=None,
+            n_ctx_train=told.n_ctx_train,
+            n_embd=told.n_embd,
+            n_params=told.n_params,
+            size=told.size,
+            family=told.architecture,
+            quantization=quantization(str(told.file_type)),
+        )
+
+    def meta(self) -> dict[str, int]:
+        """`meta` in the list of models."""
+        numbers = {
+            "vocab_type": self.vocab_type,
+            "n_vocab": self.n_vocab,
+            "n_ctx_train": self.n_ctx_train,
+            "n_embd": self.n_embd,
+            "n_params": self.n_params,
+            "size": self.size,
+        }
+        return numbers if self.n_ctx is None else numbers | {"n_ctx": self.n_ctx}
+
+
+def facts(current: Runtime, entry: Entry) -> Facts | None:
+    """None until the model has been loaded, or its file has been read."""
+    if (info := current.pool.status(entry.name).info) is not None:
+        return Facts.of_info(info)
+    told = file_facts(current, entry)
+    return None if told is None else Facts.of_file(told)
+
+
+def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
+    """What the model's file tells, if it has been read."""
+    path = model_path(current, entry)
+    told = current.files.known(path) if path else None
+    return told if isinstance(told, FileMetadata) else None
+
+
+def model_path(current: Runtime, entry: Entry) -> str:
+    """Path of the model's file, the first one of several; "" before it has been downloaded."""
+    options = current.pool.options(entry.name)
+    return "" if wants_fetch(options) else model_file(options.model)
+
+
+def modified_at(path: str, otherwise: float) -> str:
+    """When the file was changed last, as RFC 3339 has it; if there is no such file, the time
+    `otherwise` (seconds since 1970)."""
+    try:
+        seconds = os.stat(path).st_mtime
+    except OSError:
+        seconds = otherwise
+    return timestamp(datetime.fromtimestamp(seconds, UTC))
+
+
+def timestamp(time: datetime) -> str:
+    """A time in UTC as RFC 3339 has it, to the microsecond."""
+    return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def details(known: Facts | None) -> dict[str, Any]:
+    """Ollama's `details`; texts are empty where nothing is known (yet)."""
+    family = known.family if known else ""
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": short_number(known.n_params) if known else "",
+        "quantization_level": known.quantization if known else "",
+    }
+
+
+def quantization(file_type: str) -> str:
+    """The name of the kind of most weights, by its number; "" if that means nothing."""
+    return _QUANTIZATIONS.get(int(file_type), "") if file_type.isdecimal() else ""
+
+
+def short_number(value: int) -> str:
+    """Three digits or more with a unit: 1442048 is "1.44M", 8030261248 is "8.03B"."""
+    for unit, letter in _UNITS:
+        if value >= unit:
+            return f"{value / unit:.2f}{letter}"
+    return str(value)
+
+
+def model_info_json(info: ModelInfo) -> dict[str, Any]:
+    """The file's metadata, numbers and booleans as such, and the number of weights.
+
+    `ARCHITECTURE.context_length` and `llama.context_length`, where clients look whatever the
+    architecture is, are the tokens that one request can have here.
+    """
+    values = {key: _value(key, text) for key, text in sorted(info.metadata.items())}
+    architecture = info.metadata.get("general.architecture", "llama")
+    return values | {
+        "general.parameter_count": info.n_params,
+        f"{architecture}.context_length": info.n_ctx,
+        "llama.context_length": info.n_ctx,
+    }
+
+
+_GENERAL_NUMBERS = ("general.file_type", "general.quantization_version", "general.alignment")
+
+
+def _value(key: str, text: str) -> Any:
+    """llama.cpp hands out all metadata as text. Names, versions and the like, which may look like
+    numbers, are all under `general.`."""
+    if key.startswith("general.") and key not in _GENERAL_NUMBERS:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        try:
+            value = number(text)
+        except ValueError:
+            continue
+        return value if abs(value) < float("inf") else text  # JSON has no infinity and no NaN
+    return text

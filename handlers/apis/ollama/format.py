@@ -1,0 +1,126 @@
+"""Ollama's answers to a chat: one object, or a stream of lines that are pieces of it.
+
+Durations are in nanoseconds.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning, ToolCall
+from engine.protocol.messages import Finished, TokenProbs
+from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.ollama.details import timestamp
+from handlers.http.sse import line
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+
+_MILLISECOND = 1_000_000
+
+
+class OllamaFormat:
+    """The answer to one request, which came when this object was made. An object is good for
+    one stream: it remembers what it has not sent yet."""
+
+    def __init__(self, model: str, probabilities: Probabilities | None = None) -> None:
+        self._model = model
+        self._probabilities = probabilities
+        self._begun = time.perf_counter_ns()
+        self._calls_begun = 0
+        self._calls_sent = 0  # the others wait for their end
+        self._probs: list[TokenProbs] = []  # of text that is held back
+
+    def answer(self, answer: ChatAnswer) -> dict[str, Any]:
+        """The whole answer."""
+        message: dict[str, Any] = {"role": "assistant", "content": answer.message.content}
+        if answer.message.reasoning:
+            message["thinking"] = answer.message.reasoning
+        if calls := _calls(answer.message.calls):
+            message["tool_calls"] = calls
+        made = self._piece(message, answer.finished.probs)
+        return made | self._end(answer.message, answer.finished)
+
+    def lines(self, event: ChatEvent) -> bytes:
+        """All lines that one event of the engine gives rise to; maybe none. A call is told as
+        a whole, as soon as the next thing comes."""
+        self._probs += event.source.probs
+        made: list[dict[str, Any]] = []
+        for delta in event.deltas:
+            if not isinstance(delta, CallArguments):
+                made += self._whole_calls(event.message)
+            match delta:
+                case Content(text):
+                    made.append(self._text("content", text))
+                case Reasoning(text):
+                    made.append(self._text("thinking", text))
+                case CallStart(index):
+                    self._calls_begun = index + 1
+        if isinstance(event.source, Finished):
+            made += self._whole_calls(event.message)
+            last = self._piece({"role": "assistant", "content": ""}, self._taken_probs())
+            made.append(last | self._end(event.message, event.source))
+        return b"".join(map(line, made))
+
+    def _text(self, name: str, text: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": "", name: text}
+        return self._piece(message, self._taken_probs())
+
+    def _whole_calls(self, message: ChatMessage) -> list[dict[str, Any]]:
+        """Lines for the calls that have begun and not been sent; nothing more comes to them."""
+        calls = message.calls[self._calls_sent : self._calls_begun]
+        self._calls_sent = self._calls_begun
+        return [
+            self._piece(
+                {"role": "assistant", "content": "", "tool_calls": [call]}, self._taken_probs()
+            )
+            for call in _calls(calls)
+        ]
+
+    def _taken_probs(self) -> list[TokenProbs]:
+        taken, self._probs = self._probs, []
+        return taken
+
+    def _piece(self, message: dict[str, Any], probs: Sequence[TokenProbs]) -> dict[str, Any]:
+        made = {
+            "model": self._model,
+            "created_at": timestamp(datetime.now(UTC)),
+            "message": message,
+            "done": False,
+        }
+        if probs and self._probabilities:
+            made["logprobs"] = self._probabilities.content(probs)
+        return made
+
+    def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
+        cut_off = finish_reason(message, result) == "length"
+        return {
+            "done": True,
+            "done_reason": "length" if cut_off else "stop",
+            "total_duration": time.perf_counter_ns() - self._begun,
+            "load_duration": 0,
+            "prompt_eval_count": result.n_prompt,
+            "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
+            "eval_count": result.timings.predicted_n,
+            "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
+        }
+
+
+def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    """The calls whose arguments are complete: what the limit of tokens has cut off can't be
+    told in this form, and is not to be made."""
+    made = []
+    for call in calls:
+        arguments = _arguments(call.arguments)
+        if arguments is not None:
+            made.append({"id": call.id, "function": {"name": call.name, "arguments": arguments}})
+    return made
+
+
+def _arguments(text: str) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,312 @@
+"""OpenAI's answers: completions and chat completions, whole and in chunks.
+
+Pure functions over the engine's results. A chunk of a stream is the hot path of the server
+process, so everything in it but the text is encoded once per stream.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+)
+from engine.options import Options
+from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
+from handlers.apis.native.format import NativeFormat, progress_json
+from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.native.results import timings_json
+from handlers.http.json_answer import build_info
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+
+_encode = msgspec.json.Encoder().encode
+
+VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
+
+
+def wants_verbose(body: Mapping[str, Any], options: Options) -> bool:
+    """Whether OpenAI's answer shall have the native one in it, as `__verbose`."""
+    verbose = body.get("verbose")
+    return bool(options.verbose or options.verbosity >= VERBOSE) if verbose is None else verbose
+
+
+def head(object_: str, model: str) -> dict[str, Any]:
+    """What every answer of one request begins with, chunks included."""
+    return {
+        "id": "chatcmpl-" + secrets.token_urlsafe(24),
+        "object": object_,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": build_info(),
+    }
+
+
+def text_finish_reason(stop_type: StopType) -> str:
+    return "stop" if stop_type in ("eos", "word") else "length"
+
+
+def usage(results: Sequence[Finished], prompts: Sequence[Finished] | None = None) -> dict[str, Any]:
+    """The tokens of all `results` together. A prompt counts once, whatever number of texts
+    goes on from it: `prompts` are the results of different prompts, or None for all."""
+    prompts = results if prompts is None else prompts
+    prompt = sum(result.n_prompt for result in prompts)
+    completion = sum(result.n_decoded for result in results)
+    cached = sum(result.timings.cache_n for result in prompts)
+    return {
+        "completion_tokens": completion,
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def text_completion(
+    head: dict[str, Any],
+    results: list[Finished],
+    *,
+    usage: dict[str, Any],
+    probabilities: Probabilities | None = None,
+    native: NativeFormat | None = None,
+) -> dict[str, Any]:
+    """The answer of /v1/completions, with a choice for each result. `timings` (and
+    `__verbose`, if there is a `native` format) are those of the first."""
+    choices = [
+        {
+            "text": result.text,
+            "index": index,
+            "logprobs": probabilities.logprobs(result.probs) if probabilities else None,
+            "finish_reason": text_finish_reason(result.stop_type),
+        }
+        for index, result in enumerate(results)
+    ]
+    return _whole(head, choices, usage, results[0], native)
+
+
+def chat_completion(
+    head: dict[str, Any],
+    answers: list[ChatAnswer],
+    *,
+    probabilities: Probabilities | None = None,
+    native: NativeFormat | None = None,
+) -> dict[str, Any]:
+    """The answer of /v1/chat/completions, with a choice for each of `answers`."""
+    results = [answer.finished for answer in answers]
+    choices: list[dict[str, Any]] = []
+    for index, answer in enumerate(answers):
+        choice = {
+            "finish_reason": answer.finish_reason,
+            "index": index,
+            "message": chat_message(answer.message),
+        }
+        if probabilities:
+            choice["logprobs"] = probabilities.logprobs(answer.finished.probs)
+        choices.append(choice)
+    return _whole(head, choices, usage(results, results[:1]), results[0], native)
+
+
+def chat_message(message: ChatMessage) -> dict[str, Any]:
+    """A message of the assistant. `content` is null if there are calls and no text."""
+    made: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if message.reasoning:
+        made["reasoning_content"] = message.reasoning
+    if message.calls:
+        made["content"] = message.content or None
+        made["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.calls
+        ]
+    return made
+
+
+def _whole(
+    head: dict[str, Any],
+    choices: list[dict[str, Any]],
+    usage: dict[str, Any],
+    first: Finished,
+    native: NativeFormat | None,
+) -> dict[str, Any]:
+    answer = {**head, "choices": choices, "usage": usage}
+    if native:
+        answer["__verbose"] = native.result(0, first)
+    answer["timings"] = timings_json(first.timings)
+    return answer
+
+
+class TextChunks:
+    """The events of a /v1/completions stream, as bytes ready to be sent. There are `n` texts
+    for each prompt."""
+
+    def __init__(
+        self,
+        head: dict[str, Any],
+        *,
+        timings_per_token: bool = False,
+        n: int = 1,
+        probabilities: Probabilities | None = None,
+        native: NativeFormat | None = None,
+    ) -> None:
+        self._head = head
+        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
+        self._with_timings = timings_per_token
+        self._n = n
+        self._probabilities = probabilities
+        self._native = native
+        self._results: list[Finished] = []
+        self._prompts: dict[int, Finished] = {}
+
+    def delta(self, index: int, event: Delta) -> bytes:
+        return b"".join(
+            (
+                b'data: {"choices":[{"text":',
+                _encode(event.text),
+                b',"index":%d,"logprobs":' % index,
+                _logprobs(self._probabilities, event) if event.probs else b"null",
+                self._tail,
+                _timings(event.timings) if self._with_timings else b"",
+                _progress(event) if event.progress else b"",
+                self._verbose(index, event) if self._native else b"",
+                b"}\n\n",
+            )
+        )
+
+    def _verbose(self, index: int, event: Delta) -> bytes:
+        return b',"__verbose":' + self._native.delta_json(index, event) if self._native else b""
+
+    def finish(self, index: int, result: Finished) -> bytes:
+        """The last chunk of one text. `usage` adds up what has finished so far, so that
+        the stream's last chunk has it for all."""
+        self._results.append(result)
+        self._prompts.setdefault(index // self._n, result)
+        logprobs = None
+        if self._probabilities and result.probs:
+            logprobs = self._probabilities.logprobs(result.probs)
+        choice = {
+            "text": result.text,
+            "index": index,
+            "logprobs": logprobs,
+            "finish_reason": text_finish_reason(result.stop_type),
+        }
+        chunk = {
+            "choices": [choice],
+            **self._head,
+            "usage": usage(self._results, list(self._prompts.values())),
+            "timings": timings_json(result.timings),
+        }
+        if self._native:
+            chunk["__verbose"] = self._native.result(index, result)
+        return b"data: " + _encode(chunk) + b"\n\n"
+
+
+class ChatChunks:
+    """The events of a /v1/chat/completions stream with `n` choices, as bytes ready to be
+    sent."""
+
+    def __init__(
+        self,
+        head: dict[str, Any],
+        *,
+        timings_per_token: bool = False,
+        include_usage: bool = False,
+        n: int = 1,
+        probabilities: Probabilities | None = None,
+        native: NativeFormat | None = None,
+    ) -> None:
+        self._head = head
+        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
+        self._with_timings = timings_per_token
+        self._include_usage = include_usage
+        self._n = n
+        self._probabilities = probabilities
+        self._native = native
+        self._results: list[Finished] = []
+        self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
+
+    def begin(self, index: int = 0) -> bytes:
+        """Who speaks; before any text."""
+        return self._chunk(index, b'{"role":"assistant","content":null}')
+
+    def event(self, event: ChatEvent) -> bytes:
+        """Everything that one event of the engine gives rise to; maybe nothing."""
+        source, index = event.source, event.index
+        if source.probs:
+            self._probs.setdefault(index, []).extend(source.probs)
+        timings = _timings(source.timings) if self._with_timings else b""
+        if isinstance(source, Delta) and source.progress:
+            return self._chunk(index, b"{}", timings + _progress(source))
+        parts = [self._chunk(index, _delta(delta), timings) for delta in event.deltas]
+        if isinstance(source, Finished):
+            parts.append(self._finish(source, event.message, index))
+        return b"".join(parts)
+
+    def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
+        """The end of one choice: a chunk with the reason of the end. The counts of tokens come
+        in one more chunk, without choices, after the last choice if the client asked for them.
+        `timings` are in the very last."""
+        self._results.append(result)
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {},
+            "finish_reason": finish_reason(message, result),
+        }
+        if self._probabilities and (probs := self._probs.pop(index, None)):
+            choice["logprobs"] = self._probabilities.logprobs(probs)
+        chunks: list[dict[str, Any]] = [{"choices": [choice], **self._head}]
+        if self._native:
+            chunks[0]["__verbose"] = self._native.result(index, result)
+        if self._include_usage and len(self._results) == self._n:
+            total = usage(self._results, self._results[:1])
+            chunks.append({"choices": [], **self._head, "usage": total})
+        chunks[-1]["timings"] = timings_json(result.timings)
+        return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks)
+
+    def _chunk(self, index: int, delta: bytes, more: bytes = b"") -> bytes:
+        probs = self._probs.pop(index, None) if self._probs else None
+        logprobs = b""
+        if probs and self._probabilities:
+            logprobs = b',"logprobs":' + _encode(self._probabilities.logprobs(probs))
+        begin = b'data: {"choices":[{"index":%d,"delta":' % index
+        return b"".join((begin, delta, logprobs, self._tail, more, b"}\n\n"))
+
+
+def _delta(delta: ChatDelta) -> bytes:
+    """The JSON of OpenAI's `delta`."""
+    match delta:
+        case Content(text):
+            return b'{"content":' + _encode(text) + b"}"
+        case Reasoning(text):
+            return b'{"reasoning_content":' + _encode(text) + b"}"
+        case CallStart(index, id, name):
+            call = {
+                "index": index,
+                "id": id,
+                "type": "function",
+                "function": {"name": name, "arguments": ""},
+            }
+            return _encode({"tool_calls": [call]})
+        case CallArguments(index, text):
+            call = {"index": index, "function": {"arguments": text}}
+            return _encode({"tool_calls": [call]})
+
+
+def _timings(timings: Timings) -> bytes:
+    return b',"timings":' + _encode(timings_json(timings))
+
+
+def _progress(event: Delta) -> bytes:
+    return b',"prompt_progress":' + _encode(progress_json(event.progress))
+
+
+def _logprobs(probabilities: Probabilities | None, event: Delta | Finished) -> bytes:
+    return _encode(probabilities.logprobs(event.probs)) if probabilities else b"null"

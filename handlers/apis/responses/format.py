@@ -1,0 +1,269 @@
+"""OpenAI's response object: its settings, and the items of its output as they grow.
+
+Pure functions and plain data. The events of a stream come from the same code that puts a plain
+answer together, so that both say the same.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
+from engine.params import GenerationParams
+from engine.protocol.messages import Finished, TokenProbs
+from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.responses.items import Item, new_id
+from handlers.http.errors import Failure
+from handlers.running.chat_batch import ChatEvent, FinishReason
+
+Event = dict[str, Any]
+"""One event of a stream: its `type` and its fields, without the number of its place."""
+
+Status = Literal["completed", "incomplete"]
+
+_TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
+"""The type of the one part that an item's content has."""
+
+_ECHOED = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+)
+
+
+def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) -> dict[str, Any]:
+    """The response to `body` before anything is generated, with the settings that apply."""
+    reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
+    parallel, store = body.get("parallel_tool_calls"), body.get("store")
+    return {
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "usage": None,
+        **{name: body.get(name) for name in _ECHOED},
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": parallel is not False,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "service_tier": "default",
+        "store": store is not False,
+        "temperature": params.temperature,
+        "text": {
+            "format": text.get("format") or {"type": "text"},
+            "verbosity": text.get("verbosity") or "medium",
+        },
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": [_tool(tool) for tool in body.get("tools") or ()],
+        "top_logprobs": body.get("top_logprobs") or 0,
+        "top_p": params.top_p,
+        "truncation": body.get("truncation") or "disabled",
+    }
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    strict = tool.get("strict")
+    return {
+        "type": "function",
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": strict is not False,
+    }
+
+
+def status_of(reason: FinishReason) -> Status:
+    return "incomplete" if reason == "length" else "completed"
+
+
+def finished_response(
+    response: Mapping[str, Any],
+    output: list[Item],
+    status: Status,
+    finished: Finished,
+    reasoning_tokens: int,
+) -> dict[str, Any]:
+    """`response` with everything that is known at its end."""
+    details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    return {
+        **response,
+        "status": status,
+        "completed_at": int(time.time()) if status == "completed" else None,
+        "incomplete_details": details,
+        "output": output,
+        "usage": {
+            "input_tokens": finished.n_prompt,
+            "input_tokens_details": {
+                "cached_tokens": finished.timings.cache_n,
+                "cache_write_tokens": finished.timings.prompt_n,
+            },
+            "output_tokens": finished.n_decoded,
+            # Counted in the text, which may be tokenized in another way than it was generated.
+            "output_tokens_details": {
+                "reasoning_tokens": min(reasoning_tokens, finished.n_decoded)
+            },
+            "total_tokens": finished.n_prompt + finished.n_decoded,
+        },
+    }
+
+
+def failed_response(
+    response: Mapping[str, Any], output: list[Item], failure: Failure
+) -> dict[str, Any]:
+    """`response` as it is when something failed in the middle of it."""
+    code = "server_error" if failure.status >= 500 else "invalid_prompt"
+    error = {"code": code, "message": failure.info.message}
+    return {**response, "status": "failed", "error": error, "output": output}
+
+
+class Output:
+    """The items of one answer, put together from what the engine says.
+
+    One item is open at a time, and is `in_progress`; the text of it grows in `_pieces`.
+    """
+
+    def __init__(self, probabilities: Probabilities | None = None) -> None:
+        self.items: list[Item] = []
+        self._probabilities = probabilities
+        self._open = False
+        self._pieces: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._unsaid: list[TokenProbs] = []  # of text that the parser holds back
+
+    def feed(self, event: ChatEvent) -> list[Event]:
+        """What `event` adds, told in the events of a stream."""
+        if self._probabilities is not None:
+            self._unsaid += event.source.probs
+        return [made for delta in event.deltas for made in self._add(delta)]
+
+    def finish(self, status: Status) -> list[Event]:
+        """Ends the last item. An answer without any item gets an empty message."""
+        events = [] if self.items else self._enter("message")
+        return events + self._close(status)
+
+    def reasoning(self) -> str:
+        """All thoughts together."""
+        return "".join(
+            part["text"]
+            for item in self.items
+            if item["type"] == "reasoning"
+            for part in item["content"]
+        )
+
+    def _add(self, delta: ChatDelta) -> list[Event]:
+        match delta:
+            case Content(text):
+                logprobs = self._take_logprobs(text)
+                self._logprobs += logprobs
+                events = self._enter("message")
+                return [*events, self._text(text, logprobs=logprobs)]
+            case Reasoning(text):
+                self._unsaid.clear()  # probabilities are told of what is said, not of thoughts
+                return [*self._enter("reasoning"), self._text(text)]
+            case CallStart(_, id, name):
+                self._unsaid.clear()
+                return [*self._close("completed"), self._begin_call(id, name)]
+            case CallArguments(_, text):
+                self._unsaid.clear()
+                self._pieces.append(text)
+                return [self._event("response.function_call_arguments.delta", delta=text)]
+
+    def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
+        """Of the tokens since the last time, but not those of markers before `text`, if that
+        is the beginning of a message."""
+        if self._probabilities is None:
+            return []
+        tokens, self._unsaid = self._unsaid, []
+        goes_on = self._open and self.items[-1]["type"] == "message"
+        whole = b"".join(token.piece for token in tokens)
+        if not (goes_on or whole.startswith(text.encode())):
+            n_marker = len(whole) - len(text.encode())
+            while tokens and n_marker >= len(tokens[0].piece):
+                n_marker -= len(tokens.pop(0).piece)
+        return self._probabilities.content(tokens)
+
+    def _enter(self, type_: Literal["message", "reasoning"]) -> list[Event]:
+        """Opens an item of this type, unless it is open."""
+        if self._open and self.items[-1]["type"] == type_:
+            return []
+        events = self._close("completed")
+        if type_ == "message":
+            item: Item = {"id": new_id("msg"), "type": type_, "role": "assistant", "content": []}
+        else:
+            item = {"id": new_id("rs"), "type": type_, "summary": [], "content": []}
+        part = self._part(type_, "")
+        return [
+            *events,
+            self._begin(item),
+            self._event("response.content_part.added", 0, part=part),
+        ]
+
+    def _begin_call(self, call_id: str, name: str) -> Event:
+        call = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
+        return self._begin({**call, "arguments": ""})
+
+    def _begin(self, item: Item) -> Event:
+        item["status"] = "in_progress"
+        self.items.append(item)
+        self._open = True
+        index = len(self.items) - 1
+        # A copy: the event is sent before the item goes on growing.
+        return {"type": "response.output_item.added", "output_index": index, "item": {**item}}
+
+    def _text(self, text: str, **more: Any) -> Event:
+        self._pieces.append(text)
+        name = _TEXTS[self.items[-1]["type"]]
+        return self._event(f"response.{name}.delta", 0, delta=text, **more)
+
+    def _close(self, status: Status) -> list[Event]:
+        if not self._open:
+            return []
+        item = self.items[-1]
+        text = "".join(self._pieces)
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            events = [self._event("response.function_call_arguments.done", arguments=text)]
+        else:
+            events = self._close_text(item, text)
+        item["status"] = status
+        self._open = False
+        self._pieces.clear()
+        index = len(self.items) - 1
+        return [*events, {"type": "response.output_item.done", "output_index": index, "item": item}]
+
+    def _close_text(self, item: Item, text: str) -> list[Event]:
+        more: dict[str, Any] = {}
+        if item["type"] == "message":
+            self._logprobs += self._take_logprobs()  # of tokens without a text
+            more["logprobs"], self._logprobs = self._logprobs, []
+        part = self._part(item["type"], text, **more)
+        item["content"] = [part]
+        name = _TEXTS[item["type"]]
+        return [
+            self._event(f"response.{name}.done", 0, text=text, **more),
+            self._event("response.content_part.done", 0, part=part),
+        ]
+
+    @staticmethod
+    def _part(type_: str, text: str, **more: Any) -> dict[str, Any]:
+        part: dict[str, Any] = {"type": _TEXTS[type_], "text": text}
+        if type_ == "message":
+            part |= {"annotations": [], "logprobs": [], **more}
+        return part
+
+    def _event(self, type_: str, content_index: int | None = None, **fields: Any) -> Event:
+        """An event of the open item."""
+        index = len(self.items) - 1
+        event = {"type": type_, "item_id": self.items[-1]["id"], "output_index": index}
+        if content_index is not None:
+            event["content_index"] = content_index
+        return {**event, **fields}

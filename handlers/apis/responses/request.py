@@ -1,0 +1,128 @@
+"""From the body of a response in OpenAI's form to the internal request.
+
+Bodies have passed validation against the description.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat.request import ChatRequest
+from engine.errors import invalid_request, not_supported
+from engine.options import Options
+from engine.params import GenerationParams
+from handlers.apis.native.probabilities import Probabilities, native_probabilities
+from handlers.apis.native.request import generation_params
+from handlers.apis.openai.request import function_tools, template_variables, tool_choice
+from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
+from handlers.running.response_store import ResponseStore
+
+LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for probabilities."""
+
+
+async def request_items(
+    body: Mapping[str, Any], store: ResponseStore
+) -> tuple[list[Item], list[Item]]:
+    """The items of the conversation before `body`, and those of its own input.
+
+    Raises EngineError: invalid_request_error for responses and items that are not stored,
+    not_supported_error for items that this server can't serve.
+    """
+    new = input_items(body["input"])
+    for index, item in enumerate(new):
+        if item["type"] == REFERENCE:
+            stored = await store.item(item["id"])
+            if stored is None:
+                raise invalid_request(f"input[{index}]: there is no item {item['id']!r}")
+            new[index] = stored
+    previous = body.get("previous_response_id")
+    return [] if previous is None else await store.conversation(previous), new
+
+
+def response_chat_request(
+    body: Mapping[str, Any], items: Sequence[Item], options: Options
+) -> ChatRequest:
+    """What `body` asks for when `items` are the whole conversation.
+
+    Raises EngineError: invalid_request_error for items and tools that don't fit together,
+    not_supported_error for tools that are no functions.
+    """
+    allowed, choice = _choice(body.get("tool_choice"))
+    tools = function_tools(_functions(body.get("tools") or []), "tools")
+    if allowed is not None:
+        known = {tool["function"]["name"] for tool in tools}
+        if unknown := sorted(allowed - known):
+            raise invalid_request(f"tool_choice: there is no tool of the name {unknown[0]!r}")
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+    tools, chosen, name = tool_choice(tools, choice)
+    conversation = messages(items)
+    if instructions := body.get("instructions"):
+        conversation.insert(0, {"role": "system", "content": instructions})
+    variables = {
+        "chat_template_kwargs": body.get("chat_template_kwargs"),
+        "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
+    }
+    return ChatRequest(
+        messages=conversation,
+        tools=tools,
+        tool_choice=chosen,
+        tool_name=name,
+        parallel_tool_calls=body.get("parallel_tool_calls"),
+        reasoning_format=options.reasoning_format,
+        reasoning_budget=options.reasoning_budget,
+        prefill=False,  # with OpenAI, an answer at the end is followed by another one
+        template_variables=template_variables(variables, options),
+    )
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`tools` in the form of the Chat Completions API."""
+    for index, tool in enumerate(tools):
+        if tool["type"] != "function":
+            raise not_supported(f"tools[{index}]: this server has no tool {tool['type']}")
+    return [{"type": "function", "function": tool} for tool in tools]
+
+
+def _choice(
+    choice: str | Mapping[str, Any] | None,
+) -> tuple[set[str] | None, str | dict[str, Any] | None]:
+    """The names of the tools that are allowed (None: all), and the choice among them in the
+    form of the Chat Completions API."""
+    if choice is None or isinstance(choice, str):
+        return None, choice
+    match choice["type"]:
+        case "function":
+            return None, {"type": "function", "function": {"name": choice["name"]}}
+        case "allowed_tools":
+            for tool in choice["tools"]:
+                if tool["type"] != "function":
+                    raise not_supported(f"tool_choice: this server has no tool {tool['type']}")
+            return {tool["name"] for tool in choice["tools"]}, choice["mode"]
+        case other:
+            raise not_supported(f"tool_choice: this server has no tool {other}")
+
+
+def response_params(
+    body: Mapping[str, Any], defaults: GenerationParams
+) -> tuple[GenerationParams, Probabilities | None]:
+    """How to generate, and which probabilities to report.
+
+    Raises EngineError (invalid_request_error).
+    """
+    for name in ("n", "n_cmpl"):
+        if (n := body.get(name)) is not None and n != 1:
+            raise invalid_request(f"{name}: a response is one answer, not {n}")
+    native = dict(body)
+    if native.get("n_predict") is None and body.get("max_output_tokens") is not None:
+        native["n_predict"] = body["max_output_tokens"]
+    form = (body.get("text") or {}).get("format")
+    if form is not None and form["type"] != "text":
+        if (body.get("response_format") or {"type": "text"})["type"] != "text":
+            raise invalid_request("text.format and response_format can't be used together")
+        native["response_format"] = form
+    params = generation_params(native, defaults)
+    n_top = body.get("top_logprobs")
+    if n_top or LOGPROBS in (body.get("include") or ()):
+        params.n_probs = max(int(n_top or 0), 1)  # the engine's 0 means none at all
+        return params, Probabilities(int(n_top or 0), post_sampling=params.post_sampling_probs)
+    return params, native_probabilities(params)

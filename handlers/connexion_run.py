@@ -1,0 +1,78 @@
+"""What makes `connexion run openapi/server.yaml` the same server as `specllama`.
+
+Connexion's command line builds an application of its own and has no hook for error handlers,
+middleware, or a lifespan. But it imports the handlers while it builds the stack, on the first
+ASGI call; `install` is called then, and the very first thing that arrives at the outermost
+middleware (uvicorn's lifespan message) puts our application, for the same description and
+options, in the place of Connexion's. So both ways run the same code.
+
+An application that has a lifespan was put together by us and is left alone, as is any that
+doesn't serve our handlers.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from connexion.middleware import ConnexionMiddleware
+from connexion.middleware.server_error import ServerErrorMiddleware
+from connexion.security import SECURITY_HANDLERS
+from starlette.types import Receive, Scope, Send
+
+from engine.catalog.catalog import open_catalog
+from engine.options import from_environ
+from handlers.http.application import application, serve_again
+from handlers.http.security import SECURITY_MAP
+from handlers.running.runtime import lifespan
+
+_CONTROLLER = "x-openapi-router-controller"
+
+
+def install() -> None:
+    """Patches Connexion's outermost middleware, once per process."""
+    # Without these, Connexion's own stack is built with a page of warnings.
+    SECURITY_HANDLERS.update(SECURITY_MAP)
+    original = ServerErrorMiddleware.__call__
+    if original.__module__ == __name__:
+        return
+
+    async def call(self: ServerErrorMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
+        launched: ConnexionMiddleware = scope["app"]
+        if launched.lifespan is None and _serves_our_handlers(launched):
+            launched.app = _replacement(launched)
+            await launched.app(scope, receive, send)
+        else:
+            await original(self, scope, receive, send)
+
+    ServerErrorMiddleware.__call__ = call
+
+
+def _serves_our_handlers(app: ConnexionMiddleware) -> bool:
+    return any(
+        isinstance(operation, dict) and operation.get(_CONTROLLER, "").startswith("handlers.")
+        for api in app.apis
+        for item in api.specification["paths"].values()
+        for operation in item.values()
+    )
+
+
+def _replacement(launched: ConnexionMiddleware) -> Any:
+    options = from_environ(os.environ)
+    catalog = open_catalog(options, [], os.environ)
+    base_paths = {api.specification.base_path for api in launched.apis}
+    prefix = options.api_prefix.rstrip("/")
+
+    @asynccontextmanager
+    async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
+        if prefix and base_paths != {prefix}:
+            raise ValueError(
+                f"the API prefix {prefix} comes from the environment, but Connexion's command "
+                f"line needs it as an option: --base-path {prefix}"
+            )
+        async with lifespan(options, catalog) as runtime:
+            yield {"runtime": runtime}
+
+    app = application(states)
+    serve_again(app, launched.apis)
+    return app

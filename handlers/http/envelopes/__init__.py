@@ -1,0 +1,1 @@
+"""The forms that other APIs give to errors."""

@@ -1,0 +1,1 @@
+"""A request on its way through the engines, the same for every API."""

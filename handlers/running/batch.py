@@ -1,0 +1,96 @@
+"""The generations of one call: submitted together, read together, cancelled together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
+
+from engine.params import GenerationParams
+from engine.pool.client import EngineClient, Generation
+from engine.protocol.messages import Delta, Finished, Prompt, Timings
+from handlers.http.notes import notes
+from handlers.running.choices import variants
+from handlers.running.usage import note_texts
+
+_Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
+
+
+class Batch:
+    """A context around `n` generations per prompt, those of the first prompt first. Leaving
+    it cancels what still runs."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        params: GenerationParams,
+        *,
+        n: int = 1,
+        echo_prompt: bool = False,
+    ) -> None:
+        self._tasks: Sequence[asyncio.Task[Any]] = ()
+        self._several = len(prompts) * n > 1
+        confirm = params.stream and self._several
+        self._generations = [
+            engine.generate(prompt, variant, echo_prompt=echo_prompt, confirm=confirm)
+            for prompt in prompts
+            for variant in variants(params, n)
+        ]
+        self._n = n
+        self._notes = notes()
+        self._timings: list[Timings | None] = [None] * len(self._generations)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for generation in self._generations:
+            generation.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        note_texts(self._notes, self._timings, self._n)
+
+    async def results(self) -> list[Finished]:
+        """All results, in order. Raises the first EngineError of any."""
+        if not self._several:
+            results = [await self._generations[0].result()]
+        else:
+            tasks = [asyncio.create_task(g.result()) for g in self._generations]
+            self._tasks = tasks
+            results = await asyncio.gather(*tasks)
+        self._timings = [result.timings for result in results]
+        return results
+
+    async def events(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
+        """(index of the generation, event) of all of them, as they come. Raises the first
+        EngineError of any."""
+        if not self._several:
+            async for event in self._generations[0]:
+                self._timings[0] = event.timings
+                yield 0, event
+            return
+        for generation in self._generations:
+            await generation.accepted()  # a fault in any of them is an answer of its own
+        queue: _Queue = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(_pump(index, generation, queue))
+            for index, generation in enumerate(self._generations)
+        ]
+        self._tasks = tasks
+        unfinished = len(tasks)
+        while unfinished:
+            index, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            unfinished -= isinstance(item, Finished)
+            self._timings[index] = item.timings
+            yield index, item
+
+
+async def _pump(index: int, generation: Generation, queue: _Queue) -> None:
+    """Puts every event into `queue`, or the exception that ends them."""
+    try:
+        async for event in generation:
+            queue.put_nowait((index, event))
+    except Exception as error:
+        queue.put_nowait((index, error))

@@ -1,0 +1,199 @@
+"""One chat request on its way through the engine, for every chat API alike.
+
+`prepare` makes of a `ChatRequest` what the engine generates from; a `ChatBatch` runs it and tells
+the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Literal, Self
+
+import msgspec
+
+from engine.chat.grammar.answer import answer_grammar, answer_params
+from engine.chat.output import ChatDelta, ChatMessage
+from engine.chat.parse.parser import AnswerParser, answer_parser
+from engine.chat.prompt import ChatPrompt
+from engine.chat.request import ChatRequest
+from engine.chat.syntax import Wrapper
+from engine.params import GenerationParams
+from engine.pool.client import EngineClient
+from engine.protocol.messages import Delta, Finished
+from handlers.running.batch import Batch
+from handlers.running.served import Served
+from handlers.running.templates import rendered_prompt
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class PreparedChat(msgspec.Struct, frozen=True):
+    """The prompt as text, how to generate, and what reads one generated answer."""
+
+    prompt: str
+    params: GenerationParams
+    new_parser: Callable[[], AnswerParser]
+
+
+class ChatEvent(msgspec.Struct, frozen=True):
+    """What one event of the engine means for answer number `index`.
+
+    `deltas` may be none: the text is held back, or the event tells of the prompt
+    (`source.progress`). With the last event of an answer, `message` is all of it.
+    """
+
+    index: int
+    deltas: list[ChatDelta]
+    source: Delta | Finished
+    message: ChatMessage
+
+    @property
+    def is_last(self) -> bool:
+        return isinstance(self.source, Finished)
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """A whole answer, and what the engine says of it."""
+
+    message: ChatMessage
+    finished: Finished
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return finish_reason(self.message, self.finished)
+
+
+def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
+    """Why an answer ended: a call that the limit of tokens has cut off is not to be made."""
+    if _cut_off(finished):
+        return "length"
+    return "tool_calls" if message.calls else "stop"
+
+
+def _cut_off(finished: Finished) -> bool:
+    return finished.stop_type not in ("eos", "word")
+
+
+async def prepare(
+    model: Served, engine: EngineClient, request: ChatRequest, params: GenerationParams
+) -> PreparedChat:
+    """Render the conversation, and bind the answer to what `request` lets it be.
+
+    Raises EngineError: invalid_request_error for messages that the template doesn't take and for
+    tools or schemas that can't be followed, not_supported_error, server_error if the template
+    itself is at fault.
+    """
+    prompt = await rendered_prompt(model, engine, request)
+    parser = partial(
+        answer_parser,
+        prompt.syntax,
+        reasoning=request.reasoning_format,
+        thinking=prompt.thinking,
+        tools=_schemas(request) if request.parse_tool_calls else None,
+        prompt=prompt.begun,
+    )
+    return PreparedChat(prompt.text, _bound(prompt, request, params), parser)
+
+
+def _schemas(request: ChatRequest) -> dict[str, Any] | None:
+    """The parameters of the tools that may be called, by name; None if there are none."""
+    if request.tool_choice == "none" or not request.tools:
+        return None
+    functions = [tool["function"] for tool in request.tools]
+    return {function["name"]: function.get("parameters") for function in functions}
+
+
+def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> GenerationParams:
+    """`params` with what the syntax of the answer, its tools and its schema make of it."""
+    syntax, tools = prompt.syntax, request.tools if request.tool_choice != "none" else []
+    if not syntax.markers:
+        return params
+    schema = None
+    # A schema of the whole text is the engine's own business: the text may be the whole answer,
+    # or the rest of one that goes on.
+    apart = tools or syntax.harmony or syntax.reasoning or syntax.content != Wrapper()
+    if params.json_schema and apart and not prompt.answering:
+        schema = json.loads(params.json_schema)
+        params = msgspec.structs.replace(params, json_schema=None)
+    parallel = request.parallel_tool_calls
+    if parallel is None:
+        parallel = syntax.calls is None or syntax.calls.parallel
+    grammar = answer_grammar(
+        syntax,
+        tools=tools,
+        required=request.tool_choice == "required",
+        tool_name=request.tool_name,
+        parallel=parallel,
+        thinking=prompt.thinking,
+        schema=schema,
+        prompt=prompt.begun,
+        may_think=not _must_not_think(request),
+    )
+    return answer_params(
+        params,
+        syntax,
+        grammar,
+        thinking=prompt.thinking,
+        reasoning_budget=request.reasoning_budget,
+    )
+
+
+def _must_not_think(request: ChatRequest) -> bool:
+    switched_off = request.template_variables.get("enable_thinking") is False
+    return request.reasoning_budget == 0 or switched_off
+
+
+async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:
+    """How many tokens the prompt for `request` has. Raises EngineError as `prepare` does."""
+    prepared = await prepare(model, engine, request, GenerationParams())
+    tokens = await engine.tokenize(
+        prepared.prompt, add_special=True, parse_special=True, with_pieces=False
+    )
+    return len(tokens.tokens)
+
+
+class ChatBatch:
+    """A context around `n` answers to one request. Leaving it cancels what still runs."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prepared: PreparedChat,
+        *,
+        n: int = 1,
+        echo_prompt: bool = False,
+    ) -> None:
+        prompt: list[int | str] = [prepared.prompt]
+        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt)
+        self._parsers = [prepared.new_parser() for _ in range(n)]
+        self._messages = [ChatMessage() for _ in range(n)]
+
+    async def __aenter__(self) -> Self:
+        await self._batch.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._batch.__aexit__(*exc_info)
+
+    async def answers(self) -> list[ChatAnswer]:
+        """All answers, in order. Raises the first EngineError of any."""
+        results = await self._batch.results()
+        for index, result in enumerate(results):
+            self._read(index, result)
+        return [
+            ChatAnswer(message, result)
+            for message, result in zip(self._messages, results, strict=True)
+        ]
+
+    async def events(self) -> AsyncIterator[ChatEvent]:
+        """The events of all answers as they come. Raises the first EngineError of any."""
+        async for index, event in self._batch.events():
+            yield ChatEvent(index, self._read(index, event), event, self._messages[index])
+
+    def _read(self, index: int, event: Delta | Finished) -> list[ChatDelta]:
+        deltas = self._parsers[index].feed(event.text)
+        if isinstance(event, Finished):
+            deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
+        for delta in deltas:
+            self._messages[index].add(delta)
+        return deltas

@@ -1,0 +1,80 @@
+"""Several texts for one prompt: `n_cmpl`, OpenAI's `n`, and `best_of`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.errors import invalid_request
+from engine.params import RANDOM_SEED, GenerationParams
+from engine.protocol.messages import Finished
+
+
+def mean_log_probability(result: Finished) -> float:
+    """Of the tokens that `result` reports, in its own kind of probabilities; 0 for none."""
+    values = [entry.value for entry in result.probs]
+    if result.params.post_sampling_probs:
+        values = [math.log(value) if value > 0 else -math.inf for value in values]
+    return sum(values) / len(values) if values else 0.0
+
+
+MAX_TEXTS = 4096  # of one request
+
+
+def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
+    """How many texts `body` wants for each of its prompts; `n_cmpl` wins over `n`.
+
+    Raises EngineError (invalid_request_error) if those are too many together.
+    """
+    n = next((int(body[name]) for name in ("n_cmpl", "n") if body.get(name) is not None), 1)
+    check_total(n, len(prompts), "n_cmpl")
+    return n
+
+
+def check_total(n: int, n_prompts: int, name: str) -> None:
+    if n * n_prompts > MAX_TEXTS:
+        raise invalid_request(
+            f"{name}: {n} texts for each of {n_prompts} prompts are more than {MAX_TEXTS}"
+        )
+
+
+def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
+    """The parameters of `n` texts for one prompt: each has a seed of its own, counted up from
+    the given one, and only the first is bound to `id_slot`."""
+    made = [params]
+    for i in range(1, n):
+        drawn = params.seed == RANDOM_SEED
+        seed = RANDOM_SEED if drawn else (params.seed + i) % RANDOM_SEED
+        made.append(msgspec.structs.replace(params, seed=seed, id_slot=-1))
+    return made
+
+
+def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams) -> int:
+    """How many texts have to be generated for each prompt, `best_of` or `n`, so that the `n`
+    best of them can be returned. Sets `params.n_probs` if it needs the probabilities.
+
+    Raises EngineError (invalid_request_error).
+    """
+    best_of = int(n if body.get("best_of") is None else body["best_of"])
+    if best_of < n:
+        raise invalid_request(f"best_of: {best_of} texts are too few to return {n} of them")
+    if best_of == n:
+        return n
+    if params.stream:
+        raise invalid_request("best_of: the best text can't be streamed before it is known")
+    check_total(best_of, n_prompts, "best_of")
+    params.n_probs = max(params.n_probs, 1)
+    return best_of
+
+
+def best(results: Sequence[Finished], n: int, best_of: int) -> list[Finished]:
+    """The `n` likeliest of every `best_of` results, by the mean log-probability of their
+    tokens, the likeliest first."""
+    if best_of == n:
+        return list(results)
+    chosen: list[Finished] = []
+    for start in range(0, len(results), best_of):
+        group = results[start : start + best_of]
+        chosen += sorted(group, key=mean_log_probability, reverse=True)[:n]
+    return chosen

@@ -1,0 +1,126 @@
+"""The metrics of one server in Prometheus' terms."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from engine.protocol.stats import Histogram, Stats
+
+DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+"""Upper bounds of the buckets for the duration of requests, in seconds."""
+
+
+class Metrics:
+    """Collects the durations of HTTP requests, and renders them with what the engine counts.
+
+    It has a registry of its own, so that several servers can live in one process.
+    """
+
+    def __init__(self) -> None:
+        self._durations: dict[tuple[str, str], Histogram] = {}
+        self._stats = Stats()
+        self._last = Stats()  # of the same model at its last scrape
+        self._scraped: dict[str, Stats] = {}  # by model
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def observe_request(self, operation: str, status: int, seconds: float) -> None:
+        """One request has been answered. There are as many series as documented answers."""
+        key = (operation, str(status))
+        if (histogram := self._durations.get(key)) is None:
+            histogram = self._durations[key] = Histogram.of(DURATION_BOUNDS)
+        histogram.observe(seconds)
+
+    def render(self, model: str, stats: Stats) -> tuple[bytes, str]:
+        """The text for one model and its content type. Averages "since the last scrape" of that
+        model begin anew here."""
+        last = self._scraped.get(model, Stats())
+        fresh = stats.n_decode < last.n_decode  # another engine process counts
+        self._stats, self._last = stats, Stats() if fresh else last
+        text = generate_latest(self._registry)
+        self._scraped[model] = stats
+        return text, CONTENT_TYPE_PLAIN_0_0_4
+
+    def describe(self) -> list[Metric]:
+        """No names are claimed in advance (part of the interface of a collector)."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics at this moment (part of the interface of a collector)."""
+        yield from _counters(self._stats)
+        yield from _gauges(self._stats, self._last)
+        yield from _histograms(self._stats)
+        family = HistogramMetricFamily(
+            "specllama_request_duration_seconds",
+            "HTTP requests, to the end of the answer.",
+            labels=("operation", "status"),
+        )
+        for labels, histogram in self._durations.items():
+            family.add_metric(labels, _buckets(histogram), histogram.total)
+        yield family
+
+
+def _counters(stats: Stats) -> Iterator[Metric]:
+    for name, text, value in (
+        ("prompt_tokens", "Prompt tokens evaluated.", stats.n_prompt),
+        ("prompt_tokens_cached", "Prompt tokens from the cache.", stats.n_prompt_cached),
+        ("prompt_seconds", "Time of steps with prompt tokens.", stats.prompt_seconds),
+        ("tokens_predicted", "Tokens generated.", stats.n_predicted),
+        ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
+        ("n_decode", "Steps.", stats.n_decode),
+    ):
+        yield CounterMetricFamily(f"llamacpp:{name}", text, value)
+    shared = "Prompt tokens from the cache that another text keeps, too."
+    yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
+    restored = "Prompt tokens from the cache that host memory or files gave back to it."
+    yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
+
+
+def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
+    prompt = _rate(
+        stats.n_prompt - last.n_prompt,
+        stats.prompt_seconds - last.prompt_seconds,
+    )
+    predicted = _rate(
+        stats.inter_token.count - last.inter_token.count,
+        stats.inter_token.total - last.inter_token.total,
+    )
+    for name, text, value in (
+        ("prompt_tokens_seconds", "Prompt tokens per second, since the last scrape.", prompt),
+        ("predicted_tokens_seconds", "Tokens per second, since the last scrape.", predicted),
+        ("kv_cache_usage_ratio", "Used part.", _rate(stats.n_cells_used, stats.n_cells)),
+        ("kv_cache_tokens", "Tokens in the KV cache.", stats.n_cells_used),
+        ("requests_processing", "Requests in slots.", stats.n_processing),
+        ("requests_deferred", "Requests that wait.", stats.n_deferred),
+        ("n_busy_slots_per_decode", "Busy slots in a step.", _rate(stats.n_busy, stats.n_decode)),
+        ("n_tokens_max", "Tokens of the longest text.", stats.n_tokens_max),
+    ):
+        yield GaugeMetricFamily(f"llamacpp:{name}", text, value)
+
+
+def _histograms(stats: Stats) -> Iterator[Metric]:
+    for name, text, histogram in (
+        ("request_queue", "A request's wait for a slot.", stats.queue),
+        ("time_to_first_token", "From arrival in the engine.", stats.first_token),
+        ("step", "Steps.", stats.step),
+        ("inter_token_latency", "From a token to the next.", stats.inter_token),
+    ):
+        yield HistogramMetricFamily(
+            f"specllama_{name}_seconds", text, _buckets(histogram), histogram.total
+        )
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    names = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(names, map(float, histogram.cumulative()), strict=True))
+
+
+def _rate(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

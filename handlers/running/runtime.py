@@ -1,0 +1,137 @@
+"""What the handlers share while the server runs: its options and its models.
+
+A `Runtime` lives in the state of the ASGI lifespan, which the server copies into the scope of
+every request; so several applications can live in one process.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from connexion import context
+
+from engine.catalog.catalog import Catalog
+from engine.catalog.download.parent import wants_fetch
+from engine.catalog.inspect.parent import MetadataReader
+from engine.chat.rendering.parent import Renderer
+from engine.options import OptionError, Options
+from engine.pool.pool import ModelPool
+from engine.shipped import model_file
+from handlers.running.response_store import ResponseStore, StoreError
+
+if TYPE_CHECKING:
+    from handlers.running.metrics import Metrics
+
+log = logging.getLogger("handlers.running.runtime")
+
+START_SECONDS = 5.0  # that models may take to be loaded before their files are looked at, too
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One running server. `options` are those of the server as a whole; each model in the
+    `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
+    is None without `--metrics`; `responses` are those of the Responses API that clients may
+    come back to."""
+
+    options: Options
+    catalog: Catalog
+    pool: ModelPool
+    files: MetadataReader  # what the models' files tell
+    started: int  # seconds since 1970
+    responses: ResponseStore
+    api_keys: tuple[bytes, ...] = ()
+    renderer: Renderer = field(default_factory=Renderer)
+    metrics: "Metrics | None" = None
+
+    @classmethod
+    def of(cls, options: Options, catalog: Catalog) -> "Runtime":
+        """For a server that starts now; its engines are not started yet.
+
+        Raises OptionError if the file of API keys can't be read, and if the database of
+        responses can't be opened.
+        """
+        api_keys = tuple(key.encode() for key in options.api_keys())
+        try:
+            responses = ResponseStore(options.responses_db)
+        except StoreError as error:
+            raise OptionError(f"--responses-db {error}") from error
+        return cls(
+            options=options,
+            catalog=catalog,
+            pool=ModelPool(catalog, models_max=options.models_max),
+            files=MetadataReader(),
+            started=int(time.time()),
+            responses=responses,
+            api_keys=api_keys,
+            metrics=_metrics() if options.metrics else None,
+        )
+
+
+def _metrics() -> "Metrics":
+    from handlers.running.metrics import Metrics  # imports Prometheus' client
+
+    return Metrics()
+
+
+def runtime() -> Runtime:
+    """The server that the current request came to."""
+    current: Runtime = context.scope["state"]["runtime"]
+    return current
+
+
+@asynccontextmanager
+async def lifespan(
+    options: Options, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
+) -> AsyncIterator[Runtime]:
+    """Starts the engines that are to be there from the start and, at the end, stops all of them
+    and the template processes.
+
+    `on_fatal` is called with the reason if the only model of a server can't be loaded (without it,
+    the log tells): what to do then (end, most likely) is the launcher's business. Until then,
+    requests are answered with 503.
+    """
+    current = Runtime.of(options, catalog)
+    try:
+        await current.pool.start()
+        if not options.embeds():
+            current.renderer.prepare()  # with the models, so that the first chat needn't wait
+        background = [
+            asyncio.create_task(_watch_loading(current, on_fatal)),
+            asyncio.create_task(_read_files(current)),
+        ]
+        try:
+            yield current
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await asyncio.gather(current.pool.stop(), current.renderer.stop())
+    finally:
+        current.responses.close()
+
+
+async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | None) -> None:
+    supervisor = current.pool.supervisor(current.catalog.default)
+    if current.catalog.router or supervisor is None:
+        return  # what can't be loaded is told to those who ask for it
+    await supervisor.loaded()
+    if supervisor.state != "failed":
+        return
+    if on_fatal is not None:
+        on_fatal(supervisor.failure)
+    else:
+        log.error("the model could not be loaded: %s", supervisor.failure)
+
+
+async def _read_files(current: Runtime) -> None:
+    """Lets `GET /models` tell of models that are not loaded; the first answers come first."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_SECONDS):
+            await current.pool.started()
+    entries = [each.options for each in current.catalog.entries.values()]
+    await current.files.read_all(model_file(o.model) for o in entries if not wants_fetch(o))

@@ -1,0 +1,101 @@
+"""The model that a request is for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connexion import context
+from starlette.datastructures import QueryParams
+
+from engine.catalog.entry import Entry
+from engine.chat.rendering.parent import Renderer
+from engine.errors import EngineError, ErrorInfo
+from engine.options import Options
+from engine.pool.client import EngineClient
+from engine.pool.lease import Lease
+from engine.protocol.messages import ModelInfo
+from handlers.http.disconnect import until_disconnect
+from handlers.http.notes import notes
+from handlers.running.runtime import Runtime, runtime
+
+
+@dataclass(frozen=True)
+class Served:
+    """One entry of the catalog, as the handler of one request sees it."""
+
+    current: Runtime
+    entry: Entry
+    autoload: bool
+
+    @property
+    def name(self) -> str:
+        """The model's id in the API."""
+        return self.entry.name
+
+    @property
+    def options(self) -> Options:
+        return self.entry.options
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.current.renderer
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """What is known of the model from when it was loaded last; None if it never was."""
+        return self.current.pool.status(self.name).info
+
+    async def engine(self) -> EngineClient:
+        """The model's engine, which stays loaded to the end of this request.
+
+        Raises EngineError (unavailable_error) if it can't be loaded, or, in a server of one
+        model, while it is loading; invalid_request_error if it isn't loaded and must not be.
+        """
+        return await (await self.lease()).engine()
+
+    async def lease(self) -> Lease:
+        """The right to the engine to the end of this request; raises as `engine` does."""
+        pool = self.current.pool
+        lease = pool.lease_now(self.entry)
+        if lease is None:
+            lease = await until_disconnect(pool.lease(self.entry, autoload=self.autoload))
+        context.scope["state"]["leases"].callback(lease.release)
+        return lease
+
+
+def served(body: Mapping[str, Any] | None = None) -> Served:
+    """The model that the current request names, in its `body` or by `?model=`; the default one
+    if it names none.
+
+    Raises EngineError (not_found_error) for a name that the catalog doesn't have.
+    """
+    current = runtime()
+    string = context.scope["query_string"]
+    query = QueryParams(string) if string else {}
+    name = (body or {}).get("model") or query.get("model")
+    autoload = query.get("autoload")
+    entry = find(current, name)
+    notes().model = entry.name
+    return Served(
+        current,
+        entry,
+        current.options.models_autoload if autoload is None else autoload.lower() == "true",
+    )
+
+
+def find(current: Runtime, name: str | None) -> Entry:
+    """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
+
+    Raises EngineError (not_found_error), which tells names like it.
+    """
+    catalog = current.catalog
+    if not name:
+        return catalog.entries[catalog.default]
+    entry = catalog.find(name) or catalog.find(name.removesuffix(":latest"))
+    if entry is None:
+        near = ", ".join(catalog.near(name))
+        hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
+        raise EngineError(
+            ErrorInfo("not_found_error", f"there is no model named {name[:200]!r}; {hint}")
+        )
+    return entry

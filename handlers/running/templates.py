@@ -1,0 +1,76 @@
+"""Which chat template is in force, and what it makes of a conversation."""
+
+from functools import cache
+
+import msgspec
+
+from engine.chat.prompt import ChatPrompt
+from engine.chat.rendering.messages import Description, TemplateSource
+from engine.chat.request import ChatRequest
+from engine.chat.template.builtin import BUILTIN_NAMES, CHATML
+from engine.chat.template.prompt import continued, plain_messages
+from engine.errors import EngineError
+from engine.options import Options
+from engine.options.files import read_text
+from engine.pool.client import EngineClient
+from engine.protocol.messages import ModelInfo
+from handlers.running.served import Served
+
+_read_once = cache(read_text)
+
+
+def template_source(options: Options, info: ModelInfo) -> str:
+    """The Jinja text, or the name of one of llama.cpp's formats: from the command line, else
+    from the model, else ChatML.
+
+    Raises OptionError if `--chat-template-file` can't be read; the command line has checked it.
+    """
+    if options.chat_template_file:
+        return _read_once(options.chat_template_file)
+    return options.chat_template or info.chat_template or CHATML
+
+
+def renders_with_jinja(options: Options, source: str) -> bool:
+    """Otherwise llama.cpp's own formats are to be used."""
+    return options.jinja and source not in BUILTIN_NAMES
+
+
+async def description(model: Served, info: ModelInfo, source: str) -> Description | None:
+    """What the template can express; None if it can't be tried."""
+    if not renders_with_jinja(model.options, source):
+        return None
+    try:
+        return await model.renderer.describe(_with_tokens(source, info))
+    except EngineError:
+        return None  # not valid, or it never ends: whoever chats is told so
+
+
+async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
+    """The prompt for the messages of a chat request, and what is known of the answer.
+
+    Raises EngineError: invalid_request_error for messages that the template doesn't take,
+    not_supported_error for what this server doesn't take yet, server_error if the template
+    itself is at fault.
+    """
+    info = engine.info
+    source = template_source(model.options, info)
+    if renders_with_jinja(model.options, source):
+        prompt = await model.renderer.prompt(_with_tokens(source, info), request)
+        return msgspec.structs.replace(prompt, text=without_special(prompt.text, info))
+    messages, talk, syntax = plain_messages(request)
+    text = await engine.format_chat(source, messages, talk.add_generation_prompt)
+    prompt = ChatPrompt(text, syntax)
+    return prompt if talk.continuation is None else continued(prompt, talk.continuation)
+
+
+def without_special(text: str, info: ModelInfo) -> str:
+    """`text` without the tokens at its ends that the tokenizer is going to add."""
+    if info.add_bos and info.bos_token:
+        text = text.removeprefix(info.bos_token)
+    if info.add_eos and info.eos_token:
+        text = text.removesuffix(info.eos_token)
+    return text
+
+
+def _with_tokens(source: str, info: ModelInfo) -> TemplateSource:
+    return TemplateSource(source, info.bos_token, info.eos_token)

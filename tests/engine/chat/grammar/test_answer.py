@@ -1,0 +1,313 @@
+"""What the constraint of an answer lets a model write: calls as templates write them, and nothing
+else; and what it refuses to say."""
+
+import re
+from typing import Any
+
+import pytest
+
+from engine.chat.grammar.answer import answer_grammar, answer_params
+from engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
+from engine.errors import EngineError
+from engine.params import GenerationParams
+from engine.worker.backend import Model
+from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.gbnf import GrammarError
+from tests.support.answer_grammars import (
+    ARGUMENTS,
+    GET,
+    GET_NOTE,
+    NAME,
+    NOTE,
+    SYNTAXES,
+    WEATHER,
+    accepts,
+    grammar,
+    in_json,
+    params,
+    tagged,
+    tool,
+)
+from tests.support.chat_fixtures import FIXTURES, Fixture
+from tests.support.chat_fixtures import TOOLS as FAMILY_TOOLS
+
+# ---- what is allowed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_calls_as_templates_write_them(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, text = SYNTAXES[name]
+    assert accepts(compiler, model, params(syntax), text)
+    assert not accepts(compiler, model, params(syntax, parallel=False), text)
+    assert not accepts(compiler, model, params(syntax, tool_name="get"), text)
+    assert not accepts(compiler, model, params(syntax), text.replace("get", "gut"))
+    assert not accepts(compiler, model, params(syntax), "Hello")
+    assert not accepts(compiler, model, params(syntax), text[:-3])
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+@pytest.mark.parametrize("before", ["", "I'll look.\n"])
+def test_lazy_calls(compiler: Compiler, model: Model, name: str, before: str) -> None:
+    syntax, text = SYNTAXES[name]
+    made = params(syntax, required=False)
+    assert made.grammar_lazy
+    assert accepts(compiler, model, made, before + text)
+    assert not accepts(compiler, model, made, before + text.replace("get", "gut"))
+    assert accepts(compiler, model, made, "Hello, get a call [ or < that?")
+
+
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+def test_thoughts_before_calls(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, text = SYNTAXES[name]
+    thoughts = "a <tool_call> or\nnot </thin"
+    assert accepts(compiler, model, params(syntax), f"<think>\n{thoughts}\n</think>\n\n{text}")
+    assert accepts(compiler, model, params(syntax), f"<think></think>{text}")
+    opened = params(syntax, thinking=True)
+    assert accepts(compiler, model, opened, f"{thoughts}\n</think>\n\n{text}")
+    assert not accepts(compiler, model, opened, text)
+    lazy = params(syntax, required=False)
+    assert accepts(compiler, model, lazy, f"<think>\n{thoughts}\n</think>\n\nOh! {text}")
+    lazy = params(syntax, required=False, thinking=True)
+    assert accepts(compiler, model, lazy, f"{thoughts}\n</think>\n\n{text}")
+    wrong = text.replace("get", "gut")
+    assert not accepts(compiler, model, lazy, f"{thoughts}\n</think>\n\n{wrong}")
+
+
+BARE = OutputSyntax(calls=in_json("parameters", parallel=False))
+
+
+def test_calls_without_a_marker_begin_the_answer(compiler: Compiler, model: Model) -> None:
+    call, wrong = '{"name": "get", "parameters": {"city": "x"}}', '{"name": "get", "parameters": 1}'
+    lazy = params(BARE, required=False)
+    assert accepts(compiler, model, lazy, call)
+    assert not accepts(compiler, model, lazy, wrong)
+    assert accepts(compiler, model, lazy, f"Such as: {wrong}")
+    assert accepts(compiler, model, params(BARE), call)
+
+
+def test_an_end_of_calls_that_ends_the_answer_is_no_text(compiler: Compiler, model: Model) -> None:
+    calls = in_json("arguments", begin="<calls>", end="<|im_end|>", stops=True)
+    text = '<calls>{"name": "get", "arguments": {"city": "x"}}'
+    assert accepts(compiler, model, params(OutputSyntax(calls=calls)), text)
+
+
+CHANNELS = OutputSyntax(harmony=True)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.get <|constrain|>json<|message|>",
+        "<|channel|>commentary to=functions.get<|message|>",
+        " to=functions.get<|channel|>commentary json<|message|>",
+    ],
+)
+def test_channels(compiler: Compiler, model: Model, header: str) -> None:
+    thoughts = "<|channel|>analysis<|message|>to=functions.x?<|end|><|start|>assistant"
+    for required in (True, False):
+        made = params(CHANNELS, required=required)
+        for before in ("", thoughts):
+            assert accepts(compiler, model, made, before + header + GET)
+            assert not accepts(compiler, model, made, before + header + '{"city": 1}')
+    made = params(CHANNELS, required=False, schema=NOTE)
+    assert accepts(compiler, model, made, header + GET)
+    assert accepts(compiler, model, made, f"{thoughts}<|channel|>final<|message|>{GET_NOTE}")
+
+
+PREFIXED = OutputSyntax(
+    content=Wrapper(">>>all\n"), calls=CallSyntax(parts=(">>>", NAME, "\n", ARGUMENTS))
+)
+
+
+def test_what_the_prompt_has_begun_is_not_written_again(compiler: Compiler, model: Model) -> None:
+    prompt = "<|start_header_id|>assistant<|end_header_id|>\n\n>>>"
+    made = params(PREFIXED, prompt=prompt)
+    assert accepts(compiler, model, made, f"get\n{GET}>>>get_note\n{GET_NOTE}")
+    lazy = params(PREFIXED, prompt=prompt, required=False)
+    assert accepts(compiler, model, lazy, "all\nWell, get\nit >>> there")
+    assert accepts(compiler, model, lazy, f"get\n{GET}>>>get_note\n{GET_NOTE}")
+    assert not accepts(compiler, model, lazy, "get\n[]")
+    assert accepts(compiler, model, lazy, f"all\nWell >>>get_note\n{GET_NOTE}")
+    assert not accepts(compiler, model, lazy, "all\nWell >>>get_note\n[]")
+    made = params(PREFIXED, prompt=prompt, tools=[], schema=NOTE)
+    assert accepts(compiler, model, made, f"all\n{GET_NOTE}")
+
+
+def test_json_answers(compiler: Compiler, model: Model) -> None:
+    syntax, call = SYNTAXES["json in tags"]
+    made = params(syntax, tools=[], schema=WEATHER)
+    assert not made.grammar_lazy
+    for before in ("", "<think>\nHm\n</think>\n\n"):
+        assert accepts(compiler, model, made, before + GET)
+        assert not accepts(compiler, model, made, before + GET_NOTE)
+        assert not accepts(compiler, model, made, before + call)
+        either = params(syntax, required=False, schema=WEATHER)
+        assert accepts(compiler, model, either, before + GET)
+        assert accepts(compiler, model, either, before + call)
+        assert not accepts(compiler, model, either, before + "Hello")
+    wrapped = OutputSyntax(content=Wrapper("<response>", "</response>"))
+    made = params(wrapped, tools=[], schema=WEATHER)
+    assert accepts(compiler, model, made, f"<response>{GET}</response>")
+    assert accepts(compiler, model, made, GET)
+    schema: Any
+    for schema in ({}, True):
+        assert accepts(compiler, model, params(wrapped, tools=[], schema=schema), '{"any": 1}')
+
+
+@pytest.mark.parametrize("name", ["list with ids", "name before", "pretty"])
+def test_json_or_calls(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, calls = SYNTAXES[name]
+    schema = {"type": "array", "items": {"type": ["string", "boolean"]}}
+    made = params(syntax, required=False, schema=schema)
+    assert accepts(compiler, model, made, calls)
+    for text in ('["a"]', "[true]", "[]"):
+        assert accepts(compiler, model, made, text)
+
+
+def test_nothing_to_follow() -> None:
+    nothing: dict[str, Any] = {"required": False, "tool_name": None}
+    nothing |= {"parallel": True, "thinking": False, "tools": []}
+    assert answer_grammar(OutputSyntax(), **nothing) is None
+
+
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+def test_no_thoughts(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, text = SYNTAXES[name]
+    made = params(syntax, may_think=False)
+    assert accepts(compiler, model, made, text)
+    assert not accepts(compiler, model, made, f"<think></think>{text}")
+    opened = params(syntax, thinking=True, may_think=False)
+    assert accepts(compiler, model, opened, f"</think>{text}"), "thoughts that are open, end"
+    call = f"<|channel|>commentary to=functions.get<|message|>{GET}"
+    made = params(CHANNELS, may_think=False)
+    assert accepts(compiler, model, made, call)
+    thoughts = "<|channel|>analysis<|message|><|end|><|start|>assistant"
+    assert not accepts(compiler, model, made, thoughts + call)
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("found", FIXTURES, ids=lambda found: found.name)
+def test_answers_of_all_families(
+    compiler: Compiler, model: Model, found: Fixture, required: bool
+) -> None:
+    for answer in found.answers:
+        if required and (answer.message.content or not answer.message.calls):
+            continue
+        made = params(
+            found.syntax,
+            tools=FAMILY_TOOLS,
+            required=required,
+            thinking=found.opens_thoughts,
+            prompt=found.prompt_tail,
+        )
+        text = answer.text.removesuffix("<|call|>").rstrip()
+        assert accepts(compiler, model, made, text), text
+
+
+# ---- what is refused ---------------------------------------------------------------------
+
+
+CYCLIC = {"properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}
+CYCLIC |= {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+
+
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (CYCLIC, "'bad'"),
+        ({"properties": {"a": {"not": {}}}}, "'bad'.*'not'"),
+        ({"properties": {"a": {"type": "wrong"}}}, "'bad'"),
+        ({"properties": {"a": {"type": "array", "items": 5}}}, "'bad'"),
+        ({"properties": 5}, "'bad'"),
+        ({"properties": {"a": {"$ref": "#/nowhere"}}}, "'bad'"),
+        ({"type": "string"}, "'bad'.*'object'"),
+        ("a text", "'bad'"),
+        (False, "'bad'"),
+        ({"properties": {"a": {"type": "array", "items": {"pattern": "(?=a)"}}}}, "'bad'"),
+    ],
+)
+def test_bad_schemas_name_the_tool(
+    compiler: Compiler, name: str, required: bool, parameters: Any, message: str
+) -> None:
+    tools = [tool("good", WEATHER), tool("bad", parameters)]
+    with pytest.raises((EngineError, GrammarError), match=f"parameters of the tool {message}"):
+        compiler.guide(params(SYNTAXES[name][0], tools=tools, required=required))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "object"}, {"type": "object", "properties": {}}]},
+        {"type": "object", "patternProperties": {"a": {}}},
+        tagged({"type": "string", "pattern": "a$b"}),
+        tagged({"type": "string", "format": "ipv6"}),
+        tagged({"enum": ["1", 1]}),
+        tagged({"enum": []}),
+        tagged({"allOf": [{"minLength": 1}, {"maxLength": 2}]}),
+        {"type": "object", "properties": {"a>\nb": {}}},
+        {"type": "object", "properties": {f"p{n}": {} for n in range(2000)}},
+    ],
+)
+def test_what_tags_can_not_say(compiler: Compiler, schema: Any) -> None:
+    with pytest.raises((EngineError, GrammarError), match="parameters of the tool 'f'"):
+        compiler.guide(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ([{"type": "function"}], "not a function with a name"),
+        ([{"type": "retrieval", "function": {"name": "x"}}], "not a function"),
+        ([tool("", {})], "can't be called"),
+        ([tool('a"b', {})], "can't be called"),
+        ([tool("a b", {})], "can't be called"),
+        ([tool("x" * 200, {})], "can't be called"),
+        ([tool("x", {}), tool("x", {})], "another tool 'x'"),
+    ],
+)
+def test_bad_tools(tools: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(EngineError, match=re.escape(message)):
+        grammar(OutputSyntax(), tools=tools)
+
+
+def test_a_named_tool_has_to_be_there() -> None:
+    with pytest.raises(EngineError, match="no tool 'x'"):
+        grammar(OutputSyntax(), tool_name="x")
+
+
+def test_what_can_not_be_combined() -> None:
+    with pytest.raises(EngineError, match="response_format and tools"):
+        grammar(BARE, required=False, schema=WEATHER)
+    found = grammar(OutputSyntax())
+    with pytest.raises(EngineError, match="together"):
+        answer_params(GenerationParams(grammar="x"), OutputSyntax(), found, thinking=False)
+
+
+def test_markers_are_to_be_shown() -> None:
+    syntax, _ = SYNTAXES["numbers"]
+    made = answer_params(GenerationParams(), syntax, None, thinking=False)
+    assert made.preserved_tokens == syntax.markers
+
+
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+def test_many_tools(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, _ = SYNTAXES[name]
+    tools = [tool(f"tool_{n}", {**WEATHER, "description": str(n)}) for n in range(128)]
+    guide = compiler.guide(params(syntax, tools=tools))
+    assert guide is not None
+    assert guide.allowed is not None
+
+
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+def test_large_tools(compiler: Compiler, name: str) -> None:
+    """Compiled, or refused by name; never a fault of the server."""
+    syntax, _ = SYNTAXES[name]
+    wide = {"type": "object", "properties": {f"p{n:05}": {"type": "string"} for n in range(30_000)}}
+    deep: Any = {"type": "string"}
+    for _ in range(2000):
+        deep = {"type": "array", "items": deep}
+    for schema in (wide, tagged(deep)):
+        with pytest.raises((EngineError, GrammarError), match="'f'"):
+            compiler.guide(params(syntax, tools=[tool("f", schema)]))

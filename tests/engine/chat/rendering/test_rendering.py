@@ -1,0 +1,251 @@
+"""Template processes: what they answer, and what becomes of templates that mean harm."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.chat.detect.detect import detect
+from engine.chat.rendering.messages import TemplateSource
+from engine.chat.rendering.parent import PROCESSES, Renderer
+from engine.chat.request import ChatRequest
+from engine.chat.template.builtin import CHATML
+from engine.chat.template.prompt import chat_prompt
+from engine.chat.template.template import ChatTemplate
+from engine.errors import EngineError
+from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture
+from tests.support.hostile_templates import HOSTILE, Hostile
+
+CHAT = TemplateSource(CHATML)
+HELLO = ChatRequest(messages=[{"role": "user", "content": "Hello"}])
+HELLO_PROMPT = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+FOR_EVER = TemplateSource(
+    "{% if messages[0].content == 'loop' %}"
+    + "{% for i in range(99999) %}" * 4
+    + "{% endfor %}" * 4
+    + "{% endif %}fine"
+)
+LOOP = ChatRequest(messages=[{"role": "user", "content": "loop"}])
+OUTCOMES = {
+    "refused": "invalid_request_error",
+    "invalid": "server_error",
+    "huge": "invalid_request_error",
+    "endless": "invalid_request_error",
+    "crash": "server_error",
+}
+SHORT = 2.0  # s; longer than any honest rendering here takes on a busy machine
+
+
+@asynccontextmanager
+async def rendering(**options: Any) -> AsyncIterator[Renderer]:
+    renderer = Renderer(**options)
+    try:
+        yield renderer
+    finally:
+        await renderer.stop()
+        assert renderer.pids == []
+
+
+def test_a_prompt_and_a_description() -> None:
+    async def run() -> None:
+        async with rendering() as renderer:
+            prompt = await renderer.prompt(CHAT, HELLO)
+            assert prompt.text == HELLO_PROMPT
+            description = await renderer.describe(CHAT)
+            assert description.caps["supports_string_content"]
+            assert not description.caps["supports_tools"]
+            assert description.syntax == detect(ChatTemplate(CHATML))
+            assert len(renderer.pids) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("given", FIXTURES, ids=lambda given: given.name)
+def test_the_process_answers_as_the_functions_do(given: Fixture) -> None:
+    request = ChatRequest(messages=HELLO.messages, tools=TOOLS)
+    template = given.template()
+
+    async def run() -> None:
+        async with rendering() as renderer:
+            source = TemplateSource(given.source, given.bos, given.eos)
+            prompt = await renderer.prompt(source, request)
+            assert prompt == chat_prompt(template, detect(template), request)
+            assert (await renderer.describe(source)).syntax == detect(template)
+
+    asyncio.run(run())
+
+
+def test_numbers_of_any_size_and_all_characters_arrive() -> None:
+    async def run() -> None:
+        async with rendering() as renderer:
+            source = TemplateSource("{{ number }}{{ messages[0].content }}")
+            text = "\x00\u2028é𝄞\ufeff"
+            request = ChatRequest(
+                messages=[{"role": "user", "content": text}],
+                template_variables={"number": 10**30},
+            )
+            assert (await renderer.prompt(source, request)).text == f"{10**30}{text}"
+            request.messages[0]["content"] = "\ud800"
+            with pytest.raises(EngineError) as error:
+                await renderer.prompt(source, request)
+            assert error.value.info.type == "invalid_request_error"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("given", HOSTILE, ids=lambda given: given.name)
+def test_whatever_a_template_does_the_next_one_renders(given: Hostile) -> None:
+    async def run() -> None:
+        async with rendering(time_limit=SHORT, memory_limit=1 << 29) as renderer:
+            source = TemplateSource(given.source)
+            if given.outcome == "renders":
+                prompt = await renderer.prompt(source, HELLO)
+                assert given.text is None or prompt.text == given.text
+            else:
+                with pytest.raises(EngineError) as error:
+                    await renderer.prompt(source, HELLO)
+                assert error.value.info.type in (OUTCOMES[given.outcome], "invalid_request_error")
+                assert len(error.value.info.message) < 5000
+            assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+
+    asyncio.run(run())
+
+
+def test_a_template_that_takes_too_long_is_stopped_and_says_so() -> None:
+    async def run() -> None:
+        async with rendering(time_limit=SHORT) as renderer:
+            await renderer.describe(FOR_EVER)
+            (before,) = renderer.pids
+            with pytest.raises(EngineError, match=r"takes more than 2 s .* stopped") as error:
+                await renderer.prompt(FOR_EVER, LOOP)
+            assert error.value.info.type == "invalid_request_error"
+            assert not psutil.pid_exists(before)
+            assert (await renderer.prompt(FOR_EVER, HELLO)).text == "fine"
+
+    asyncio.run(run())
+
+
+def test_a_slow_template_holds_up_neither_the_event_loop_nor_other_requests() -> None:
+    async def run() -> None:
+        async with rendering(time_limit=30.0) as renderer:
+            slow = asyncio.create_task(renderer.prompt(FOR_EVER, LOOP))
+            texts = [(await renderer.prompt(CHAT, HELLO)).text for _ in range(20)]
+            assert texts == [HELLO_PROMPT] * 20
+            assert not slow.done()
+            await renderer.stop()
+            with pytest.raises(EngineError):
+                await slow
+
+    asyncio.run(run())
+
+
+def test_many_requests_at_once_share_the_processes() -> None:
+    async def run() -> None:
+        async with rendering() as renderer:
+            requests = [
+                ChatRequest(messages=[{"role": "user", "content": str(number)}])
+                for number in range(50)
+            ]
+            prompts = await asyncio.gather(*(renderer.prompt(CHAT, r) for r in requests))
+            for number, prompt in enumerate(prompts):
+                assert prompt.text == HELLO_PROMPT.replace("Hello", str(number))
+            assert len(renderer.pids) <= PROCESSES
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_does_not_mix_up_the_answers() -> None:
+    async def run() -> None:
+        async with rendering() as renderer:
+            await renderer.prompt(CHAT, HELLO)
+            long = ChatRequest(messages=[{"role": "user", "content": "x"}] * 5000)
+            for delay in (0.0, 0.0, 0.001, 0.01):
+                left = asyncio.create_task(renderer.prompt(CHAT, long))
+                await asyncio.sleep(delay)
+                left.cancel()
+                with suppress(asyncio.CancelledError):
+                    await left
+                assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+
+    asyncio.run(run())
+
+
+def test_a_process_that_dies_is_replaced() -> None:
+    async def run() -> None:
+        async with rendering(time_limit=60.0) as renderer:
+            await renderer.prompt(FOR_EVER, HELLO)
+            broken = asyncio.create_task(renderer.prompt(FOR_EVER, LOOP))
+            await asyncio.sleep(0.05)
+            os.kill(renderer.pids[0], signal.SIGKILL)
+            with pytest.raises(EngineError, match="crashed") as error:
+                await broken
+            assert error.value.info.type == "server_error"
+            assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+            # While nobody waits for it, too.
+            os.kill(renderer.pids[0], signal.SIGKILL)
+            await asyncio.sleep(0.1)
+            assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+
+    asyncio.run(run())
+
+
+def test_after_the_end_there_is_no_more_rendering() -> None:
+    async def run() -> None:
+        renderer = Renderer()
+        await renderer.prompt(CHAT, HELLO)
+        (pid,) = renderer.pids
+        await renderer.stop()
+        await renderer.stop()
+        assert not psutil.pid_exists(pid)
+        with pytest.raises(EngineError) as error:
+            await renderer.prompt(CHAT, HELLO)
+        assert error.value.info.type == "unavailable_error"
+
+    asyncio.run(run())
+
+
+ORPHANS = """
+import asyncio, sys
+from engine.chat.rendering.parent import Renderer
+from tests.engine.chat.rendering.test_rendering import CHAT, FOR_EVER, HELLO, LOOP
+
+async def main():
+    renderer = Renderer(time_limit=3.0)
+    await asyncio.gather(renderer.prompt(FOR_EVER, HELLO), renderer.prompt(FOR_EVER, HELLO))
+    endless = asyncio.create_task(renderer.prompt(FOR_EVER, LOOP))
+    await asyncio.sleep(0.1)
+    print(*renderer.pids, flush=True)
+    sys.stdin.read()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_killed_server_leaves_no_process_behind() -> None:
+    """Neither the idle one nor the one that is in the middle of a template without an end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[4],
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in server.stdout.readline().split()]
+        assert len(children) == 2
+        server.kill()
+    deadline = time.monotonic() + 60
+    while children and time.monotonic() < deadline:
+        _, children = psutil.wait_procs(children, timeout=0.1)
+        children = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    assert children == []

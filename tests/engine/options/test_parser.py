@@ -1,0 +1,290 @@
+"""The declarations of options, how they are written, and what follows from them."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.options import (
+    Options,
+    from_environ,
+    help_text,
+    parse,
+    reference,
+    unavailable,
+    unknown_variables,
+)
+from engine.options.declaration import Field
+from engine.options.shortcuts import SHORTCUTS
+from engine.params import GenerationParams
+from tests.support.options_support import FIELDS, error
+
+ROOT = Path(__file__).parents[3]
+
+
+# ---- the declarations --------------------------------------------------------------------
+
+
+def test_nothing_given_gives_the_declared_defaults() -> None:
+    assert parse([], {}) == Options()
+
+
+def test_names_and_variables_are_unique() -> None:
+    names = [n for f in FIELDS.values() for n in (*f.names, *f.negative_names)]
+    names += [*unavailable.NAMES, *SHORTCUTS]
+    assert len(names) == len(set(names))
+    variables = [v for f in FIELDS.values() for v in (f.opt.env, f.negative_env) if v]
+    variables += unavailable.VARIABLES
+    assert len(variables) == len(set(variables))
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=list(FIELDS))
+def test_declaration_is_consistent(field: Field) -> None:
+    assert field.canonical in field.names
+    assert all(n.startswith("-") for n in (*field.names, *field.negative_names))
+    assert field.opt.help.endswith((".", ")."))
+    assert bool(field.opt.metavar) != field.is_flag
+    assert set(field.opt.replaces) <= FIELDS.keys()
+    for other in field.opt.replaces:
+        assert field.name in FIELDS[other].opt.replaces
+    for other in field.opt.excludes:
+        assert field.name in FIELDS[other].opt.excludes
+
+
+def test_generation_defaults_are_those_of_the_api() -> None:
+    assert Options().generation_defaults() == GenerationParams()
+
+
+def test_options_travel_to_the_engine_process() -> None:
+    options = parse(
+        ["-ngl", "3", "-ts", "3,1", "-l", "5-inf", "--chat-template-kwargs", '{"a": [1, null]}'], {}
+    )
+    data = msgspec.msgpack.encode(options)
+    assert msgspec.msgpack.decode(data, type=Options) == options
+
+
+# ---- how options are written -------------------------------------------------------------
+
+
+def test_forms_of_an_option() -> None:
+    for argv in (["-c", "8"], ["--ctx-size", "8"], ["--ctx-size=8"], ["-c=8"], ["--ctx_size", "8"]):
+        assert parse(argv, {}).ctx_size == 8
+    assert parse(["--chat-template", "a=b"], {}).chat_template == "a=b"
+    assert parse(["--chat-template=a=b"], {}).chat_template == "a=b"
+
+
+def test_a_switch_may_stand_alone() -> None:
+    assert parse(["-fa"], {}).flash_attn == "on"
+    assert parse(["-fa", "-c", "8"], {}).flash_attn == "on"
+    assert parse(["-fa", "off", "-c", "8"], {}).flash_attn == "off"
+    assert parse(["-fa", "-1"], {}).flash_attn == "auto"
+    assert parse(["--log-colors"], {}).log_colors == "on"
+    assert '"maybe"' in error("-fa", "maybe")
+
+
+def test_reranking_is_a_kind_of_pooling() -> None:
+    assert parse(["--rerank"], {}).embeds()
+    assert parse(["--embeddings", "--pooling", "rank"], {}).embeds()
+    assert not parse(["--pooling", "mean"], {}).embeds()
+    parse(["--reranking", "--pooling", "rank"], {})
+    assert "--pooling rank" in error("--reranking", "--pooling", "mean")
+
+
+def test_a_value_is_missing() -> None:
+    assert "needs a value (PORT)" in error("--port")
+    assert '"--host" follows' in error("--port", "--host", "x")
+    assert error("--mmap=1") == "--mmap takes no value"
+    assert error("--no-mmap=1") == "--no-mmap takes no value"
+
+
+def test_the_last_occurrence_wins_unless_values_add_up() -> None:
+    assert parse(["-c", "1", "--ctx-size", "2"], {}).ctx_size == 2
+    assert parse(["--mmap", "--no-mmap"], {}).mmap is False
+    assert parse(["-l", "1+1", "-l", "2-1"], {}).logit_bias == ((1, 1.0), (2, -1.0))
+    assert parse(["--api-key", "a,b", "--api-key", "c"], {}).api_key == ("a", "b", "c")
+    breakers = ["--dry-sequence-breaker", "a", "--dry-sequence-breaker", "none"]
+    assert parse(breakers, {}).dry_sequence_breaker == ()
+    assert parse([*breakers, "--dry-sequence-breaker", "b"], {}).dry_sequence_breaker == ("b",)
+
+
+def test_two_ways_to_say_one_thing_replace_each_other() -> None:
+    options = parse(["--samplers", "top_k", "--sampler-seq", "pt"], {})
+    assert options.generation_defaults().samplers == ["top_p", "temperature"]
+    options = parse(["--sampler-seq", "pt", "--samplers", "top_k"], {})
+    assert options.generation_defaults().samplers == ["top_k"]
+    options = parse(["-v", "-lv", "1"], {})
+    assert (options.verbose, options.verbosity) == (False, 1)
+    options = parse(["--rope-freq-scale", "0.5"], {"LLAMA_ARG_ROPE_SCALE": "4"})
+    assert (options.rope_freq_scale, options.rope_scale) == (0.5, 0.0)
+
+
+def test_unknown_options_get_a_suggestion() -> None:
+    assert error("--porrt", "1").endswith("(did you mean --port?)")
+    assert error("--ctx-sze=1").endswith("(did you mean --ctx-size?)")
+    assert error("--metrisc").endswith("(did you mean --metrics?)")
+    assert "did you mean" not in error("--qqqqqqqqq")
+    assert "unexpected argument" in error("stray")
+    assert "-m FILE" in error("model.gguf")
+
+
+@pytest.mark.parametrize("name", sorted(unavailable.NAMES))
+def test_options_that_come_later_say_so(name: str) -> None:
+    assert error(name) == f"the option {name} is not available yet"
+    assert "not available yet" in error(f"{name}=1")
+
+
+@pytest.mark.parametrize("variable", sorted(unavailable.VARIABLES))
+def test_variables_of_options_that_come_later_say_so(variable: str) -> None:
+    assert error(**{variable: "1"}).endswith(f"{variable} is not available yet")
+    assert from_environ({variable: ""}) == Options()
+
+
+# ---- variables ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1", "true", "on", "enabled"])
+def test_variables_switch_on(text: str) -> None:
+    options = from_environ({"LLAMA_ARG_MLOCK": text, "LLAMA_ARG_MMAP": text})
+    assert (options.mlock, options.mmap) == (True, True)
+
+
+@pytest.mark.parametrize("text", ["0", "false", "off", "disabled"])
+def test_variables_switch_off(text: str) -> None:
+    options = from_environ({"LLAMA_ARG_MLOCK": text, "LLAMA_ARG_MMAP": text})
+    assert (options.mlock, options.mmap) == (False, False)
+
+
+@pytest.mark.parametrize("text", ["", "0", "1", "false", "nonsense"])
+def test_the_presence_of_a_negative_variable_switches_off(text: str) -> None:
+    environ = {"LLAMA_ARG_NO_MMAP": text, "LLAMA_ARG_MMAP": "1"}
+    assert from_environ(environ).mmap is False
+    assert parse(["--mmap"], environ).mmap is True
+
+
+def test_a_bad_variable_is_named() -> None:
+    assert error(LLAMA_ARG_MMAP="2").startswith("LLAMA_ARG_MMAP: ")
+    assert error(LLAMA_ARG_PORT="x").startswith("LLAMA_ARG_PORT: ")
+    assert from_environ({"LLAMA_ARG_PORT": ""}) == Options()
+
+
+def test_the_command_line_wins() -> None:
+    environ = {"LLAMA_ARG_PORT": "1", "LLAMA_API_KEY": "from-env", "LLAMA_ARG_ALIAS": "kept"}
+    options = parse(["--port", "2", "--api-key", "given"], environ)
+    assert (options.port, options.api_key, options.alias) == (2, ("given",), "kept")
+    environ = {"LLAMA_ARG_CHAT_TEMPLATE_FILE": "/does/not/exist"}
+    assert parse(["--chat-template", "x"], environ).chat_template_file == ""
+
+
+def test_unknown_variables_are_reported() -> None:
+    (warning,) = unknown_variables({"LLAMA_ARG_CTXSIZE": "1", "LLAMA_ARG_PORT": "1", "HOME": "/"})
+    assert "LLAMA_ARG_CTXSIZE" in warning
+    assert "LLAMA_ARG_CTX_SIZE" in warning
+    assert unknown_variables({"LLAMA_ARG_NO_MMAP": "1", "LLAMA_ARG_HF_REPO": ""}) == []
+
+
+# ---- what goes together, and what goes first -----------------------------------------------
+
+
+def test_a_quantized_value_cache_needs_flash_attention() -> None:
+    assert "Flash Attention" in error("-ctv", "q8_0", "-fa", "off")
+    for argv in (["-ctv", "q8_0"], ["-ctk", "q8_0", "-fa", "off"], ["-ctv", "bf16", "-fa", "off"]):
+        parse(argv, {})
+
+
+def test_information_is_given_whatever_else_is_wrong() -> None:
+    for name in ("--help", "-h", "--usage", "--version", "--list-devices"):
+        parse([name, "-m", "/does/not/exist"], {})
+
+
+# ---- what follows from the options -------------------------------------------------------
+
+
+def test_sampling_options_become_generation_defaults() -> None:
+    options = parse(
+        ["--temp", "-2", "-s", "7", "-n", "9", "--keep", "3", "--ignore-eos", "--no-cache-prompt",
+         "-l", "3-inf", "--top-k", "-1", "--dynatemp-exp", "2", "--typical", "0.5",
+         "--mirostat", "2", "--mirostat-lr", "0.2", "--mirostat-ent", "4", "--top-nsigma", "1.5",
+         "--dry-sequence-breaker", r"\n\\\x41", "-r", r"\t.", "-r", "User:",
+         "--adaptive-target", "0.5", "--adaptive-decay", "0.25"],
+        {},
+    )  # fmt: skip
+    assert options.generation_defaults() == GenerationParams(
+        temperature=0.0,
+        seed=7,
+        n_predict=9,
+        n_keep=3,
+        ignore_eos=True,
+        cache_prompt=False,
+        logit_bias=[(3, -math.inf)],
+        top_k=0,
+        dynatemp_exponent=2.0,
+        typical_p=0.5,
+        mirostat=2,
+        mirostat_eta=0.2,
+        mirostat_tau=4.0,
+        top_n_sigma=1.5,
+        dry_sequence_breakers=["\n\\A"],
+        stop=["\t.", "User:"],
+        adaptive_target=0.5,
+        adaptive_decay=0.25,
+    )
+
+
+def test_escapes_can_be_left_alone() -> None:
+    texts = ["-r", r"\n\q\\", "--dry-sequence-breaker", r"\t"]
+    defaults = parse(texts, {}).generation_defaults()
+    assert (defaults.stop, defaults.dry_sequence_breakers) == (["\n\\q\\"], ["\t"])
+    for argv in (["--no-escape", *texts], [*texts, "--no-escape"]):
+        defaults = parse(argv, {}).generation_defaults()
+        assert (defaults.stop, defaults.dry_sequence_breakers) == ([r"\n\q\\"], [r"\t"])
+    for name in ("-r", "--dry-sequence-breaker"):
+        assert "null character" in error(name, r"a\x00")
+        assert parse(["--no-escape", name, r"a\x00"], {})
+        assert "empty" in error(name, "")
+
+
+def test_slots_and_the_kv_cache() -> None:
+    for argv, slots, unified in [
+        ([], 4, False),  # the shipped model is to be reproducible
+        (["--reproducible", "off"], 4, True),
+        (["-hf", "user/model"], 4, True),
+        (["-np", "3"], 3, False),
+        (["-np", "3", "-kvu"], 3, True),
+        (["--no-kv-unified"], 4, False),
+    ]:
+        options = parse(argv, {})
+        assert (options.n_slots(), options.unified_kv_cache()) == (slots, unified)
+
+
+def test_names_and_addresses() -> None:
+    assert parse(["-a", "b, a,,b"], {}).aliases() == ["a", "b"]
+    assert Options().aliases() == []
+    assert parse(["--host", "::1, x.sock,::1"], {}).hosts() == ["::1", "x.sock"]
+
+
+# ---- what people read --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_help_is_complete_and_fits(width: int) -> None:
+    text = help_text(width)
+    assert max(map(len, text.splitlines())) <= width
+    for field in FIELDS.values():
+        for word in (*field.names, *field.negative_names, field.opt.env):
+            assert word in text
+    assert "\x1b" not in text
+    assert "\x1b[1m" in help_text(width, bold=True)
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: python -m engine.options > docs/options.md"
+
+
+def test_the_reference_page_is_printed() -> None:
+    command = [sys.executable, "-m", "engine.options"]
+    printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+    assert printed.decode("utf-8") == reference()

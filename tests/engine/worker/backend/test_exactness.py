@@ -1,0 +1,123 @@
+"""What `--reproducible` stands for, and whether the kernels keep it."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gguf import GGUFReader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.options import Options, parse, remarks
+from engine.options.table import SHIPPED_CONTEXT
+from engine.shipped import MODEL_NAME, model_path
+from engine.worker.backend import Context, Model, initialize
+from engine.worker.backend.exactness import depends_on_batch
+from engine.worker.generation.engine import Engine
+from tools.models.build import ensure
+
+OTHER = "--hf-repo=user/model"
+SMALL: dict[str, Any] = {"ctx_size": 2048, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    initialize()
+    model = Model(str(model_path()), Options())
+    yield model
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "reproducible"),
+    [
+        ([], True),
+        (["-m", MODEL_NAME], True),
+        (["-m", str(model_path())], True),
+        ([OTHER], False),
+        (["--embeddings"], False),
+        (["--reproducible", "off"], False),
+        ([OTHER, "--reproducible"], True),
+        ([OTHER, "--reproducible", "auto"], False),
+    ],
+)
+def test_the_shipped_model_is_reproducible_and_others_may_be(
+    argv: list[str], reproducible: bool
+) -> None:
+    options = parse(argv, {})
+    assert options.is_reproducible() is reproducible
+    assert options.unified_kv_cache() is not reproducible
+    assert options.cache_types() == ("f16", "bf16" if reproducible else "f16")
+    assert bool(options.irreproducible()) is not reproducible
+
+
+def test_a_variable_sets_it() -> None:
+    assert parse([OTHER], {"LLAMA_ARG_REPRODUCIBLE": "on"}).is_reproducible()
+    assert not parse([], {"LLAMA_ARG_REPRODUCIBLE": "off"}).is_reproducible()
+
+
+TYPES = st.sampled_from(["f32", "f16", "bf16", "q8_0", ""])
+NEGATABLE = st.sampled_from([None, "--kv-unified", "--no-kv-unified"])
+
+
+@given(TYPES, TYPES, NEGATABLE, st.sampled_from(["", "--parallel=2"]))
+def test_what_the_user_says_wins(k: str, v: str, unified: str | None, slots: str) -> None:
+    argv = [f"-ctk={k}" if k else "", f"-ctv={v}" if v else "", unified or "", slots]
+    options = parse(["--reproducible", *filter(None, argv)], {})
+    assert options.cache_types() == (k or "f16", v or "bf16")
+    assert options.unified_kv_cache() is (unified == "--kv-unified")
+
+
+@pytest.mark.parametrize(
+    "undoing",
+    [["-fa", "off"], ["-kvu"], ["-ctv", "f16"], ["-ctk", "f32", "-ctv", "f32"]],
+    ids=lambda argv: " ".join(argv),
+)
+def test_who_undoes_it_is_told(undoing: list[str]) -> None:
+    argv = ["--reproducible", *undoing]
+    [remark] = remarks(parse(argv, {}), argv, {})
+    assert remark.startswith("--reproducible: ")
+    assert not remarks(parse(undoing, {}), undoing, {}), "nobody has asked for it"
+    assert not remarks(parse(argv[:1], {}), argv[:1], {})
+
+
+def test_slots_of_the_shipped_model_have_the_context_it_was_trained_with(model: Model) -> None:
+    [key] = [k for k in GGUFReader(model_path()).fields.values() if "context_length" in k.name]
+    assert key.contents() == SHIPPED_CONTEXT
+    options = Options()
+    context = Context(model, options, options.n_slots(), options.unified_kv_cache())
+    assert context.n_ctx_seq == SHIPPED_CONTEXT
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "depends"),
+    [
+        ({}, False),
+        ({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, False),
+        ({"cache_type_k": "f16", "cache_type_v": "f16"}, True),
+    ],
+    ids=str,
+)
+def test_kernels_that_depend_on_the_batch_are_noticed(
+    model: Model, options: dict[str, Any], depends: bool
+) -> None:
+    context = Context(model, Options(**SMALL, **options), n_seq=2, unified=False)
+    assert depends_on_batch(context) is depends
+    assert depends_on_batch(context) is depends, "the cache is empty again"
+    context.close()
+
+
+def test_weights_that_depend_on_the_batch_are_told(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "engine.worker.generation.engine")
+    Engine(model, Options(**SMALL)).close()
+    assert not caplog.messages
+    path = str(ensure("tiny-window"))
+    options = Options(model=path, reproducible="on", **SMALL)
+    other = Model(path, options)
+    Engine(other, options).close()
+    other.close()
+    assert "--reproducible can't be had here" in caplog.text

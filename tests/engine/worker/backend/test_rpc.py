@@ -1,0 +1,188 @@
+"""Devices of other machines (--rpc). What succeeds is tried only where llama.cpp has the RPC
+backend, be it built in or by GGML_BACKEND_PATH (docs/rpc.md)."""
+
+import asyncio
+import functools
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from engine.options import OptionError, Options, parse
+from engine.params import GenerationParams
+from engine.pool.supervisor import Supervisor
+
+_PROBE = """
+import sys
+from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
+initialize()
+try:
+    add_rpc_servers(sys.argv[1:])
+except BackendError as error:
+    print(error)
+else:
+    print(*list_devices(), sep="\\n")
+"""
+_LENDING = """
+import ctypes, sys
+from engine.worker.backend import ggml, initialize, rpc
+initialize()
+pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+find = ggml.function("ggml_backend_reg_get_proc_address", pointer, pointer, text)
+start = find(rpc._backend(), b"ggml_backend_rpc_start_server")
+cpu = ggml.function("ggml_backend_dev_by_name", pointer, text)(b"CPU")
+devices = (pointer * 1)(cpu)
+ctypes.CFUNCTYPE(None, text, text, size, size, pointer)(start)(
+    sys.argv[1].encode(), None, 1, 1, ctypes.cast(devices, pointer)
+)
+"""
+
+
+def probe(*addresses: str) -> str:
+    """The devices with those of the servers, or the error."""
+    command = [sys.executable, "-c", _PROBE, *addresses]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@functools.cache
+def has_backend() -> bool:
+    with closed_port() as address:
+        return "built without" not in probe(address)
+
+
+@contextmanager
+def closed_port() -> Iterator[str]:
+    """An address that nobody else gets, and at which nobody answers."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def needs_backend() -> None:
+    if not has_backend():
+        pytest.skip("llama.cpp without the RPC backend")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host",
+        "host:",
+        ":1",
+        "host:0",
+        "host:65536",
+        "host:x",
+        "[::1]:1",
+        "a b:1",
+        "a:1,b",
+        "a:1/",
+    ],
+)
+def test_addresses_are_checked_first(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^--rpc: "):
+        parse([f"--rpc={text}"], {})
+
+
+def test_several_addresses() -> None:
+    options = parse(["--rpc", "a:1, b.c-d:65535", "--rpc", "127.0.0.1:50052"], {})
+    assert options.rpc == ("a:1", "b.c-d:65535", "127.0.0.1:50052")
+    assert parse([], {"LLAMA_ARG_RPC": "a:1"}).rpc == ("a:1",)
+
+
+def test_without_the_backend_the_model_is_not_loaded() -> None:
+    if has_backend():
+        pytest.skip("llama.cpp with the RPC backend")
+
+    async def failure() -> str:
+        supervisor = Supervisor(Options(rpc=("127.0.0.1:1",)))
+        await supervisor.start()
+        try:
+            await asyncio.wait_for(supervisor.loaded(), 60)
+            return supervisor.failure
+        finally:
+            await supervisor.stop()
+
+    assert "without the RPC backend; docs/rpc.md" in asyncio.run(failure())
+
+
+def test_a_server_of_one_model_says_so_and_ends() -> None:
+    if has_backend():
+        pytest.skip("llama.cpp with the RPC backend")
+    command = [sys.executable, "-m", "specllama", "-m", "specllama-tiny", "--port", "0"]
+    done = subprocess.run(
+        [*command, "--rpc", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert re.search(r"^specllama: error: --rpc: .* without the RPC backend", done.stderr, re.M)
+    assert done.stderr.count("without the RPC backend") == 1
+
+
+def test_listing_devices_says_so_too() -> None:
+    command = [sys.executable, "-m", "specllama", "--list-devices", "--rpc", "nowhere.invalid:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("specllama: error: --rpc: ")
+    assert not done.stdout
+
+
+def test_a_backend_that_is_none_is_refused() -> None:
+    # Whatever GGML_BACKEND_PATH names, the error is one about --rpc.
+    environ = {**os.environ, "GGML_BACKEND_PATH": __file__}
+    command = [sys.executable, "-c", _PROBE, "127.0.0.1:1"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environ
+    )
+    assert "--rpc: " in done.stdout
+
+
+def test_nobody_answers() -> None:
+    needs_backend()
+    with closed_port() as address:
+        assert probe(address).startswith(f"--rpc: nobody answers at {address}: ")
+    assert "nobody answers at nowhere.invalid:1" in probe("nowhere.invalid:1")
+
+
+@contextmanager
+def lending() -> Iterator[str]:
+    """A machine that lends its CPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-c", _LENDING, address]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            while "nobody answers" in (devices := probe(address)):
+                assert process.poll() is None
+            assert address in devices
+            yield address
+        finally:
+            process.kill()
+
+
+def test_a_model_runs_on_a_lent_device() -> None:
+    needs_backend()
+
+    async def text(options: Options) -> str:
+        supervisor = Supervisor(options)
+        await supervisor.start()
+        try:
+            await asyncio.wait_for(supervisor.loaded(), 60)
+            assert supervisor.state == "ready", supervisor.failure
+            engine = await supervisor.engine()
+            params = GenerationParams(n_predict=20, temperature=0.0, ignore_eos=True)
+            return (await engine.generate(["def add("], params).result()).text
+        finally:
+            await supervisor.stop()
+
+    here = asyncio.run(text(Options()))
+    with lending() as address:
+        there = asyncio.run(text(Options(rpc=(address,), n_gpu_layers="all")))
+    assert there == here

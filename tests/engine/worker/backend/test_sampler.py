@@ -1,0 +1,223 @@
+"""Choosing from a shortlist is choosing from all tokens."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import engine.worker.backend.sampler as sampler_module
+from engine.params import DEFAULT_SAMPLERS, GenerationParams
+from engine.worker.backend import Model, NoTokenError, Sampler
+from engine.worker.backend.candidates import Candidates
+from engine.worker.backend.largest import floor, largest
+from engine.worker.backend.sampler_chain import (
+    ARGMAX,
+    Shortlist,
+    effective,
+    is_greedy,
+    plan,
+    shortlist,
+)
+
+N_CTX = 256
+
+
+class Wide:
+    """A model with a large vocabulary, as far as samplers look at it."""
+
+    def __init__(self, model: Model) -> None:
+        self.n_vocab, self._vocab = 50_000, model._vocab
+
+
+class Rows:
+    """Stands in for a context that has just evaluated some rows of logits."""
+
+    def __init__(self, model: Model, rows: Any) -> None:
+        self.model, self._rows = model, rows
+        self.candidates = Candidates(model.n_vocab)
+        self._ctx = None
+
+    def logits(self, index: int) -> Any:
+        return self._rows[index]
+
+
+def play(
+    model: Model, params: GenerationParams, rows: Any, allowed: Any, few: int
+) -> tuple[list[Any], int]:
+    """What is chosen from each row, with the candidates that are left, and from how many rows
+    with a shortlist."""
+    before, sampler_module.FEW = sampler_module.FEW, few
+    sampler = Sampler(model, params, N_CTX, np.arange(40, dtype=np.int32))
+    context: Any = Rows(model, rows)
+    n_short = 0
+    apply = sampler._apply_short
+
+    def counted(*args: Any) -> bool:
+        nonlocal n_short
+        done = apply(*args)
+        n_short += done
+        return done
+
+    setattr(sampler, apply.__name__, counted)
+    chosen: list[Any] = []
+    try:
+        for index in range(len(rows)):
+            try:
+                token, ids, probs = sampler.sample_among(context, index, allowed)
+                # llama.cpp's typical sampling gives no numbers where all but one token are
+                # impossible; those are equal here.
+                chosen.append((token, ids.tolist(), np.nan_to_num(probs, nan=-1).tolist()))
+            except NoTokenError:
+                chosen.append(None)
+    finally:
+        sampler_module.FEW = before
+        sampler.close()
+    return chosen, n_short
+
+
+rates = st.sampled_from([0.0, 0.0, 0.7, -0.7])
+biases = st.tuples(st.integers(0, 60), st.sampled_from([-np.inf, -3.0, 0.1, 30.0, 4.25]))
+all_params = st.builds(
+    GenerationParams,
+    seed=st.integers(0, 2**32 - 2),
+    samplers=st.just(list(DEFAULT_SAMPLERS)) | st.permutations(DEFAULT_SAMPLERS),
+    temperature=st.sampled_from([0.0, 0.8, 1.7]),
+    dynatemp_range=st.sampled_from([0.0, 0.0, 0.5]),
+    top_k=st.sampled_from([0, 1, 3, 40, 129, 400, 2**31 - 1]),
+    top_p=st.sampled_from([0.95, 1.0, 0.3, 1 - 1e-12]),
+    min_p=st.sampled_from([0.0, 0.05, 0.6, 1.0, 1e-60]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.5]),
+    top_n_sigma=st.sampled_from([-1.0, -1.0, 1.5]),
+    xtc_probability=st.sampled_from([0.0, 0.0, 0.5]),
+    xtc_threshold=st.sampled_from([0.01, 0.4]),
+    min_keep=st.sampled_from([0, 0, 5]),
+    repeat_last_n=st.sampled_from([64, 3, -1, 0]),
+    repeat_penalty=st.sampled_from([1.0, 1.0, 1.3, 0.5]),
+    presence_penalty=rates,
+    frequency_penalty=rates,
+    dry_multiplier=rates,
+    dry_allowed_length=st.integers(0, 2),
+    logit_bias=st.lists(biases, max_size=4),
+)
+
+
+def logits(seed: int, n_rows: int, n_vocab: int, kind: str) -> Any:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(scale=3, size=(n_rows, n_vocab)).astype(np.float32)
+    if kind == "ties":
+        rows = rows.round(1)
+    elif kind == "few":
+        rows[rng.random(rows.shape) < 0.99] = -np.inf
+    elif kind == "flat":
+        rows[:] = 0
+    elif kind == "history":
+        rows[:, :100] += 8  # what penalties and biases reach
+    elif kind == "elsewhere":
+        rows[:, n_vocab // 2 :] += 30
+    elif kind == "growing":
+        rows += np.arange(n_rows, dtype=np.float32)[:, None] * 3
+    return rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    params=all_params,
+    seed=st.integers(0, 2**32),
+    kind=st.sampled_from(["normal", "normal", "ties", "few", "flat", "history", "growing"]),
+    share=st.sampled_from([None, None, 1.0, 0.7, 0.05, 0.0005]),
+)
+def test_a_shortlist_changes_nothing(
+    model: Model, params: GenerationParams, seed: int, kind: str, share: float | None
+) -> None:
+    rows = logits(seed, 4, model.n_vocab, kind)
+    allowed = None
+    if share is not None:
+        marks = np.random.default_rng(seed).random(model.n_vocab) < share
+        marks[7] = True
+        allowed = np.flatnonzero(marks).astype(np.int32)
+    whole, n_short = play(model, params, rows, allowed, few=model.n_vocab)
+    assert n_short == 0
+    short, _ = play(model, params, rows, allowed, few=0)
+    if is_greedy(params):  # then the candidates have no probabilities
+        short, whole = ([found and found[0] for found in list] for list in (short, whole))
+    assert short == whole
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.0},
+        {"temperature": 0.0, "logit_bias": [(5, 3.0)]},
+        {"repeat_penalty": 1.2, "presence_penalty": 0.5, "dry_multiplier": 0.8},
+        {"frequency_penalty": -1.0},
+        {"logit_bias": [(5, -np.inf), (5, 2.0)]},
+        {"top_k": 0, "top_p": 1.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("share", [None, 0.9])
+def test_the_usual_chains_have_one(
+    model: Model, params: dict[str, Any], share: float | None
+) -> None:
+    wide: Any = Wide(model)
+    rows = logits(3, 6, wide.n_vocab, "normal")
+    allowed = None if share is None else np.arange(0, wide.n_vocab * share, dtype=np.int32)
+    _, n_short = play(wide, GenerationParams(seed=1, **params), rows, allowed, few=0)
+    assert n_short == (0 if params.get("top_k") == 0 and share else 6)
+
+
+@pytest.mark.parametrize("kind", ["ties", "elsewhere"])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "params", [{}, {"top_k": 3}, {"top_k": 3, "repeat_penalty": 1.2}, {"logit_bias": [(9, 0.5)]}]
+)
+def test_it_is_given_up_where_it_is_not_certain(
+    model: Model, params: dict[str, Any], seed: int, kind: str
+) -> None:
+    """Equal logits, which sorting puts into any order, and the likeliest tokens forbidden."""
+    wide: Any = Wide(model)
+    rows = logits(seed, 6, wide.n_vocab, kind)
+    allowed = None if kind == "ties" else np.arange(wide.n_vocab // 2 + 40, dtype=np.int32)
+    whole = [
+        play(wide, GenerationParams(seed=1, **params), rows, allowed, few=few)[0]
+        for few in (wide.n_vocab, 0)
+    ]
+    assert whole[0] == whole[1]
+
+
+def short_of(**params: Any) -> Shortlist | None:
+    specs = effective(plan(GenerationParams(**params), N_CTX))
+    return shortlist(specs)
+
+
+def test_which_chains_look_at_all_tokens() -> None:
+    assert short_of() == Shortlist(40)
+    assert short_of(temperature=0.0) == ARGMAX
+    assert short_of(repeat_penalty=1.1, dry_multiplier=1.0) == Shortlist(40, n_edits=2)
+    assert short_of(top_k=0, top_p=1.0) == Shortlist(0, min_p=0.05, by_order=True)
+    assert short_of(top_k=0, top_p=1.0, min_keep=3) is None
+    params: dict[str, Any]
+    for params in (
+        {"top_k": 0},
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"top_n_sigma": 1.0},
+        {"samplers": ["temperature", "top_k"]},
+        {"samplers": ["xtc", "top_k"], "xtc_probability": 0.5},
+        {"samplers": []},
+        {"samplers": ["adaptive_p"]},
+        {"top_k": 0, "top_p": 1.0, "repeat_penalty": 1.1},
+    ):
+        assert short_of(**params) is None
+
+
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 2000), st.integers(0, 2**32))
+def test_the_floor_is_reached_by_enough(size: int, n: int, kinds: int, seed: int) -> None:
+    row = np.random.default_rng(seed).integers(0, kinds, size).astype(np.float32)
+    n = min(n, size)
+    least = floor(row, n)
+    assert np.count_nonzero(row >= least) >= n
+    assert largest(row, n).tolist() == np.argsort(-row, kind="stable")[:n].tolist()

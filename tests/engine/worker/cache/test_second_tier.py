@@ -1,0 +1,365 @@
+"""Texts that leave the KV cache and come back, with the engine in this process."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.options import Options
+from engine.protocol.messages import Finished
+from engine.shipped import model_path
+from engine.worker.backend import BackendError, Model, initialize
+from engine.worker.cache import slot_file
+from engine.worker.cache.disk_cache import DiskCache
+from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
+from engine.worker.cache.origin import Identity
+from engine.worker.cache.prefix_cache import Key
+from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
+from engine.worker.generation.engine import Engine
+from engine.worker.tokens import TokenArray
+from tests.support.playing import EXACT, GREEDY, play
+from tools.models.build import ensure_adapter
+
+PROMPTS = [f"def function_{i}(self):\n" + f"    self.value_{i} += {i}\n" * 20 for i in range(3)]
+N_CTX = 512  # cells: enough for one of the prompts, not for two
+IDENTITY = Identity(b"m" * 16, {"--a": "1"}, [b"x" * 16])
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
+    adapter = str(ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters")))
+    own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1, "metrics": True}
+    lora = {"lora": ((adapter, 1.0),), "lora_init_without_apply": True}
+    return Options(**{**EXACT, **own, **lora})
+
+
+@pytest.fixture(scope="module")
+def model(options: Options) -> Iterator[Model]:
+    initialize()
+    model = Model(str(model_path()), options)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def start(model: Model, options: Options) -> Callable[..., Engine]:
+    def starting(**changes: Any) -> Engine:
+        return Engine(model, msgspec.structs.replace(options, **changes))
+
+    return starting
+
+
+def ask(engine: Engine, prompt: str, **params: Any) -> Finished:
+    return play(engine, [prompt], n_predict=12, **{**GREEDY, **params})[prompt]
+
+
+# ---- host memory -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_text_comes_back_and_says_the_same(start: Callable[..., Engine], unified: bool) -> None:
+    engine = start(kv_unified=unified)
+    first = [ask(engine, prompt) for prompt in PROMPTS]
+    again = [ask(engine, prompt) for prompt in PROMPTS]
+    assert [f.tokens for f in again] == [f.tokens for f in first]
+    n_restored = sum(f.n_prompt - 1 for f in again[:2])
+    assert [f.timings.prompt_n for f in again] == [1, 1, 1]
+    assert engine.stats().n_prompt_restored >= n_restored
+
+
+def test_a_part_of_a_text_comes_back(start: Callable[..., Engine]) -> None:
+    engine, fresh = start(), start(cache_ram=0)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    half = PROMPTS[0][: len(PROMPTS[0]) // 2] + "return 1"
+    answer = ask(engine, half)
+    assert 0 < answer.timings.cache_n < answer.n_prompt - 1
+    assert answer.tokens == ask(fresh, half).tokens
+
+
+def test_without_a_tier_nothing_comes_back(start: Callable[..., Engine]) -> None:
+    engine = start(cache_ram=0)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    assert ask(engine, PROMPTS[0]).timings.cache_n < MIN_TOKENS
+    assert engine.stats().n_prompt_restored == 0
+
+
+def test_adapters_are_a_part_of_the_key(start: Callable[..., Engine]) -> None:
+    engine = start()
+    lora = {"lora": [(0, 1.0)]}
+    adapted = ask(engine, PROMPTS[0], **lora)
+    ask(engine, PROMPTS[1])
+    assert ask(engine, PROMPTS[0]).timings.cache_n < MIN_TOKENS
+    again = ask(engine, PROMPTS[0], **lora)
+    assert (again.tokens, again.timings.prompt_n) == (adapted.tokens, 1)
+
+
+# ---- files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_ram", [0, 8192])
+def test_a_text_outlives_its_engine(
+    start: Callable[..., Engine], tmp_path: Path, cache_ram: int
+) -> None:
+    changes = {"cache_disk": str(tmp_path), "cache_ram": cache_ram}
+    engine = start(**changes)
+    lora = [{}, {"lora": [(0, 1.0)]}, {}]
+    first = [ask(engine, prompt, **more) for prompt, more in zip(PROMPTS, lora, strict=True)]
+    engine.close()
+    assert len(list(tmp_path.iterdir())) == 3
+    engine = start(**changes)
+    again = [ask(engine, prompt, **more) for prompt, more in zip(PROMPTS, lora, strict=True)]
+    assert [f.tokens for f in again] == [f.tokens for f in first]
+    assert [f.timings.prompt_n for f in again] == [1, 1, 1]
+    engine.close()
+    assert len(list(tmp_path.iterdir())) == 3, "they are there already"
+
+
+def test_files_of_another_kind_of_cache_are_passed_over(
+    start: Callable[..., Engine], tmp_path: Path
+) -> None:
+    engine = start(cache_disk=str(tmp_path))
+    ask(engine, PROMPTS[0])
+    engine.close()
+    for other in ({"cache_type_k": "f16"}, {"swa_full": True}, {"flash_attn": "on"}):
+        engine = start(cache_disk=str(tmp_path), **other)
+        assert ask(engine, PROMPTS[0]).timings.cache_n == 0
+        engine.close()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_directory_that_is_gone(start: Callable[..., Engine], tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="--cache-disk: "):
+        start(cache_disk=str(tmp_path / "none"))
+
+
+def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
+    state = np.random.default_rng(n).integers(0, 256, n_bytes, np.uint8)
+    return KeptText(np.arange(first, first + n, dtype=np.int32), key, state)
+
+
+def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
+    identity = Identity(**{**vars(IDENTITY), **changes})
+    return DiskCache(str(directory), limit, identity, whole=False)
+
+
+def finish(disk: DiskCache) -> None:
+    disk.close(time.monotonic() + 60)
+    disk.poll()
+
+
+def write(directory: Path, *texts: KeptText) -> list[Path]:
+    disk = disk_cache(directory)
+    for one in texts:
+        disk.write(one)
+    finish(disk)
+    return sorted(directory.glob("*.kv"), key=lambda path: path.stat().st_size)
+
+
+def fetch(disk: DiskCache, wanted: KeptText) -> KeptText | None:
+    while (stored := disk.find(wanted.tokens, wanted.key)) is not None:
+        if (found := disk.fetch(stored)) is not None:
+            return found
+        disk.wait(60)
+    return None
+
+
+def test_files_give_back_what_was_written(tmp_path: Path) -> None:
+    texts = [text(5), text(7, 100, ((0, 0.5),))]
+    write(tmp_path, *texts)
+    disk = disk_cache(tmp_path)
+    for one in texts:
+        found = fetch(disk, one)
+        assert found is not None
+        assert (found.tokens.tolist(), found.key) == (one.tokens.tolist(), one.key)
+        assert found.state.tobytes() == one.state.tobytes()
+        disk.use(found)
+    assert disk.find(texts[1].tokens, ()) is None
+    finish(disk)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model": b"n" * 16}, {"settings": {"--a": "2"}}, {"adapters": [b"y" * 16]}],
+    ids=lambda changes: ",".join(changes),
+)
+def test_files_of_others_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write(tmp_path, text(5, key=((0, 0.5),)))
+    disk = disk_cache(tmp_path, **changes)
+    assert len(disk) == 0
+    finish(disk)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_prefix_is_of_no_use_beside_a_longer_text(tmp_path: Path) -> None:
+    [path] = write(tmp_path, text(5), text(9), text(7))
+    _, tokens = slot_file.read_head(str(tmp_path), path.name)
+    assert len(tokens) == 9
+
+
+def test_the_oldest_files_give_way(tmp_path: Path) -> None:
+    texts = [text(5, 100 * i, n_bytes=2000) for i in range(4)]
+    disk = disk_cache(tmp_path, limit=8000)
+    for i, one in enumerate(texts[:3]):
+        disk.write(one)
+        name = disk._name(one.tokens, one.key)
+        disk._thread.submit(os.utime, tmp_path / name, (1000 + i, 1000 + i)).result()
+    assert disk.covers(texts[0].tokens, ()), "used again"
+    disk.write(texts[3])
+    finish(disk)
+    assert [disk.find(one.tokens, ()) is not None for one in texts] == [True, False, True, True]
+    disk = disk_cache(tmp_path, limit=100)
+    disk.write(text(5, 900, n_bytes=2000))
+    finish(disk)
+    assert len(list(tmp_path.iterdir())) == 3, "larger than all that may be kept"
+
+
+def test_two_servers_use_one_directory(tmp_path: Path) -> None:
+    one, two = disk_cache(tmp_path), disk_cache(tmp_path)
+    ours, theirs = text(5), text(5, 100)
+    one.write(ours)
+    finish(one)
+    two.write(theirs)
+    two._thread.submit(int).result()
+    two.poll()
+    found = fetch(two, ours)
+    assert found is not None
+    two.use(found)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert fetch(two, ours) is None
+    finish(two)
+
+
+def test_damaged_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = text(40)
+    [path] = write(tmp_path, one)
+    good = path.read_bytes()
+    damaged = [b"", b"x", good[:-1], good[:30], good[: len(good) // 2], good + b"x"]
+    damaged += [good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in range(len(good))]
+    for data in damaged[:: max(1, len(damaged) // 80)] + damaged[:6]:
+        path.write_bytes(data)
+        disk = disk_cache(tmp_path)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert fetch(disk, one) is None
+        finish(disk)
+    path.write_bytes(good)
+    path.rename(tmp_path / f"{'0' * 64}.kv")
+    (tmp_path / f"{'1' * 64}.kv").mkdir()
+    (tmp_path / f"{'2' * 64}.kv").symlink_to(path)
+    (tmp_path / "README").write_text("ours")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        disk = disk_cache(tmp_path)
+    assert len(disk) == 0
+    assert "is passed over: its name is that of another text" in caplog.text
+    finish(disk)
+
+
+def test_what_a_killed_server_left_is_cleared_up(tmp_path: Path) -> None:
+    old, new = tmp_path / ".slot-old.part", tmp_path / ".slot-new.part"
+    for path in (old, new):
+        path.write_bytes(b"...")
+    os.utime(old, (1000, 1000))
+    finish(disk_cache(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [new.name]
+
+
+def test_a_disk_that_refuses_is_no_disaster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: object, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    disk = disk_cache(tmp_path)
+    monkeypatch.setattr(os, "replace", full)
+    disk.write(text(5))
+    finish(disk)
+    assert len(disk) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "No space left on device" in caplog.text
+
+
+# ---- the rules ---------------------------------------------------------------------------
+
+
+class FakeStates:
+    """Saving takes no time, and is of any size."""
+
+    def __init__(self, n_bytes: int = 1000) -> None:
+        self.n_bytes = n_bytes
+        self.refuses = False
+        self.restored: list[int] = []
+
+    def state_size(self, sequence: int) -> int:
+        return self.n_bytes
+
+    def save_sequence(self, sequence: int) -> StateArray:
+        return np.zeros(100, np.uint8)
+
+    def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
+        if self.refuses:
+            raise BackendError("no")
+        self.restored.append(n_tokens)
+
+
+def tier(states: FakeStates, **changes: Any) -> SecondTier:
+    arguments: dict[str, Any] = {
+        "is_busy": lambda: False,
+        "compute_seconds": lambda n, start: 0.001 * n,
+        "max_stall": 0.01,
+        **changes,
+    }
+    return SecondTier(states, HostCache(None), None, **arguments)
+
+
+def ids(n: int, first: int = 0) -> TokenArray:
+    return np.arange(first, first + n, dtype=np.int32)
+
+
+def test_saving_holds_nobody_up_who_generates() -> None:
+    for busy, n_bytes, is_kept in (
+        (True, 1_000_000_000, False),
+        (False, 1_000_000_000, True),
+        (True, 1_000, True),
+    ):
+        one = tier(FakeStates(n_bytes), is_busy=lambda busy=busy: busy)
+        one.offer(0, ids(100), ())
+        assert (one.find(ids(100), (), 0) is not None) == is_kept
+
+
+def test_short_texts_and_small_gains_are_not_worth_it() -> None:
+    one = tier(FakeStates())
+    one.offer(0, ids(MIN_TOKENS - 1), ())
+    assert one.find(ids(MIN_TOKENS), (), 0) is None
+    one.offer(0, ids(100), ())
+    assert one.find(ids(100), (), 100 - MIN_TOKENS + 1) is None
+    assert one.find(ids(100), (), 100 - MIN_TOKENS) is not None
+
+
+def test_what_is_faster_to_compute_does_not_come_back() -> None:
+    one = tier(FakeStates(), compute_seconds=lambda n, start: 1e-12 * n)
+    one.offer(0, ids(100), ())
+    assert one.find(ids(100), (), 0) is None
+
+
+def test_what_llama_cpp_refuses_is_forgotten() -> None:
+    states = FakeStates()
+    one = tier(states)
+    one.offer(0, ids(100), ())
+    found = one.find(ids(60), (), 0)
+    assert found is not None
+    assert (found.n, found.length) == (60, 100)
+    assert one.restore(3, found)
+    states.refuses = True
+    assert not one.restore(3, found)
+    assert one.find(ids(60), (), 0) is None
+    assert states.restored == [100]

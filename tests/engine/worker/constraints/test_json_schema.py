@@ -1,0 +1,245 @@
+"""What follows a prepared schema is valid, to two validators that know nothing of llguidance."""
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contract_tests.kit.json_schemas import Schema, schemas
+from engine.formats.ecma_regex import PatternError, to_rust
+from engine.params import GenerationParams
+from engine.worker.backend import Model
+from engine.worker.constraints.compiler import Compiler, Constraint
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.json_schema import prepare
+
+MOST_TOKENS = 300
+
+
+def constraint_of(compiler: Compiler, schema: str) -> Constraint | None:
+    constraint = compiler.guide(GenerationParams(json_schema=schema))
+    assert constraint is None or isinstance(constraint, Constraint)
+    return constraint
+
+
+def walk(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bytes | None:
+    """Any text that the constraint allows; None if it doesn't come to an end."""
+    constraint = constraint_of(compiler, json.dumps(schema))
+    assert constraint is not None
+    choose = random.Random(seed).choice
+    text = b""
+    for _ in range(MOST_TOKENS):
+        if constraint.ended:
+            return text
+        token = int(choose(constraint.allowed))
+        if token in model.eog:
+            return text
+        text += model.piece(token, special=False)
+        if constraint.advance(token):
+            return text
+    return None
+
+
+def check(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bool:
+    """Whether a text came to an end, which then has to be valid."""
+    text = walk(compiler, model, schema, seed)
+    if text is not None:
+        jsonschema_rs.validator_for(schema, validate_formats=True).validate(json.loads(text))
+    return text is not None
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schema=schemas(), seed=st.integers(0, 100))
+def test_every_text_is_valid(compiler: Compiler, model: Model, schema: Schema, seed: int) -> None:
+    reason = ""
+    try:
+        check(compiler, model, schema, seed)
+    except GrammarError as error:
+        reason = str(error)
+    # Nothing else may be refused of what the generator makes.
+    assert not reason or re.search("same value|minProperties|maxProperties|nsatisf", reason)
+
+
+VALID: list[Schema] = [
+    {"type": "integer", "minimum": 0.5, "maximum": 3.5},
+    {"type": "number", "minimum": 0, "maximum": 5, "multipleOf": 0.25},
+    {"type": "integer", "minimum": 0, "maximum": 50, "multipleOf": 7},
+    {"minimum": 5, "maximum": 7, "maxLength": 2, "maxItems": 1, "maxProperties": 0},
+    {"type": "string", "format": "int32", "maxLength": 3},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "pattern": "^[[a]$"},
+    {"type": "string", "pattern": "^\\W\\S\\D.$"},
+    {"type": "string", "pattern": r"^[^\s]\u{1F600}\cJ$"},
+    {"allOf": [{"pattern": "^[ab]+$"}, {"type": "string", "pattern": "^[bc]+$", "maxLength": 3}]},
+    {"type": "string", "minLength": 2.0, "maxLength": 3},
+    {"enum": [1, 1.5, "1", True, None, [], {"a": {}}]},
+    {"const": "\u0000\u2028\u007f"},
+    {"type": "object", "properties": {"ab": {"const": 1}, "ac": {"const": 2}}, "required": ["ab"]}
+    | {"patternProperties": {"^x$": {"const": 3}}, "additionalProperties": False},
+    {"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False},
+    {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"}
+    | {"items": [{"const": 1}], "additionalItems": {"type": "boolean"}, "maxItems": 3},
+    {"oneOf": [{"const": 1}, {"const": 2}, {"type": "string", "maxLength": 2}]},
+    {"oneOf": [{"type": "integer", "minimum": low, "maximum": low + 4} for low in (0, 5, 10)]},
+    {"anyOf": [{"oneOf": [{"const": 1}, {"const": "b"}]}], "oneOf": [{"const": 1}, {"const": 2}]},
+    {"$id": "http://x/root", "$defs": {"a": {"$id": "sub", "const": 1}}, "$ref": "sub"},
+    {"$ref": "#x", "$defs": {"a": {"$anchor": "x", "type": "boolean"}}},
+    {"x-guidance": {"item_separator": ";", "lenient": True}, "type": "array", "maxItems": 3}
+    | {"items": {"type": "boolean"}},
+    {"title": "t", "examples": [10**40], "default": 1e-300, "type": "boolean", "then": {}},
+]
+
+
+@pytest.mark.parametrize("schema", VALID, ids=str)
+def test_particular_schemas(compiler: Compiler, model: Model, schema: Schema) -> None:
+    ended = [check(compiler, model, schema, seed) for seed in range(12)]
+    assert any(ended)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"not": {}}, "#: the keyword 'not'"),
+        ({"properties": {"a": {"if": {"const": 1}, "then": False}}}, "#/properties/a.*'if'"),
+        ({"items": {"uniqueItems": True}}, "'uniqueItems'"),
+        ({"contains": {}}, "'contains'"),
+        ({"unevaluatedProperties": False}, "'unevaluatedProperties'"),
+        ({"dependentRequired": {"a": ["b"]}}, "'dependentRequired'"),
+        ({"propertyNames": {"maxLength": 1}}, "'propertyNames'"),
+        ({"$dynamicRef": "#a"}, "dynamicRef"),
+        ({"type": "strin"}, "/type"),
+        ({"items": [{}]}, "/items"),
+        ({"properties": {"a": 5}}, "/properties/a"),
+        ({"minimum": "a"}, "/minimum"),
+        ({"type": "string", "pattern": "("}, "pattern|regex"),
+        ({"type": "string", "pattern": "a(?=b)"}, "not supported"),
+        ({"type": "string", "pattern": r"\bfoo"}, "word boundary"),
+        ({"type": "string", "pattern": r"(a)\1"}, "backreferences"),
+        ({"type": "string", "format": "regex"}, "format"),
+        ({"type": "integer", "minimum": -(2**63) - 1, "maximum": -(2**63) + 1}, "too large"),
+        ({"const": 12345678901234567890123}, "too large"),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 1e-300}, "1e-300 is not supported"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "branches 0 and 1"),
+        ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "branches 0 and 1"),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 0}]}, "branches 0 and 1"),
+        ({"$ref": "#/$defs/x"}, "no schema at"),
+        ({"$ref": "http://localhost:9/x"}, "http://localhost:9/x"),
+        ({"$schema": "http://localhost:9/x"}, r"\$schema"),
+        ({"$ref": "file:///etc/passwd"}, "passwd"),
+        ({"$ref": "#"}, "no text can match"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "no text can match"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "nsatisfiable"),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "nsatisfiable"),
+        ({"enum": []}, "enum|nsatisfiable"),
+    ],
+)
+def test_what_is_wrong_is_told(compiler: Compiler, schema: Schema, message: str) -> None:
+    with pytest.raises(GrammarError, match=f"Failed to parse JSON schema: .*({message})"):
+        constraint_of(compiler, json.dumps(schema))
+
+
+def chain(length: int, link: Any) -> Schema:
+    definitions = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{length}": {"const": 1}}}
+
+
+def child(inner: Schema) -> Schema:
+    return {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("length", [100, 900, 8000])
+@pytest.mark.parametrize("link", [lambda x: x, lambda x: {"allOf": [x, x]}, child])
+def test_long_chains_of_references_overflow_nothing(
+    compiler: Compiler, length: int, link: Any
+) -> None:
+    reason = ""
+    try:
+        constraint_of(compiler, json.dumps(chain(length, link)))
+    except GrammarError as error:
+        reason = str(error)
+    assert not reason or re.search("too deep|too complex|too large", reason)
+
+
+BOMBS: list[str] = [
+    json.dumps({"enum": [f"value number {i}" for i in range(45_000)]}),
+    json.dumps({"properties": {f"property {i}": {"type": "integer"} for i in range(20_000)}}),
+    json.dumps({"anyOf": [{"properties": {f"p{i}": {}}} for i in range(15_000)]}),
+    json.dumps({"oneOf": [{"const": i} for i in range(30_000)]}),
+    json.dumps({"oneOf": [{"const": i} for i in range(200)]}),
+    json.dumps(chain(30, lambda x: {"anyOf": [x, x]})),
+    json.dumps({"type": "string", "minLength": 10**9}),
+    json.dumps({"type": "array", "minItems": 10**6, "items": {"const": 1}}),
+    *(json.dumps({"type": "string", "pattern": "^" + p}) for p in ["(a*)*$", "(.{0,999}){0,999}"]),
+    json.dumps({"type": "string", "pattern": "(((((((a{10}){10}){10}){10}){10}){10}){10})"}),
+    json.dumps({"type": "string", "pattern": "(x.{50}).*y.{50}z"}),
+    json.dumps({"type": "string", "pattern": "(" * 5000 + ")" * 5000}),
+    '{"items":' * 5000 + "{}" + "}" * 5000,
+    '{"items":' * 99 + "{}" + "}" * 99,
+    "[" * 100_000,
+    " " * (1 << 21),
+    "{",
+    "[]",
+    "7",
+]
+
+
+@pytest.mark.parametrize("text", BOMBS, ids=lambda text: text[:40])
+def test_bombs_are_refused_or_compiled(compiler: Compiler, model: Model, text: str) -> None:
+    try:
+        constraint = constraint_of(compiler, text)
+    except GrammarError:
+        return
+    assert constraint is not None
+    for _ in range(5):
+        if constraint.ended or constraint.advance(int(constraint.allowed[0])):
+            return
+
+
+def test_no_schema_is_any_object() -> None:
+    assert json.loads(prepare("{}")) == {"type": "object"}
+
+
+def test_the_same_text_is_compiled_once(compiler: Compiler) -> None:
+    text = json.dumps({"const": "compiled once"})
+    first, second = constraint_of(compiler, text), constraint_of(compiler, text)
+    assert first is not second
+    assert first is not None
+    assert second is not None
+    assert np.array_equal(first.allowed, second.allowed)
+    assert first.allowed is second.allowed
+
+
+PATTERNS = st.lists(
+    st.sampled_from(
+        [
+            *(*"ab-0_.é ", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\.", r"\u0041", r"\x41"),
+            *("[a-c]", r"[^a\d]", r"[\W\d]", "[&&]", "[[x]", "(a|b)", "(?:ab)?", "a{1,2}", ".*"),
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+).map("".join)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pattern=PATTERNS, seed=st.integers(0, 100))
+def test_patterns_mean_the_same(compiler: Compiler, model: Model, pattern: str, seed: int) -> None:
+    check(compiler, model, {"type": "string", "pattern": f"^(?:{pattern})$"}, seed)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("a(?=b)", "(?i)a", "(?P<n>a)", r"\Aa", r"a\z", r"\k<n>", "[a--b]", "a++", "[", "[]"),
+        *("\\", r"\ud800", "a{,2}", "a{x}", r"\Q"),
+    ],
+)
+def test_what_rust_would_read_otherwise_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        to_rust(pattern)

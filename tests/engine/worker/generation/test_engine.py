@@ -1,0 +1,183 @@
+"""The engine on the shipped model, in this process."""
+
+from typing import Any
+
+import pytest
+
+from engine.errors import EngineError
+from engine.params import GenerationParams
+from engine.protocol.messages import Submit
+from engine.worker.backend import Model
+from tests.support.playing import GREEDY, engine, play
+
+
+def test_the_same_text_alone_and_in_company(model: Model) -> None:
+    prompts = [f"def function_{i}(self, value):" for i in range(6)]
+    together = play(engine(model), prompts, n_predict=40, seed=11, ignore_eos=True)
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=40, seed=11, ignore_eos=True)
+        assert together[prompt].text == alone[prompt].text
+
+
+@pytest.mark.parametrize("params", [{"top_k": 0}, {"mirostat": 2}, {"top_k": 0, "n_probs": 2}])
+def test_slow_samplers_choose_the_same_side_by_side(
+    model: Model, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the vocabulary were large.
+    prompts = [f"def function_{i}(self, value):" for i in range(6)]
+    plain = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    monkeypatch.setattr("engine.worker.backend.sampler.FEW", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    pooled = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
+    assert {p: r.tokens for p, r in pooled.items()} == {p: r.tokens for p, r in plain.items()}
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_shared_prefix_changes_nothing(model: Model, unified: bool) -> None:
+    prefix = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n"
+    prompts = [f"{prefix}def function_{i}(self, value):" for i in range(6)]
+    shared = engine(model, parallel=6, kv_unified=unified)
+    together = play(shared, prompts, n_predict=30, **GREEDY)
+    again = play(shared, prompts, n_predict=30, **GREEDY)
+    n_prefix = len(model.tokenize(prefix.encode(), add_special=True, parse_special=True))
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=30, **GREEDY)
+        assert together[prompt].tokens == again[prompt].tokens == alone[prompt].tokens
+        assert again[prompt].timings.prompt_n == 1
+    cached = [together[prompt].timings.cache_n for prompt in prompts]
+    assert sum(n >= n_prefix - 1 for n in cached) == 5, "computed once"
+
+
+def test_a_prompt_is_cut_while_others_generate(model: Model) -> None:
+    # The target can't be met: a step gets the fewest tokens, and nothing else changes.
+    bounded = engine(model, target_itl_ms=1, parallel=2)
+    prompts = ["x", "for item in items: yield item\n" * 20]
+    together = play(bounded, prompts, n_predict=60, **GREEDY)
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=60, **GREEDY)
+        assert together[prompt].tokens == alone[prompt].tokens
+
+
+def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
+    # 256 cells for four sequences that want 200 each: some have to give way and start again.
+    prompts = [f"import module_{i}" for i in range(4)]
+    crowded = engine(model, ctx_size=256, parallel=4, kv_unified=True)
+    together = play(crowded, prompts, n_predict=190, **GREEDY)
+    for prompt in prompts:
+        alone = play(engine(model), [prompt], n_predict=190, **GREEDY)
+        assert together[prompt].n_decoded == 190
+        assert together[prompt].tokens == alone[prompt].tokens
+
+
+def test_chunked_prompts_give_the_same_text(model: Model) -> None:
+    prompt = "for item in items: yield item\n" * 20
+    whole = play(engine(model), [prompt], n_predict=30, **GREEDY)[prompt]
+    chunked = play(engine(model, batch_size=16, ubatch_size=16), [prompt], n_predict=30, **GREEDY)
+    assert chunked[prompt].text == whole.text
+
+
+def test_reuse_is_counted_and_changes_nothing(model: Model) -> None:
+    e = engine(model)
+    prompt = "class Reader:\n    def read(self):"
+    first = play(e, [prompt], n_predict=20, **GREEDY)[prompt]
+    second = play(e, [prompt], n_predict=20, **GREEDY)[prompt]
+    fresh = play(e, [prompt], n_predict=20, cache_prompt=False, **GREEDY)[prompt]
+    assert first.timings.cache_n == fresh.timings.cache_n == 0
+    assert (second.timings.cache_n, second.timings.prompt_n) == (second.n_prompt - 1, 1)
+    assert first.text == second.text == fresh.text
+
+
+def test_the_end_of_the_context_is_a_limit_and_truncates(model: Model) -> None:
+    e = engine(model, ctx_size=256, parallel=1)
+    result = play(e, ["a b c"], ignore_eos=True)["a b c"]
+    assert (result.stop_type, result.truncated) == ("limit", True)
+    assert result.n_prompt + result.n_decoded == 256
+
+
+def test_no_tokens_are_wanted(model: Model) -> None:
+    e = engine(model)
+    result = play(e, ["x = 1"], n_predict=0)["x = 1"]
+    assert (result.n_decoded, result.text, result.stop_type) == (0, "", "limit")
+    again = play(e, ["x = 1"], n_predict=1)["x = 1"]
+    assert again.timings.cache_n == again.n_prompt - 1
+
+
+def test_an_empty_prompt_is_answered_with_nothing(model: Model) -> None:
+    result = play(engine(model), [""])[""]
+    assert (result.n_prompt, result.n_decoded, result.stop_type) == (0, 0, "none")
+
+
+@pytest.mark.parametrize("token", [-1, 4096, 2**31 - 1, 2**40])
+def test_tokens_out_of_the_vocabulary_are_refused(model: Model, token: int) -> None:
+    with pytest.raises(EngineError, match=f"token {token} is not in the vocabulary"):
+        engine(model).prepare(Submit(1, ["a", token], GenerationParams()))
+
+
+def test_a_prompt_that_does_not_fit_says_by_how_much(model: Model) -> None:
+    with pytest.raises(EngineError) as caught:
+        engine(model, ctx_size=256, parallel=1).prepare(
+            Submit(1, list(range(300)), GenerationParams())
+        )
+    info = caught.value.info
+    assert (info.type, info.n_prompt_tokens, info.n_ctx) == ("exceed_context_size_error", 300, 256)
+
+
+def test_separate_caches_divide_the_context(model: Model) -> None:
+    e = engine(model, ctx_size=1024, parallel=4)
+    assert (e.info.n_ctx, e.info.n_slots) == (256, 4)
+    prompts = [f"item {i}" for i in range(8)]
+    results = play(e, prompts, n_predict=-1, ignore_eos=True)
+    assert all(r.n_prompt + r.n_decoded == 256 for r in results.values())
+
+
+def test_forbidden_and_forced_tokens(model: Model) -> None:
+    e = engine(model)
+    (word,) = model.tokenize(b" return", add_special=False, parse_special=False).tolist()
+    forced = play(e, ["a"], n_predict=5, logit_bias=[(" return", 1e6)])["a"]
+    assert forced.tokens == [word] * 5
+    greedy = play(e, ["a"], n_predict=1, **GREEDY)["a"]
+    banned = [(greedy.tokens[0], float("-inf"))]
+    other = play(e, ["a"], n_predict=1, logit_bias=banned, **GREEDY)["a"]
+    assert other.tokens != greedy.tokens
+    outside = play(e, ["a"], n_predict=1, logit_bias=[(10**6, 5.0)])["a"]
+    assert outside.params.logit_bias == []
+
+
+EXTREMES: list[dict[str, object]] = [
+    {"temperature": 1e-30},
+    {"temperature": 1e6},
+    {"temperature": -1.0},
+    {"dynatemp_range": 5.0, "dynatemp_exponent": 0.0},
+    {"top_k": 0, "top_p": 0.0, "min_p": 1.0},
+    {"top_k": 2**31 - 1, "typical_p": 0.0},
+    {"typical_p": 0.2, "min_keep": 100_000},
+    {"repeat_penalty": 1e-6, "repeat_last_n": -1},
+    {"repeat_penalty": 1e6, "frequency_penalty": 1e6, "presence_penalty": -1e6},
+    {"mirostat": 1, "mirostat_tau": 0.0, "mirostat_eta": 50.0},
+    {"mirostat": 2, "mirostat_tau": 50.0, "temperature": 0.0},
+    {"dry_multiplier": 1e6, "dry_base": 1e6, "dry_allowed_length": 0},
+    {"dry_multiplier": 0.5, "dry_sequence_breakers": ["", "x" * 5000, "\n"]},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.0},
+    {"top_n_sigma": 1e-6},
+    {"samplers": []},
+    {"samplers": ["top_k", "top_k", "temperature", "temperature"]},
+    {"logit_bias": [(id, float("-inf")) for id in range(4096)]},
+    {"logit_bias": [(id, 1e9 * (-1) ** id) for id in range(4096)]},
+    {"samplers": ["adaptive_p"], "adaptive_target": 1.0, "adaptive_decay": 0.99},
+    {"samplers": ["adaptive_p"], "adaptive_target": 0.0, "adaptive_decay": 0.0},
+    {"samplers": ["adaptive_p"], "logit_bias": [(id, float("-inf")) for id in range(4096)]},
+    {
+        "samplers": ["adaptive_p"],
+        "adaptive_target": 0.5,
+        "logit_bias": [(id, float("-inf")) for id in range(4096)],
+    },
+    {"seed": 0},
+    {"stop": ["a" * 1000, "b"]},
+]
+
+
+@pytest.mark.parametrize("params", EXTREMES, ids=lambda params: ",".join(params))
+def test_extreme_parameters_generate_something(model: Model, params: dict[str, object]) -> None:
+    text = "value = value + value\n" * 3
+    result = play(engine(model), [text], **{"n_predict": 8, "ignore_eos": True, **params})[text]
+    assert result.n_decoded == 8 or result.stop_type == "word"

@@ -1,0 +1,175 @@
+"""The prompt budget on machines of many kinds: simulated, with counted seconds and seeded noise."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
+from tests.support.machines import BUSY, MACHINES, Machine
+
+TARGET = 0.1
+N_BATCH = 2048
+SIZES = [*range(32, 256, 4), *range(256, N_BATCH + 1, 32)]
+NOISE = 0.08
+"""Standard deviation of the logarithm of a step's time."""
+OUTLIERS = 0.03
+"""Part of the steps that other work makes two to six times as long."""
+
+
+class Run:
+    """Prompts that come one after the other to a server with `n_generating` streams.
+
+    `spent` has for every step with prompts what it costs, without the noise, and what its tokens
+    would cost in steps of the best constant size; `overrun` the part of the time allowed that it
+    takes. A size may take as long as the target says, or half as long again as a step without
+    prompts, or hardly longer than the quickest one; of those, the best has the most tokens per
+    second.
+    """
+
+    def __init__(self, seed: int, n_generating: int = 2, n_longest: int = 3000) -> None:
+        self.budget = PrefillBudget(TARGET, n_batch=N_BATCH, n_ubatch=512)
+        self.spent: list[tuple[float, float]] = []
+        self.overrun: list[float] = []
+        self._random = random.Random(seed)
+        self._n_generating = n_generating
+        self._n_longest = n_longest
+        self._n_past = self._n_prompt = 0
+
+    def steps(self, machine: Machine, n: int) -> None:
+        for _ in range(n):
+            if self._n_past >= self._n_prompt:
+                self._next_prompt(machine)
+            limit = self.budget.limit(self._n_generating, self._n_past)
+            assert 1 <= limit <= N_BATCH
+            self._count(machine, limit)
+            self._observe(machine, limit)
+            self._n_past += limit
+
+    def _next_prompt(self, machine: Machine) -> None:
+        """What is left of the last one, then some tokens of the streams, then another one."""
+        if self._n_past:
+            self._observe(machine, self._random.randrange(1, 200))
+        for _ in range(8):
+            self._observe(machine, 0)
+        self._n_past = self._random.choice((0, 0, self._random.randrange(self._n_longest)))
+        self._n_prompt = self._n_past + self._random.randrange(200, self._n_longest)
+
+    def _observe(self, machine: Machine, n: int) -> None:
+        seconds = machine.seconds(self._n_generating, n, self._n_past)
+        seconds *= self._random.lognormvariate(0, NOISE)
+        if self._random.random() < OUTLIERS:
+            seconds *= self._random.uniform(2, 6)
+        self.budget.observe(self._n_generating, n, self._n_past, seconds)
+
+    def _count(self, machine: Machine, n: int) -> None:
+        g, length = self._n_generating, self._n_past
+        seconds = {size: machine.seconds(g, size, length) for size in SIZES}
+        most = max(
+            TARGET,
+            (1 + MIN_SHARE) * machine.seconds(g, 0, length),
+            HARDLY * min(seconds.values()),
+        )
+        each = min(s / size for size, s in seconds.items() if s <= most)
+        took = machine.seconds(g, n, length)
+        self.spent.append((took, n * each))
+        self.overrun.append(took / most)
+
+
+def ratio(spent: Sequence[tuple[float, float]]) -> float:
+    """Seconds taken, as a multiple of those with the best constant size."""
+    return sum(took for took, _ in spent) / sum(best for _, best in spent)
+
+
+def check_rate(run: Run, start: int) -> None:
+    """From the step `start` on, the run is as good as the best constant size, over all of it and
+    over every part of it."""
+    assert ratio(run.spent[start:]) <= 1.3
+    for first in range(start, len(run.spent) - 60, 20):
+        assert ratio(run.spent[first : first + 60]) <= 1.3, first
+
+
+def check(run: Run, start: int) -> None:
+    """As `check_rate`, and few steps take longer than allowed."""
+    check_rate(run, start)
+    overrun = run.overrun[start:]
+    assert sum(part > 1.3 for part in overrun) <= 0.3 * len(overrun)
+    assert sum(part > 3.5 for part in overrun) <= 0.05 * len(overrun)
+
+
+SEEDS = range(6)
+machines = st.sampled_from(MACHINES)
+any_step = st.tuples(
+    st.integers(0, 6),
+    st.one_of(st.just(0), st.sampled_from(SIZES), st.integers(1, N_BATCH)),
+    st.integers(0, 20_000),
+    st.floats(1e-5, 10),
+)
+"""Generating sequences, prompt tokens, length, seconds: as of no machine that there is."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_from_nothing(machine: Machine, seed: int) -> None:
+    run = Run(seed)
+    run.steps(machine, 220)
+    check(run, 20)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(any_step, max_size=60), machines, st.integers(0, 99))
+def test_from_anything_observed(
+    history: list[tuple[int, int, int, float]], machine: Machine, seed: int
+) -> None:
+    run = Run(seed)
+    for step in history:
+        run.budget.observe(*step)
+    run.steps(machine, 160)
+    check(run, 20)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 1024])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_from_measurements_of_one_size(machine: Machine, size: int) -> None:
+    """As after prompts that were all cut to the smallest size, which is what locked the limit."""
+    run = Run(size)
+    for _ in range(30):
+        run.budget.observe(2, 0, 1500, machine.seconds(2, 0, 1500))
+        run.budget.observe(2, size, 1500, machine.seconds(2, size, 1500))
+    run.steps(machine, 160)
+    check(run, 20)
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
+    run = Run(7)
+    run.steps(machine, 80)
+    run.steps(machine.times(factor), 120)
+    run.steps(machine, 120)
+    for start, stop in ((20, 80), (100, 200), (220, 320)):
+        assert ratio(run.spent[start:stop]) <= 1.3, (start, stop)
+
+
+@pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
+def test_after_another_machine(first: Machine, second: Machine) -> None:
+    run = Run(3)
+    run.steps(first, 60)
+    run.steps(second, 160)
+    check_rate(run, 80)
+    check(run, 120)
+
+
+def test_the_trap_is_one() -> None:
+    """The machine of the report: at the smallest size a token takes five times as long."""
+    small, better = BUSY.seconds(2, 32, 1536), BUSY.seconds(2, 96, 1536)
+    assert small > better
+    run = Run(1, n_longest=2000)
+    for _ in range(50):
+        run.budget.observe(2, 0, 1536, BUSY.decode)
+        run.budget.observe(2, 32, 1536, small)
+    run.steps(BUSY, 60)
+    assert ratio(run.spent[20:]) <= 1.3

@@ -1,0 +1,246 @@
+"""Who gets a slot, and what goes into a step."""
+
+import numpy as np
+
+from engine.worker.cache.prefix_cache import ALL
+from engine.worker.scheduling.scheduler import KEY_STEPS
+from engine.worker.scheduling.sequences import shares
+from tests.support.fake_kv import FakeKV
+from tests.support.scheduling import A, B, run_step, scheduler, sequence, together
+
+
+def test_a_prompt_is_cut_into_batches_and_then_generates() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    s.submit(sequence(1, list(range(20))))
+    sizes = [sum(c.stop - c.start for c in run_step(s, kv)) for _ in range(5)]
+    assert sizes == [8, 8, 4, 1, 1]
+
+
+def test_generation_goes_on_while_a_prompt_is_evaluated() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    s.submit(sequence(1, [1, 2]))
+    run_step(s, kv)
+    s.submit(sequence(2, list(range(20))))
+    chunks = run_step(s, kv)
+    assert [(c.sequence.id, c.stop - c.start) for c in chunks] == [(1, 1), (2, 7)]
+
+
+def test_without_continuous_batching_prompts_wait_for_generation() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, continuous=False)
+    first = sequence(1, [1, 2])
+    s.submit(first)
+    run_step(s, kv)
+    s.submit(sequence(2, [3]))
+    assert [c.sequence.id for c in run_step(s, kv)] == [1]
+    s.finish(first)
+    assert [c.sequence.id for c in run_step(s, kv)] == [2]
+
+
+def test_the_second_time_only_the_last_token_is_evaluated() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    first = sequence(1, [1, 2, 3])
+    s.submit(first)
+    run_step(s, kv)
+    s.finish(first)
+    again = sequence(2, [1, 2, 3])
+    s.submit(again)
+    (chunk,) = run_step(s, kv)
+    assert (again.n_cached, chunk.start, chunk.stop) == (2, 2, 3)
+
+
+def test_cache_prompt_false_evaluates_everything() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    first = sequence(1, [1, 2, 3])
+    s.submit(first)
+    run_step(s, kv)
+    s.finish(first)
+    again = sequence(2, [1, 2, 3], cache_prompt=False)
+    s.submit(again)
+    run_step(s, kv)
+    assert again.n_cached == 0
+
+
+def test_the_slot_with_the_longest_common_prefix_is_chosen() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, tokens in ((1, [9, 9, 9]), (2, [1, 2, 3, 4]), (3, [8, 5])):
+        one = sequence(id, tokens)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    probe = sequence(4, [1, 2, 3, 8])
+    s.submit(probe)
+    run_step(s, kv)
+    assert (probe.slot, probe.n_cached) == (1, 3)
+
+
+def test_id_slot_waits_for_its_slot_and_others_pass() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    first = sequence(1, [1], id_slot=0)
+    s.submit(first)
+    run_step(s, kv)
+    pinned, other = sequence(2, [2], id_slot=0), sequence(3, [3])
+    s.submit(pinned)
+    s.submit(other)
+    run_step(s, kv)
+    assert (pinned.slot, other.slot) == (-1, 1)
+    s.finish(first)
+    run_step(s, kv)
+    assert pinned.slot == 0
+
+
+def test_idle_texts_give_way_and_then_the_youngest() -> None:
+    kv = FakeKV(n_cells=16, n_ctx=16)
+    s = scheduler(kv, n_slots=3)
+    idle = sequence(1, [1, 2, 3, 4])
+    s.submit(idle)
+    run_step(s, kv)
+    s.finish(idle)
+    old, young = sequence(2, [5, 6, 7, 8]), sequence(3, [9, 10, 11, 12])
+    s.submit(old)
+    s.submit(young)
+    for _ in range(9):
+        run_step(s, kv)
+    assert (old.slot >= 0, young.slot, s.n_waiting) == (True, -1, 1)
+    s.finish(old)
+    run_step(s, kv)
+    assert young.slot >= 0, "the preempted one goes on"
+
+
+def test_the_slot_with_the_same_key_is_chosen() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, key in ((1, A), (2, B), (3, ())):
+        one = sequence(id, [1, 2, 3], key=key)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    probe = sequence(4, [1, 2, 3], key=B)
+    s.submit(probe)
+    run_step(s, kv)
+    assert (probe.slot, probe.n_cached) == (1, 2)
+
+
+def test_keys_take_turns() -> None:
+    kv = FakeKV(256, 256)
+    s = scheduler(kv, n_slots=4)
+    keys = {1: (), 2: A, 3: (), 4: B}
+    for id, key in keys.items():
+        s.submit(sequence(id, [id], key=key))
+    served = [{c.sequence.id for c in run_step(s, kv)} for _ in range(6 * KEY_STEPS)]
+    turns = [served[i : i + KEY_STEPS] for i in range(0, len(served), KEY_STEPS)]
+    assert turns == [[ids] * KEY_STEPS for ids in ({1, 3}, {2}, {4}) * 2]
+
+
+def test_a_key_that_cannot_go_on_lets_others_pass() -> None:
+    kv = FakeKV(n_cells=16, n_ctx=16)
+    s = scheduler(kv, n_slots=2, n_batch=16)
+    old, young = sequence(1, [1] * 8, key=A), sequence(2, [2] * 8, key=B)
+    s.submit(old)
+    s.submit(young)
+    for _ in range(60):
+        for done in (old, young):
+            if done.slot >= 0 and len(done.tokens) == 16:
+                s.finish(done)
+        run_step(s, kv)
+    assert [len(one.tokens) for one in (old, young)] == [16, 16]
+
+
+def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
+    kv = FakeKV(n_cells=8, n_ctx=8)
+    s = scheduler(kv, n_slots=2)
+    one = sequence(1, [1, 2, 3], id_slot=0)
+    s.submit(one)
+    run_step(s, kv)
+    s.finish(one)
+    assert (s.erase(0), s.erase(0), kv.n_used) == (3, 0, 0)
+    id = s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert id is not None
+    kv.restore(id, [4] * 8, A)
+    again = sequence(2, [4] * 6, key=A)
+    s.submit(again)
+    run_step(s, kv)
+    assert (again.slot, again.n_cached) == (1, 5)
+    new = np.full(7, 5, np.int32)
+    assert s.adopt(0, new, ALL, ()) is None, "the running one keeps its cells"
+
+
+def test_followers_let_others_pass() -> None:
+    kv = FakeKV(1024, 128)
+    s, _ = together(kv, 3)
+    other = sequence(200, [9, 9])
+    s.submit(other)
+    run_step(s, kv)
+    assert other.slot >= 0
+
+
+def test_prompts_share_a_limited_step() -> None:
+    kv = FakeKV(1024, 256)
+    s = scheduler(kv, n_slots=4, n_batch=64)
+    s.submit(sequence(1, [1]))
+    run_step(s, kv)
+    for id, n in ((2, 100), (3, 3), (4, 50)):
+        s.submit(sequence(id, [id] * n))
+    assert {c.sequence.id: c.stop - c.start for c in s.plan(20)} == {1: 1, 2: 10, 3: 3, 4: 7}
+
+
+def test_a_burst_is_not_cut() -> None:
+    for n_each, sizes in ((9, [9, 9]), (11, [10])):
+        kv = FakeKV(1024, 256)
+        s = scheduler(kv, n_slots=4, n_batch=64)
+        s.submit(sequence(1, [1]))
+        run_step(s, kv)
+        for id in (2, 3):
+            s.submit(sequence(id, [id] * n_each))
+        assert [c.stop - c.start for c in s.plan(10, 20)] == [1, *sizes]
+
+
+def test_what_was_cut_is_no_burst_any_more() -> None:
+    kv = FakeKV(1024, 256)
+    s = scheduler(kv, n_slots=4, n_batch=64)
+    s.submit(sequence(1, [1]))
+    run_step(s, kv)
+    s.submit(sequence(2, [2] * 25))
+    for n in (10, 10, 5):
+        chunks = s.plan(10, 20)
+        assert chunks[1].stop - chunks[1].start == n
+        kv.evaluate(chunks)
+        s.advance(chunks)
+        chunks[0].sequence.tokens.append(7)
+
+
+def test_separate_caches_in_use_are_neighbours() -> None:
+    kv = FakeKV(None, 64)
+    s = scheduler(kv, n_slots=6)
+    for id, slot in enumerate((4, 0, 2, 5, 1, 3)):  # the order of their last use
+        one = sequence(id, [id], id_slot=slot)
+        s.submit(one)
+        run_step(s, kv)
+        s.finish(one)
+    for id in range(10, 13):
+        s.submit(sequence(id, [id]))
+    run_step(s, kv)
+    assert sorted(active.slot for active in s.active) in ([2, 3, 4], [3, 4, 5])
+
+
+def test_separate_caches_are_evaluated_in_order() -> None:
+    kv = FakeKV(None, 64)
+    s = scheduler(kv, n_slots=3)
+    for id, slot in ((1, 2), (2, 0), (3, 1)):
+        s.submit(sequence(id, [id], id_slot=slot))
+    run_step(s, kv)
+    assert [c.sequence.seq_id for c in s.plan()] == [0, 1, 2]
+
+
+def test_shares_of_a_step() -> None:
+    prompts = [sequence(1, [0] * 100), sequence(2, [0] * 3), sequence(3, [0] * 50)]
+    assert [n for _, n in shares(prompts, 20)] == [10, 3, 7]
+    assert [n for _, n in shares(prompts, 1000)] == [100, 3, 50]
+    assert shares(prompts, 0) == []
+    assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]

@@ -1,0 +1,239 @@
+"""The scheduler through random histories."""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.scheduling.sequences import Sequence
+from engine.worker.scheduling.shifting import context_shift
+from tests.support.fake_kv import FakeKV, FakeTier
+from tests.support.scheduling import A, B, scheduler, sequence
+
+
+class Histories(RuleBasedStateMachine):
+    """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
+
+    @initialize(
+        n_slots=st.integers(1, 4),
+        unified=st.booleans(),
+        n_batch=st.integers(4, 16),
+        cuttable=st.booleans(),
+        similarity=st.sampled_from([0.0, 0.1, 0.9]),
+        continuous=st.booleans(),
+        shiftable=st.booleans(),
+        shifts=st.booleans(),
+        n_more=st.integers(0, 3),
+        window=st.sampled_from([0, 0, 4]),
+        n_checkpoints=st.sampled_from([0, 1, 3]),
+        tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
+    )
+    def begin(
+        self,
+        n_slots: int,
+        unified: bool,
+        n_batch: int,
+        cuttable: bool,
+        similarity: float,
+        continuous: bool,
+        shiftable: bool,
+        shifts: bool,
+        n_more: int,
+        window: int,
+        n_checkpoints: int,
+        tier: tuple[int, int] | None,
+    ) -> None:
+        self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
+        self.n_checkpoints = n_checkpoints
+        self.tier = FakeTier(self.kv, *tier) if tier is not None else None
+        self.shifts = shifts
+        self.shifted: set[int] = set()
+        self.s = scheduler(
+            self.kv,
+            n_slots,
+            n_batch=n_batch,
+            n_sequences=n_slots + n_more,
+            n_checkpoints=n_checkpoints,
+            similarity=similarity,
+            continuous=continuous,
+            tier=self.tier,
+        )
+        self.n_batch, self.n_slots = n_batch, n_slots
+        self.limits: dict[int, int] = {}
+        self.alive: dict[int, Sequence] = {}
+        self.next_id = 0
+
+    @rule(
+        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=20),
+        n_predict=st.integers(1, 30),
+        pinned=st.booleans(),
+        cache=st.booleans(),
+        n_reuse=st.integers(0, 3),
+        key=st.sampled_from([(), (), A, B]),
+    )
+    def submit(
+        self,
+        tokens: list[int],
+        n_predict: int,
+        pinned: bool,
+        cache: bool,
+        n_reuse: int,
+        key: Key,
+    ) -> None:
+        self.next_id += 1
+        slot = self.next_id % self.n_slots if pinned else -1
+        new = sequence(
+            self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse, key=key
+        )
+        self.alive[new.id] = new
+        self.limits[new.id] = n_predict
+        self.s.submit(new)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        assert self.s.cancel(id) is self.alive.pop(id)
+        assert self.s.cancel(id) is None
+
+    @rule()
+    def step(self) -> None:
+        chunks = self.s.plan()
+        if not chunks and self.tier is not None and not self.s.active:
+            return  # it may be fetching
+        assert chunks or not self.alive, "work is waiting, but nothing is planned"
+        assert sum(c.stop - c.start for c in chunks) <= self.n_batch
+        assert len({c.sequence.id for c in chunks}) == len(chunks)
+        if any(not c.sequence.generating for c in chunks):
+            served = {c.sequence.id for c in chunks}
+            waiting = [
+                q
+                for q in self.s.active
+                if q.generating and q.n_pending == 1 and q.key == chunks[0].sequence.key
+            ]
+            assert all(q.id in served for q in waiting), "a prompt held generation up"
+        self.kv.evaluate(chunks)
+        self.s.advance(chunks)
+        for chunk in chunks:
+            if chunk.is_last:
+                self._sample(chunk.sequence)
+
+    @rule(n=st.integers(2, 30))
+    def steps(self, n: int) -> None:
+        """Far enough for contexts to become full."""
+        for _ in range(n):
+            self.step()
+
+    @rule(slot=st.integers(0, 3))
+    def erase(self, slot: int) -> None:
+        if slot < self.n_slots and self.s.in_slot(slot) is None:
+            found = self.s.cached(slot)
+            n_tokens = 0 if found is None else len(self.kv.text(found[0]))
+            assert self.s.erase(slot) == n_tokens
+
+    @rule(
+        slot=st.integers(0, 3),
+        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=24),
+        key=st.sampled_from([(), A, B]),
+    )
+    def restore(self, slot: int, tokens: list[int], key: Key) -> None:
+        if slot >= self.n_slots or self.s.in_slot(slot) is not None:
+            return
+        id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        if id is not None:
+            self.kv.restore(id, tokens, key)
+
+    @rule(n=st.integers(1, 3))
+    def give_up(self, n: int) -> None:
+        for _ in range(n):
+            self.s.cache.evict()
+
+    @precondition(lambda self: self.tier is not None and self.tier.kept)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=5))
+    def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
+        """Somebody goes on with a text that the tier has, or with a part of it."""
+        assert self.tier is not None
+        kept, key = data.draw(st.sampled_from(self.tier.kept))
+        n = data.draw(st.integers(0, len(kept)))
+        wanted = [*kept[:n].tolist(), *tokens][:20] or [0]
+        self.submit(wanted, data.draw(st.integers(1, 30)), False, True, 0, key)
+
+    @rule()
+    def no_room_after_all(self) -> None:
+        if self.s.plan():
+            self.s.relieve()
+
+    def _sample(self, done: Sequence) -> None:
+        done.generating = True
+        done.tokens.append(sum(done.tokens.view().tolist()) % 3)
+        self.limits[done.id] -= 1
+        if not self.limits[done.id] or (len(done.tokens) >= 24 and not self._shift(done)):
+            self.s.finish(done)
+            del self.alive[done.id]
+
+    def _shift(self, full: Sequence) -> bool:
+        if not self.shifts:
+            return False
+        before = full.tokens.view().tolist()
+        n_keep, n_discard = context_shift(full.n_past, 24, full.id % 3, full.n_prompt % 4)
+        if not self.s.shift(full, n_keep, n_discard):
+            assert not self.kv.shiftable
+            assert full.tokens.view().tolist() == before
+            return False
+        assert full.tokens.view().tolist() == before[:n_keep] + before[n_keep + n_discard :]
+        self.shifted.add(full.id)
+        return True
+
+    @invariant()
+    def what_nobody_asked_to_approximate_is_exact(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for active in self.s.active:
+            exact = [cell.exact for cell in self.kv.cells.get(active.seq_id, [])]
+            assert all(exact[: active.n_exact])
+            if not active.n_reuse and active.id not in self.shifted:
+                assert all(exact)
+
+    @invariant()
+    def the_cache_claims_what_is_held(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        claimed = {active.seq_id: active for active in self.s.active}
+        assert not claimed.keys() & self.s.cache.entries.keys()
+        for id, held in self.kv.cells.items():
+            assert all(id in cell.owners for cell in held)
+            keys = {cell.key for cell in held}
+            if (active := claimed.get(id)) is not None:
+                assert self.s.in_slot(active.slot) is active
+                assert active.tokens.view(0, active.n_past).tolist() == self.kv.text(id)
+            elif (entry := self.s.cache.entries.get(id)) is not None:
+                assert entry.tokens.tolist() == self.kv.text(id)
+                assert keys == {entry.key}
+            else:
+                assert not held, "cells that nobody knows of"
+        checkpoints = self.s.cache.checkpoints
+        assert checkpoints.keys() <= claimed.keys() | self.s.cache.entries.keys()
+        assert all(len(each) <= self.n_checkpoints for each in checkpoints.values())
+        for id, each in checkpoints.items():
+            for checkpoint in each:
+                tokens, _ = self.kv.saved[int(checkpoint.state.view(np.uint32)[0])]
+                assert tokens == self.kv.text(id)[: checkpoint.n]
+        labels = [entry.slot for entry in self.s.cache.entries.values() if entry.slot >= 0]
+        assert len(labels) == len(set(labels)), "two last texts of one slot"
+        if self.kv.n_cells is not None:
+            assert self.s.n_cells_used == self.kv.n_used
+
+    def teardown(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for _ in range(2000):
+            if not self.alive:
+                break
+            self.step()
+        assert not self.alive, "somebody starved"
+        assert not self.s.has_work
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

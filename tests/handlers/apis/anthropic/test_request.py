@@ -1,0 +1,359 @@
+"""From Anthropic's requests to the internal one."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.options import Options
+from engine.params import GenerationParams
+from handlers.apis.anthropic.request import message_params, message_request
+
+USER = {"role": "user", "content": "Hello"}
+TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": [1, "ä"]}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
+
+
+def request(**body: Any) -> Any:
+    return message_request({"messages": [USER], **body}, Options())
+
+
+def turns(*messages: tuple[str, Any], **body: Any) -> list[dict[str, Any]]:
+    given_ = [{"role": role, "content": content} for role, content in messages]
+    found: list[dict[str, Any]] = request(messages=given_, **body).messages
+    return found
+
+
+def params(**body: Any) -> GenerationParams:
+    return message_params({"messages": [USER], **body}, GenerationParams())
+
+
+def text(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": each} for each in texts]
+
+
+def refused(type_: str, **body: Any) -> str:
+    with pytest.raises(EngineError) as caught:
+        request(**body)
+    assert caught.value.info.type == type_
+    return caught.value.info.message
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+
+def test_texts_and_blocks() -> None:
+    assert turns(("user", "Hello")) == [USER]
+    assert turns(("user", text("Hello"))) == [USER]
+    assert turns(("user", text("a", "b"))) == [{"role": "user", "content": text("a", "b")}]
+    assert turns(("user", [])) == turns(("user", "")) == [{"role": "user", "content": ""}]
+
+
+def test_system() -> None:
+    said = {"role": "system", "content": "Be short."}
+    assert request(system="Be short.").messages == [said, USER]
+    marked = [{**text("Be short.")[0], "cache_control": {"type": "ephemeral"}}]
+    assert request(system=marked).messages == [said, USER]
+    assert request(system=text("a", "b")).messages[0]["content"] == text("a", "b")
+    for nothing in (None, "", [], text("")):
+        assert request(system=nothing).messages == [USER]
+    later = turns(("user", "Hello"), ("system", "Be short."), ("user", "Hello"))
+    assert later == [USER, said, USER]
+    assert turns(("system", "")) == turns(("system", [])) == [{"role": "system", "content": ""}]
+
+
+def test_the_stamp_of_an_agent_does_not_change_the_prompt() -> None:
+    stamp = "x-anthropic-billing-header: cc_version=2; cch={};\nYou help."
+    [first, second] = [
+        request(system=text(stamp.format(cch), "cch=1;")).messages[0] for cch in ("0af3d", "71bc2")
+    ]
+    assert first == second
+    assert first["content"][1]["text"] == "cch=1;"
+    other = "As x-anthropic-billing-header: cch=12345; says"
+    assert request(system=other).messages[0]["content"] == other
+
+
+def test_messages_of_one_role_are_one_turn() -> None:
+    assert turns(("user", "a"), ("user", "b")) == [{"role": "user", "content": text("a", "b")}]
+    answers = turns(("user", "Hello"), ("assistant", "a"), ("assistant", text("b", "c")))
+    assert answers == [USER, {"role": "assistant", "content": "abc"}]
+
+
+def test_calls_and_results() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    asked = [thought, hidden, *text("I look."), USE, {**USE, "id": "b"}]
+    results = [*text("Well?"), {**RESULT, "content": "17"}, {**RESULT, "tool_use_id": "b"}]
+    function = {"name": "f", "arguments": json.dumps(USE["input"], ensure_ascii=False)}
+    calls = [{"id": id, "type": "function", "function": function} for id in ("1", "b")]
+    assert turns(("user", "Hello"), ("assistant", asked), ("user", results)) == [
+        USER,
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": calls,
+        },
+        {"role": "tool", "tool_call_id": "1", "name": "f", "content": "17"},
+        {"role": "tool", "tool_call_id": "b", "name": "f", "content": ""},
+        {"role": "user", "content": "Well?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "content"),
+    [
+        ({"content": "a"}, "a"),
+        ({"content": text("a", "b")}, "a\nb"),
+        ({"content": None}, ""),
+        ({"content": "no file", "is_error": True}, "Error: no file"),
+        ({"content": "Error: no file", "is_error": True}, "Error: no file"),
+        ({"is_error": True}, "Error"),
+        ({"content": "no file", "is_error": False}, "no file"),
+    ],
+)
+def test_results(block: Any, content: str) -> None:
+    said = turns(("user", "Hello"), ("assistant", [USE]), ("user", [{**RESULT, **block}]))
+    assert said[-1]["content"] == content
+
+
+def test_results_may_come_in_several_messages() -> None:
+    said = turns(("assistant", [USE]), ("user", "So?"), ("user", [RESULT]), ("user", "Now."))
+    assert [message["role"] for message in said] == ["assistant", "tool", "user"]
+    assert said[-1]["content"] == text("So?", "Now.")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "text", "media_type": "text/plain", "data": "words"},
+        {"type": "content", "content": "words"},
+        {"type": "content", "content": text("words")},
+    ],
+)
+def test_documents_of_text(source: Any) -> None:
+    paper = {"type": "document", "source": source}
+    assert turns(("user", [paper]))[0]["content"] == "words"
+    paper |= {"title": "T", "context": "C"}
+    assert turns(("user", [paper]))[0]["content"] == "T\nC\nwords"
+
+
+def test_what_is_no_text_is_refused() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "data": ""}}
+    for block in (
+        picture,
+        {"type": "document", "source": {"type": "base64"}},
+        {"type": "search_result"},
+        {**RESULT, "content": [picture]},
+    ):
+        messages = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}]
+        where = refused("not_supported_error", messages=messages)
+        assert where.startswith("messages[1].content[0]")
+
+
+def test_a_result_needs_its_call() -> None:
+    said = [{"role": "user", "content": [RESULT]}]
+    assert "toolu_1" in refused("invalid_request_error", messages=said)
+    answered = [{"role": "assistant", "content": "no"}, *said]
+    earlier = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [RESULT]}]
+    refused("invalid_request_error", messages=[*earlier, *answered])
+
+
+def test_deep_input_is_refused() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    messages = [{"role": "assistant", "content": [{**USE, "input": deep}]}]
+    assert "deep" in refused("invalid_request_error", messages=messages)
+    while deep:  # releasing all of it at once would exhaust the stack, too
+        deep = deep["a"]
+
+
+# ---- tools, thinking ---------------------------------------------------------------------------
+
+
+def test_tools() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+    asked = request(tools=[{**TOOL, "type": "custom", "cache_control": None}])
+    assert asked.tools == [{"type": "function", "function": function}]
+    assert (asked.tool_choice, asked.tool_name, asked.parallel_tool_calls) == ("auto", None, None)
+    search = {"type": "web_search_20250305", "name": "search"}
+    message = refused("not_supported_error", tools=[TOOL, search])
+    assert message == "tools[1]: this server has no web_search_20250305"
+    refused("invalid_request_error", tools=[TOOL, TOOL])
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, ("auto", None, None)),
+        ({"type": "auto"}, ("auto", None, None)),
+        ({"type": "any"}, ("required", None, None)),
+        ({"type": "none"}, ("none", None, None)),
+        ({"type": "tool", "name": "f"}, ("required", "f", None)),
+        ({"type": "any", "disable_parallel_tool_use": True}, ("required", None, False)),
+        ({"type": "auto", "disable_parallel_tool_use": False}, ("auto", None, None)),
+    ],
+)
+def test_tool_choice(choice: Any, expected: Any) -> None:
+    asked = request(tools=[TOOL], tool_choice=choice)
+    assert (asked.tool_choice, asked.tool_name, asked.parallel_tool_calls) == expected
+
+
+def test_choices_without_sense() -> None:
+    refused("invalid_request_error", tool_choice={"type": "any"})
+    refused("invalid_request_error", tools=[TOOL], tool_choice={"type": "tool"})
+    refused("invalid_request_error", tools=[TOOL], tool_choice={"type": "tool", "name": "g"})
+
+
+@pytest.mark.parametrize(
+    ("body", "budget", "variables"),
+    [
+        ({}, -1, {}),
+        ({"thinking": {"type": "adaptive"}}, -1, {}),
+        ({"thinking": {"type": "enabled"}}, -1, {"enable_thinking": True}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+            2048,
+            {"enable_thinking": True},
+        ),
+        (
+            {"thinking": {"type": "disabled", "budget_tokens": 9}},
+            0,
+            {"enable_thinking": False},
+        ),
+        ({"output_config": {"effort": "low"}}, -1, {"reasoning_effort": "low"}),
+        ({"output_config": {"effort": "max"}}, -1, {"reasoning_effort": "high"}),
+        (
+            {
+                "thinking": {"type": "disabled"},
+                "chat_template_kwargs": {"enable_thinking": True, "a": 1},
+            },
+            0,
+            {"enable_thinking": True, "a": 1},
+        ),
+    ],
+)
+def test_thinking(body: Any, budget: int, variables: Any) -> None:
+    asked = request(**body)
+    assert (asked.reasoning_budget, asked.template_variables) == (budget, variables)
+
+
+def test_options_of_the_server_stand_in() -> None:
+    options = Options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
+    asked = message_request({"messages": [USER]}, options)
+    assert (asked.reasoning_budget, asked.reasoning_format, asked.prefill) == (0, "none", False)
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    asked = message_request({"messages": [USER], "thinking": thinking}, options)
+    assert asked.reasoning_budget == 2048
+
+
+# ---- how to generate ---------------------------------------------------------------------------
+
+
+def test_limits_and_stops() -> None:
+    assert params().n_predict == params(max_tokens=None).n_predict == 4096
+    assert params(max_tokens=5).n_predict == 5
+    assert params(max_tokens=5, n_predict=7).n_predict == 7
+    assert params(stop_sequences=["a", ""]).stop == ["a"]
+    assert params(stop_sequences=["a"], stop="b").stop == ["a", "b"]
+    assert params(temperature=0.5, top_k=3, min_p=0.1).top_k == 3
+    assert params(stream=True).return_progress
+
+
+SCHEMA = {"type": "object"}
+FORM = {"type": "json_schema", "schema": SCHEMA}
+
+
+def test_structured_output() -> None:
+    body: dict[str, Any]
+    for body in (
+        {"output_format": FORM},
+        {"output_config": {"format": FORM}},
+        {"response_format": FORM},
+        {"json_schema": SCHEMA},
+    ):
+        assert params(**body).json_schema == json.dumps(SCHEMA)
+    assert params(output_config={"effort": "low"}).json_schema is None
+    for body in (
+        {"output_format": FORM, "output_config": {"format": FORM}},
+        {"output_format": FORM, "response_format": {"type": "text"}},
+        {"output_format": FORM, "grammar": 'root ::= "a"'},
+        {"n": 2},
+        {"n_cmpl": 2},
+    ):
+        with pytest.raises(EngineError):
+            params(**body)
+
+
+# ---- any conversation --------------------------------------------------------------------------
+
+ids = st.sampled_from(["toolu_1", "1", "toolu_2", "call_3"])
+words = st.text(max_size=5)
+texts = words.map(lambda each: {"type": "text", "text": each})
+uses = st.builds(lambda id: {**USE, "id": id}, ids)
+results = st.builds(
+    lambda id, content, failed: {
+        "type": "tool_result",
+        "tool_use_id": id,
+        "content": content,
+        "is_error": failed,
+    },
+    ids,
+    words | st.lists(texts, max_size=2),
+    st.booleans(),
+)
+thoughts = words.map(lambda each: {"type": "thinking", "thinking": each})
+messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.just("user"), "content": words | st.lists(texts | results, max_size=3)}
+    )
+    | st.fixed_dictionaries(
+        {
+            "role": st.just("assistant"),
+            "content": words | st.lists(texts | uses | thoughts, max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def results_have_their_calls(conversation: Any) -> bool:
+    calls: set[str] = set()
+    last = ""
+    for message in conversation:
+        if message["role"] == "assistant" != last:
+            calls = set()
+        last = message["role"]
+        blocks = [] if isinstance(message["content"], str) else message["content"]
+        for block in blocks:
+            match block:
+                case {"type": "tool_use", "id": id}:
+                    calls.add(id.removeprefix("toolu_"))
+                case {"type": "tool_result", "tool_use_id": id}:
+                    if id.removeprefix("toolu_") not in calls:
+                        return False
+    return True
+
+
+@given(messages)
+def test_a_conversation_becomes_alternating_turns_or_is_refused(conversation: Any) -> None:
+    if not results_have_their_calls(conversation):
+        refused("invalid_request_error", messages=conversation)
+        return
+    open_calls: set[str] = set()
+    last = ""
+    for message in request(messages=conversation).messages:
+        role = message["role"]
+        assert role == "tool" or role != last
+        if role == "assistant":
+            open_calls = {call["id"] for call in message.get("tool_calls", [])}
+        elif role == "tool":
+            assert message["tool_call_id"] in open_calls
+            assert last in ("assistant", "tool")
+        last = role

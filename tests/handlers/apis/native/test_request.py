@@ -1,0 +1,394 @@
+"""From request bodies to prompts and parameters: the forms, the bounds, the refusals."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from connexion.spec import Specification
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.params import RANDOM_SEED, GenerationParams, GrammarTrigger
+from engine.protocol.messages import Timings
+from handlers.apis.native.request import (
+    MAX_TOKEN_ID,
+    generation_params,
+    parse_logit_bias,
+    parse_prompts,
+    parse_samplers,
+)
+from handlers.apis.native.results import float32, settings_json, timings_json
+from handlers.apis.unsupported import (
+    CHAT,
+    COMPLETION,
+    MESSAGES,
+    MESSAGES_INPUT,
+    RESPONSES,
+    TEXT_COMPLETION,
+    refuse_unsupported,
+)
+
+DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
+
+token_ids = st.integers(0, MAX_TOKEN_ID)
+id_lists = st.lists(token_ids, min_size=1)
+mixed_lists = st.lists(token_ids | st.text(), min_size=1)
+single_prompts = st.text() | id_lists
+
+
+def refused(type_: str) -> Any:
+    return pytest.raises(EngineError, check=lambda error: error.info.type == type_)
+
+
+# ---- prompts -----------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_a_text_is_one_prompt(text: str) -> None:
+    assert parse_prompts(text) == [[text]]
+    assert parse_prompts({"prompt_string": text}) == [[text]]
+
+
+@given(mixed_lists.filter(lambda prompt: any(isinstance(e, int) for e in prompt)))
+def test_a_list_with_a_number_is_one_prompt(prompt: list[int | str]) -> None:
+    assert parse_prompts(prompt) == [prompt]
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_a_list_of_texts_is_a_prompt_for_each(texts: list[str]) -> None:
+    assert parse_prompts(texts) == [[text] for text in texts]
+
+
+@given(st.lists(st.text() | mixed_lists | st.text().map(lambda t: {"prompt_string": t})))
+def test_every_element_of_other_lists_is_a_prompt(elements: list[Any]) -> None:
+    if not elements:
+        with refused("invalid_request_error"):
+            parse_prompts(elements)
+        return
+    alone = [parse_prompts([element])[0] for element in elements]
+    assert parse_prompts(elements) == alone
+    assert all(alone)
+
+
+def test_whole_floats_are_token_ids() -> None:
+    [prompt] = parse_prompts([1.0, "a", 2])
+    assert prompt == [1, "a", 2]
+    assert [type(e) for e in prompt] == [int, str, int]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [],
+        [[]],
+        ["a", []],
+        None,
+        7,
+        True,
+        {},
+        [None],
+        [{}],
+        [1, [2]],
+        [1, None],
+        [1, True],
+        [1.5],
+        [-1],
+        [MAX_TOKEN_ID + 1],
+        [10**30],
+        [1, float("nan")],
+        [float("inf")],
+        [[1], [-2]],
+        {"prompt_string": []},
+    ],
+)
+def test_what_is_no_prompt(prompt: Any) -> None:
+    with refused("invalid_request_error"):
+        parse_prompts(prompt)
+
+
+def test_multimodal_data_is_refused_and_none_of_it_is_not() -> None:
+    assert parse_prompts({"prompt_string": "a", "multimodal_data": []}) == [["a"]]
+    with refused("not_supported_error"):
+        parse_prompts(["b", {"prompt_string": "a", "multimodal_data": ["AAAA"]}])
+
+
+# ---- logit bias --------------------------------------------------------------------------
+
+biases = st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9) | st.just(False)
+tokens = token_ids | st.text()
+
+
+def expected_bias(bias: Any) -> float:
+    return -math.inf if bias is False else float(bias)
+
+
+@given(st.lists(st.tuples(tokens, biases)))
+def test_logit_bias_lists(entries: list[tuple[int | str, Any]]) -> None:
+    expected = [(token, expected_bias(bias)) for token, bias in entries]
+    assert parse_logit_bias([list(entry) for entry in entries]) == expected
+    assert parse_logit_bias([{"token": t, "bias": b} for t, b in entries]) == expected
+
+
+@given(st.dictionaries(token_ids, biases))
+def test_numeral_keys_are_ids(entries: dict[int, Any]) -> None:
+    expected = [(token, expected_bias(bias)) for token, bias in entries.items()]
+    assert parse_logit_bias({str(token): bias for token, bias in entries.items()}) == expected
+
+
+@given(st.dictionaries(st.text().filter(lambda t: not any(c in "0123456789" for c in t)), biases))
+def test_other_keys_are_texts(entries: dict[str, Any]) -> None:
+    expected = [(text, expected_bias(bias)) for text, bias in entries.items()]
+    assert parse_logit_bias(entries) == expected
+
+
+def test_a_numeral_in_a_list_is_a_text() -> None:
+    assert parse_logit_bias([["12", 1.0]]) == [("12", 1.0)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1, True]],
+        [[1, None]],
+        [[1, "x"]],
+        [[1]],
+        [[1, 2, 3]],
+        [5],
+        [[True, 1]],
+        [[False, False]],
+        [[1.5, 1]],
+        [[-1, 1]],
+        [[2**31, 1]],
+        {"-3": 1},
+        {"99999999999": 1},
+        {"a": None},
+        {"a": True},
+    ],
+)
+def test_what_is_no_logit_bias(value: Any) -> None:
+    with refused("invalid_request_error"):
+        parse_logit_bias(value)
+
+
+# ---- samplers ----------------------------------------------------------------------------
+
+
+def test_samplers_by_letter_and_by_name() -> None:
+    assert parse_samplers("kpmt") == ["top_k", "top_p", "min_p", "temperature"]
+    assert parse_samplers(["Top-K", "nucleus", "minp", "temp"]) == parse_samplers("kpmt")
+    assert parse_samplers("") == parse_samplers([]) == []
+    assert parse_samplers("kk") == ["top_k", "top_k"]
+
+
+@pytest.mark.parametrize("value", ["kZ", ["top_k", "nope"], ["k"]])
+def test_an_unknown_sampler_is_named(value: Any) -> None:
+    with pytest.raises(EngineError, match=repr(value[-1])):
+        parse_samplers(value)
+
+
+# ---- parameters --------------------------------------------------------------------------
+
+
+def test_null_and_absent_mean_the_default() -> None:
+    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer"}
+    assert generation_params({}, DEFAULTS) == DEFAULTS
+    assert generation_params(dict.fromkeys(names), DEFAULTS) == DEFAULTS
+
+
+def test_every_parameter_can_be_set() -> None:
+    wanted: dict[str, Any] = {}
+    for field in msgspec.structs.fields(GenerationParams):
+        match field.default:
+            case bool():
+                wanted[field.name] = not field.default
+            case int() | float():
+                wanted[field.name] = field.default + 1
+    wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
+    wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
+    wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
+    wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
+    params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
+    changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
+    triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
+    assert params == wanted | changed | {"grammar_triggers": triggers, "answer": None}
+
+
+def test_unknown_fields_change_nothing() -> None:
+    assert generation_params({"x": 1, "prompt": "a", "messages": []}, DEFAULTS) == DEFAULTS
+
+
+def test_numbers_get_the_parameter_s_type() -> None:
+    params = generation_params({"top_k": 5.0, "temperature": 1, "n_predict": 3.0}, DEFAULTS)
+    assert (type(params.top_k), type(params.temperature)) == (int, float)
+    assert type(params.n_predict) is int
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"max_tokens": 3}, 3),
+        ({"max_completion_tokens": 4, "max_tokens": 3}, 4),
+        ({"n_predict": 0, "max_completion_tokens": 4, "max_tokens": 3}, 0),
+        ({"n_predict": None, "max_tokens": 3}, 3),
+        ({"n_predict": -1}, -1),
+        ({"max_tokens": None}, 77),
+    ],
+)
+def test_names_of_n_predict(body: dict[str, Any], expected: int) -> None:
+    assert generation_params(body, DEFAULTS).n_predict == expected
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(-1, RANDOM_SEED), (0, 0), (2**32 - 1, 2**32 - 1)])
+def test_seeds(seed: int, expected: int) -> None:
+    assert generation_params({"seed": seed}, DEFAULTS).seed == expected
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [("a", ["a"]), (["a", "", "b"], ["a", "b"]), ([], ["###"]), ("", ["###"]), ([""], ["###"])],
+)
+def test_stop(stop: Any, expected: list[str]) -> None:
+    assert generation_params({"stop": stop}, DEFAULTS).stop == expected
+
+
+def test_dry_base_below_one_is_the_default() -> None:
+    assert generation_params({"dry_base": 0.5}, DEFAULTS).dry_base == DEFAULTS.dry_base
+    assert generation_params({"dry_base": 1}, DEFAULTS).dry_base == 1.0
+
+
+def test_dry_needs_a_sequence_breaker() -> None:
+    with refused("invalid_request_error"):
+        generation_params({"dry_sequence_breakers": []}, DEFAULTS)
+
+
+def test_defaults_are_not_shared_with_requests() -> None:
+    generation_params({"stop": ["x"], "top_k": 1}, DEFAULTS)
+    assert DEFAULTS.stop == ["###"]
+    assert DEFAULTS.top_k == 40
+
+
+# ---- settings and timings ----------------------------------------------------------------
+
+
+def test_settings_are_what_json_can_say() -> None:
+    params = GenerationParams(logit_bias=[(5, -math.inf), (6, 0.1)], n_predict=9)
+    settings = msgspec.json.decode(msgspec.json.encode(settings_json(params, 512, "m")))
+    assert settings["temperature"] == 0.800000011920929
+    assert settings["logit_bias"] == [
+        {"token": 5, "bias": None},
+        {"token": 6, "bias": float32(0.1)},
+    ]
+    assert settings["max_tokens"] == settings["n_predict"] == 9
+    assert (settings["n_ctx"], settings["model"]) == (512, "m")
+
+
+def test_float32_of_what_single_precision_can_not_hold() -> None:
+    assert float32(1e300) == math.inf
+    assert float32(0.5) == 0.5
+
+
+def test_timings_count_steps_between_tokens() -> None:
+    timings = timings_json(Timings(7, 3, 30.0, 5, 40.0))
+    assert timings["prompt_per_token_ms"] == 10.0
+    assert timings["prompt_per_second"] == 100.0
+    assert timings["predicted_per_token_ms"] == 10.0
+    assert timings["predicted_per_second"] == 100.0
+
+
+@given(st.integers(0, 1), st.sampled_from([0.0, 1.0]))
+def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
+    timings = timings_json(Timings(0, 0, ms, n, ms))
+    assert timings["prompt_per_token_ms"] == timings["prompt_per_second"] == 0.0
+    assert timings["predicted_per_token_ms"] == timings["predicted_per_second"] == 0.0
+
+
+# ---- refusals ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"functions": [{"name": "f"}]},
+        {"modalities": ["audio"]},
+        {"web_search_options": {}},
+        {"image_data": [{"id": 1, "data": ""}]},
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match=next(iter(body))) as error:
+        refuse_unsupported(body, CHAT)
+    assert error.value.info.type == "not_supported_error"
+
+
+def test_off_values_pass() -> None:
+    for fields in (COMPLETION, TEXT_COMPLETION, CHAT, RESPONSES):
+        refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
+        for name, values in fields.items():
+            head, _, tail = name.partition(".")
+            for value in values:
+                refuse_unsupported({head: {tail: value} if tail else value}, fields)
+
+
+# ---- in step with the description --------------------------------------------------------
+
+
+def schemas() -> dict[str, Any]:
+    """Request schema of each operation, by operationId."""
+    path = Path(__file__).parents[4] / "openapi" / "server.yaml"
+    found = {}
+    paths: dict[str, Any] = Specification.load(path).spec["paths"]
+    for item in paths.values():
+        for operation in item.values():
+            if isinstance(operation, dict) and "requestBody" in operation:
+                content = operation["requestBody"]["content"]
+                found[operation["operationId"]] = content["application/json"]["schema"]
+    return found
+
+
+def properties(schema: Any) -> dict[str, Any]:
+    found: dict[str, Any] = dict(schema.get("properties", {}))
+    for part in schema.get("allOf", []):
+        found |= properties(part)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields"),
+    [
+        ("create_completion", COMPLETION),
+        ("create_openai_completion", TEXT_COMPLETION),
+        ("create_chat_completion", CHAT),
+        ("apply_template", {}),
+        ("create_response", RESPONSES),
+        ("create_message", MESSAGES),
+        ("count_message_tokens", MESSAGES_INPUT),
+    ],
+)
+def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:
+    described = {}
+    for name, schema in properties(schemas()[operation]).items():
+        if "x-supported-values" in schema:
+            described[name] = schema["x-supported-values"]
+        for inner, inner_schema in properties(schema).items():
+            if "x-supported-values" in inner_schema:
+                described[f"{name}.{inner}"] = inner_schema["x-supported-values"]
+    assert dict(fields) == described
+
+
+def test_defaults_are_those_of_the_description() -> None:
+    described = properties(schemas()["create_completion"])
+    defaults = msgspec.structs.asdict(GenerationParams())
+    defaults["seed"] = -1
+    del defaults["answer"]  # of no request
+    assert defaults.keys() <= described.keys()
+    assert {name: described[name]["default"] for name in defaults} == defaults
+
+
+def test_sampler_names_are_those_of_the_description() -> None:
+    names, letters = properties(schemas()["create_completion"])["samplers"]["anyOf"]
+    for name in names["items"]["enum"]:
+        assert parse_samplers([name])
+    assert parse_samplers(letters["pattern"].strip("^[]*$"))

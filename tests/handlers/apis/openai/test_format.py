@@ -1,0 +1,176 @@
+"""OpenAI's answers and chunks: the same content whether encoded whole or from constant parts."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+    ToolCall,
+)
+from engine.protocol.messages import Delta
+from handlers.apis.openai.format import (
+    ChatChunks,
+    TextChunks,
+    chat_completion,
+    head,
+    text_completion,
+    text_finish_reason,
+    usage,
+)
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from tests.support.factories import TIMINGS, finished
+
+names = st.text(min_size=1)
+
+
+def delta(text: str) -> Delta:
+    return Delta(1, text, [5], 0, TIMINGS)
+
+
+def events(data: bytes) -> list[Any]:
+    """The JSON documents of some whole events, each of which is one line of data."""
+    found = data.decode().split("\n\n")
+    assert found.pop() == ""
+    assert all(event.startswith("data: ") and "\n" not in event for event in found)
+    return [json.loads(event.removeprefix("data: ")) for event in found]
+
+
+def test_finish_reasons() -> None:
+    assert [text_finish_reason(s) for s in ("eos", "word", "limit", "none")] == [
+        "stop",
+        "stop",
+        "length",
+        "length",
+    ]
+    called = ChatMessage(calls=[ToolCall("c", "f", "{}")])
+    assert finish_reason(ChatMessage("a"), finished()) == "stop"
+    assert finish_reason(called, finished()) == "tool_calls"
+    assert finish_reason(called, finished(stop_type="limit")) == "length"
+
+
+def test_ids_differ_between_requests() -> None:
+    ids = {head("x", "m")["id"] for _ in range(100)}
+    assert len(ids) == 100
+    assert all(id.startswith("chatcmpl-") for id in ids)
+
+
+def test_usage_adds_up() -> None:
+    assert usage([finished(), finished()]) == {
+        "prompt_tokens": 14,
+        "completion_tokens": 4,
+        "total_tokens": 18,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+
+
+@given(names, st.lists(st.text(), min_size=1))
+def test_whole_answers(model: str, texts: list[str]) -> None:
+    top = head("text_completion", model)
+    results = [finished(text) for text in texts]
+    answer = text_completion(top, results, usage=usage(results))
+    assert answer.items() >= top.items()
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
+
+    answered = ChatAnswer(ChatMessage(texts[0]), finished(texts[0], "limit"))
+    answer = chat_completion(head("chat.completion", model), [answered])
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": texts[0]},
+            "finish_reason": "length",
+        }
+    ]
+    assert answer["timings"]["cache_n"] == 4
+
+
+@given(names, st.integers(0, 4095), st.text(), st.booleans())
+def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
+    top = head("text_completion", model)
+    chunks = TextChunks(top, timings_per_token=timings)
+    [chunk] = events(chunks.delta(index, delta(text)))
+    choice = {"text": text, "index": index, "logprobs": None, "finish_reason": None}
+    assert ("timings" in chunk) == timings
+    chunk.pop("timings", None)
+    assert chunk == {**top, "choices": [choice]}
+
+    [last] = events(chunks.finish(index, finished(text, "word")))
+    assert last["choices"] == [choice | {"finish_reason": "stop"}]
+    assert last["usage"]["total_tokens"] == 9
+    [other] = events(chunks.finish(index + 1, finished()))
+    assert other["usage"]["total_tokens"] == 18
+
+
+@given(names, st.lists(st.text(min_size=1)), st.text(), st.booleans(), st.booleans())
+def test_chat_chunks(
+    model: str, texts: list[str], rest: str, timings: bool, include_usage: bool
+) -> None:
+    top = head("chat.completion.chunk", model)
+    chunks = ChatChunks(top, timings_per_token=timings, include_usage=include_usage)
+    message = ChatMessage()
+    made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
+    stream = [chunks.begin(), *map(chunks.event, made)]
+    left: list[ChatDelta] = [Content(rest)] if rest else []
+    stream.append(chunks.event(ChatEvent(0, left, finished(rest, "limit"), message)))
+    found = events(b"".join(stream))
+    assert all(chunk.items() >= top.items() for chunk in found)
+
+    *found, last = found
+    assert last["timings"]["predicted_n"] == 2
+    if include_usage:
+        assert last["choices"] == []
+        assert last["usage"] == usage([finished()])
+        *found, last = found
+        assert "timings" not in last
+    else:
+        assert "usage" not in last
+    assert last["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
+
+    choices = [choice for chunk in found for choice in chunk["choices"]]
+    assert {choice["finish_reason"] for choice in choices} == {None}
+    deltas = [choice["delta"] for choice in choices]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert [d["content"] for d in deltas[1:]] == [*texts, *([rest] if rest else [])]
+    assert all(("timings" in chunk) == timings for chunk in found[1:])
+
+
+def test_thoughts_and_calls_in_an_answer() -> None:
+    message = ChatMessage("", "Hm.", [ToolCall("c1", "f", '{"a":1}')])
+    answer = chat_completion(head("chat.completion", "m"), [ChatAnswer(message, finished())])
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "Hm.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+        ],
+    }
+
+
+def test_thoughts_and_calls_in_a_stream() -> None:
+    chunks = ChatChunks(head("chat.completion.chunk", "m"))
+    deltas: list[ChatDelta] = [Reasoning("Hm."), CallStart(0, "c1", "f"), CallArguments(0, "{}")]
+    message = ChatMessage()
+    for made in deltas:
+        message.add(made)
+    found = events(chunks.event(ChatEvent(0, deltas, finished(), message)))
+    function = {"name": "f", "arguments": ""}
+    start = {"index": 0, "id": "c1", "type": "function", "function": function}
+    assert [chunk["choices"][0]["delta"] for chunk in found] == [
+        {"reasoning_content": "Hm."},
+        {"tool_calls": [start]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {},
+    ]
+    assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks.event(ChatEvent(0, [], delta(""), message)) == b""

@@ -1,0 +1,195 @@
+"""Clients that stop in the middle of something."""
+
+import asyncio
+import contextlib
+import queue
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from engine.errors import unavailable
+from handlers.http import sse
+from handlers.http.disconnect import until_disconnect
+from handlers.http.errors import Failure
+from handlers.http.sse import DONE, event_stream, sse_event
+from tests.support.http_support import handlers_module, serving, small_app
+
+ended: "queue.Queue[str]" = queue.Queue()
+
+
+async def slow(body: dict[str, Any]) -> dict[str, bool]:
+    try:
+        await until_disconnect(asyncio.sleep(body["seconds"]))
+    except BaseException as error:
+        ended.put(type(error).__name__)
+        raise
+    return {"done": True}
+
+
+async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    try:
+        if body.get("fail") == "early":
+            raise unavailable("Loading model")
+        for index in range(body["count"]):
+            await asyncio.sleep(body.get("seconds", 0))
+            yield sse_event({"index": index, "text": "ä\n"})
+        if body.get("fail") == "late":
+            raise unavailable("gone")
+        if body.get("fail") == "bug":
+            raise ValueError("a secret")
+        yield DONE
+    except BaseException as error:
+        ended.put(type(error).__name__)
+        raise
+
+
+async def stream(body: dict[str, Any]) -> Response:
+    if body.get("ping"):
+        return event_stream(events(body), failed=failed, ping=b"ping\n\n", headers={"x-a": "b"})
+    return event_stream(events(body))
+
+
+def failed(failure: Failure) -> bytes:
+    return sse_event(failure.status, "error")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    handlers = handlers_module(slow=slow, stream=stream)
+    app = small_app(tmp_path_factory.mktemp("api"), handlers, timeout=1)
+    with serving(app) as address:
+        yield address
+
+
+@pytest.fixture
+def client(address: tuple[str, int]) -> Iterator[httpx.Client]:
+    while not ended.empty():
+        ended.get()
+    with httpx.Client(base_url="http://{}:{}".format(*address), timeout=20) as client:
+        yield client
+
+
+def test_a_whole_stream(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 2})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.text == (
+        'data: {"index":0,"text":"ä\\n"}\n\ndata: {"index":1,"text":"ä\\n"}\n\ndata: [DONE]\n\n'
+    )
+
+
+def test_a_long_stream_comes_in_order(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 2000})
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[:-1] == [f'data: {{"index":{index},"text":"ä\\n"}}' for index in range(2000)]
+
+
+def test_an_early_error_is_an_ordinary_answer(client: httpx.Client) -> None:
+    for body in ({"count": 1, "fail": "early"}, {"count": 0, "fail": "late"}):
+        response = client.post("/stream", json=body)
+        assert response.status_code == 503
+        assert response.json()["error"]["type"] == "unavailable_error"
+
+
+def test_a_late_error_is_the_last_event(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 1, "fail": "late"})
+    assert response.status_code == 200
+    assert response.text.split("\n\n")[1:] == [
+        'data: {"error":{"code":503,"message":"gone","type":"unavailable_error"}}',
+        "",
+    ]
+
+
+def test_an_api_may_tell_errors_in_its_own_form(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 1, "fail": "late", "ping": True})
+    assert response.text.split("\n\n")[1:] == ["event: error\ndata: 503", ""]
+    assert response.headers["x-a"] == "b"
+
+
+def test_a_silent_stream_pings(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    response = client.post("/stream", json={"count": 3, "seconds": 0.2, "ping": True})
+    first, *others, done, end = response.text.split("\n\n")
+    assert first.startswith("data: ")  # nothing comes before the stream has begun
+    assert "ping" in others
+    assert [each for each in others if each != "ping"] == [
+        f'data: {{"index":{index},"text":"ä\\n"}}' for index in (1, 2)
+    ]
+    assert (done, end) == ("data: [DONE]", "")
+    silent = client.post("/stream", json={"count": 2, "seconds": 0.1})
+    assert "ping" not in silent.text
+
+
+def test_a_bug_in_a_stream_keeps_its_secret(client: httpx.Client) -> None:
+    response = client.post("/stream", json={"count": 1, "fail": "bug"})
+    assert '"type":"server_error"' in response.text
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("seconds", [0.01, 60])
+def test_leaving_a_stream(client: httpx.Client, seconds: float) -> None:
+    body = {"count": 10_000, "seconds": seconds}
+    with (
+        contextlib.suppress(httpx.ReadTimeout),
+        client.stream("POST", "/stream", json=body, timeout=0.3) as response,
+    ):
+        next(response.iter_lines())
+    assert ended.get(timeout=20) == "CancelledError"
+
+
+def test_leaving_a_plain_request(client: httpx.Client) -> None:
+    assert client.post("/slow", json={"seconds": 0}).json() == {"done": True}
+    with pytest.raises(httpx.ReadTimeout):
+        client.post("/slow", json={"seconds": 60}, timeout=0.3)
+    assert ended.get(timeout=20) == "ClientDisconnect"
+
+
+def half_a_request(address: tuple[str, int]) -> socket.socket:
+    connection = socket.create_connection(address, timeout=20)
+    connection.sendall(
+        b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b'Content-Length: 100\r\n\r\n{"seconds":'
+    )
+    return connection
+
+
+def test_half_a_body_and_silence(client: httpx.Client, address: tuple[str, int]) -> None:
+    with half_a_request(address) as connection:
+        answer = b""
+        while chunk := connection.recv(65536):  # until the server closes
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":408' in answer
+    assert client.post("/slow", json={"seconds": 0}).json() == {"done": True}
+
+
+def test_half_a_body_and_gone(client: httpx.Client, address: tuple[str, int]) -> None:
+    half_a_request(address).close()
+    assert client.post("/slow", json={"seconds": 0}).json() == {"done": True}
+
+
+def test_a_cancelled_server_is_no_disconnect() -> None:
+    """A cancellation that comes from elsewhere passes through as what it is."""
+    from handlers.http.disconnect import CancelOnDisconnect
+
+    async def never() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def work() -> None:
+        async with CancelOnDisconnect(never):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())

@@ -1,0 +1,103 @@
+"""What is counted, and how Prometheus gets to see it."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.protocol.stats import WAIT_BOUNDS, Histogram, Stats
+from handlers.running.metrics import Metrics
+
+DOCUMENTED = {
+    "prompt_tokens_total",
+    "tokens_predicted_total",
+    "prompt_tokens_seconds",
+    "predicted_tokens_seconds",
+    "kv_cache_usage_ratio",
+    "kv_cache_tokens",
+    "requests_processing",
+    "requests_deferred",
+    "n_tokens_max",
+}
+
+
+def samples(text: bytes) -> dict[str, float]:
+    """Values by name and labels."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
+            name = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert name not in found
+            found[name] = sample.value
+    return found
+
+
+@given(st.lists(st.floats(0, 100)))
+def test_a_histogram_counts_as_prometheus_does(values: list[float]) -> None:
+    histogram = Histogram.of(WAIT_BOUNDS)
+    for value in values:
+        histogram.observe(value)
+    naive = [sum(value <= bound for value in values) for bound in (*WAIT_BOUNDS, math.inf)]
+    assert histogram.cumulative() == naive
+    assert histogram.count == len(values)
+    assert histogram.total == pytest.approx(sum(values))
+
+
+def test_all_documented_names_are_there_and_nothing_global() -> None:
+    before = set(REGISTRY._names_to_collectors)
+    text, kind = Metrics().render("m", Stats())
+    assert kind.startswith("text/plain; version=0.0.4")
+    assert {f"llamacpp:{name}" for name in DOCUMENTED} <= samples(text).keys()
+    assert not [name for name in samples(text) if name.endswith("_created")]
+    assert set(REGISTRY._names_to_collectors) == before
+
+
+def test_averages_begin_anew_after_each_scrape() -> None:
+    metrics = Metrics()
+
+    def scrape(n_prompt: int, seconds: float, steps: list[float], n_decode: int) -> list[float]:
+        stats = Stats(n_prompt=n_prompt, prompt_seconds=seconds, n_decode=n_decode)
+        for value in steps:
+            stats.inter_token.observe(value)
+        found = samples(metrics.render("m", stats)[0])
+        return [found[f"llamacpp:{name}_tokens_seconds"] for name in ("prompt", "predicted")]
+
+    assert scrape(100, 2.0, [0.5, 0.5], 3) == [50, 2]
+    assert scrape(100, 2.0, [0.5, 0.5], 3) == [0, 0]
+    assert scrape(130, 5.0, [0.5, 0.5, 0.25], 4) == [10, 4]
+    # A new engine process begins with 0.
+    assert scrape(10, 1.0, [0.125], 2) == [10, 8]
+
+
+def test_gauges_and_histograms() -> None:
+    stats = Stats(n_cells=200, n_cells_used=50, n_busy=30, n_decode=10, n_tokens_max=7)
+    stats.n_processing, stats.n_deferred = 2, 1
+    stats.queue.observe(0.02)
+    stats.queue.observe(1000)
+    metrics = Metrics()
+    metrics.observe_request("create_completion", 200, 0.3)
+    metrics.observe_request("create_completion", 400, 0.001)
+    found = samples(metrics.render("m", stats)[0])
+    assert found["llamacpp:kv_cache_usage_ratio"] == 0.25
+    assert found["llamacpp:n_busy_slots_per_decode"] == 3
+    assert found["llamacpp:requests_processing"] == 2
+    assert found["llamacpp:requests_deferred"] == 1
+    assert found["llamacpp:n_tokens_max"] == 7
+    assert found["specllama_request_queue_seconds_bucket{le=0.025}"] == 1
+    assert found["specllama_request_queue_seconds_bucket{le=+Inf}"] == 2
+    assert found["specllama_request_queue_seconds_sum"] == pytest.approx(1000.02)
+    name = "specllama_request_duration_seconds"
+    assert found[f"{name}_count{{operation=create_completion,status=200}}"] == 1
+    assert found[f"{name}_bucket{{le=0.25,operation=create_completion,status=200}}"] == 0
+    assert found[f"{name}_bucket{{le=0.5,operation=create_completion,status=200}}"] == 1
+
+
+def test_two_servers_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.observe_request("tokenize", 200, 0.1)
+    assert b"tokenize" in one.render("m", Stats())[0]
+    assert b"tokenize" not in other.render("m", Stats())[0]

@@ -1,0 +1,76 @@
+"""What the handlers of embeddings and reranking do by themselves."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.protocol.messages import Vectors
+from handlers.embeddings import parse_inputs, split
+from handlers.rerank import jina_results, sigmoid, tei_results
+
+BEST = [(1, 2.0), (0, -3.0)]
+DOCUMENTS = ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ({"input": "a"}, [["a"]]),
+        ({"content": "a"}, [["a"]]),
+        ({"input": None, "content": "a"}, [["a"]]),
+        ({"input": "a", "content": "b"}, [["a"]]),
+        ({"input": ["a", "b"]}, [["a"], ["b"]]),
+        ({"input": [1, 2.0]}, [[1, 2]]),
+        ({"input": [1, "a"]}, [[1, "a"]]),
+        ({"input": [[1], "a", {"content": "b"}]}, [[1], ["a"], ["b"]]),
+        (
+            {"input": {"content": [{"type": "text", "text": t} for t in ("a", "b")]}},
+            [["ab"]],
+        ),
+    ],
+)
+def test_inputs(body: dict[str, Any], inputs: list[list[int | str]]) -> None:
+    assert parse_inputs(body) == inputs
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "word"),
+    [
+        ({}, "invalid_request_error", "input"),
+        ({"input": None}, "invalid_request_error", "input"),
+        ({"content": []}, "invalid_request_error", "content"),
+        ({"input": [[1], []]}, "invalid_request_error", "input[1]"),
+        ({"input": [-1]}, "invalid_request_error", "-1"),
+        ({"input": {"content": [{"type": "image_url"}]}}, "not_supported_error", "input"),
+    ],
+)
+def test_inputs_that_are_refused(body: dict[str, Any], kind: str, word: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        parse_inputs(body)
+    assert caught.value.info.type == kind
+    assert word in caught.value.info.message
+
+
+def test_vectors_are_told_apart() -> None:
+    values = np.arange(12, dtype="<f4").reshape(4, 3)
+    parts = list(split(Vectors(1, values.tobytes(), [1, 3], 4)))
+    assert [part.tolist() for part in parts] == [values[:1].tolist(), values[1:].tolist()]
+
+
+@given(st.floats(allow_nan=False))
+def test_sigmoid(x: float) -> None:
+    assert 0 <= sigmoid(x) <= 1
+    assert sigmoid(x) + sigmoid(-x) == pytest.approx(1)
+
+
+def test_formats_of_ranks() -> None:
+    assert jina_results({}, DOCUMENTS, BEST)[0] == {"index": 1, "relevance_score": 2.0}
+    assert jina_results({"return_documents": True}, DOCUMENTS, BEST)[1]["document"] == {"text": "a"}
+    assert tei_results({}, DOCUMENTS, BEST)[1] == {"index": 0, "score": -3.0}
+    assert tei_results({"raw_scores": None}, DOCUMENTS, BEST)[0]["score"] == 2.0
+    squashed = tei_results({"raw_scores": False, "return_text": True}, DOCUMENTS, BEST)
+    assert squashed[0] == {"index": 1, "score": sigmoid(2.0), "text": "b"}

@@ -1,0 +1,275 @@
+"""What a server does not do before its first answer, and what it has others do meanwhile."""
+
+import asyncio
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.processes import head_start
+from engine.processes.commands import Command
+from engine.worker.constraints.idle import IdleTime
+from handlers.http import validation
+from handlers.http.schema import compile_schema
+from handlers.http.validation import JsonBody, validator_map
+
+posix = pytest.mark.skipif(os.name != "posix", reason="it is done on POSIX systems only")
+
+# ---- imports ----------------------------------------------------------------------------------
+
+HEAVY = {
+    *("click", "gguf", "httpx", "httpx2", "huggingface_hub", "jinja2", "llama_cpp", "llguidance"),
+    *(
+        "numpy",
+        "prometheus_client",
+        "requests",
+        "rich",
+        "starlette.testclient",
+    ),
+    *("urllib3", "uvicorn.main", "watchfiles", "werkzeug.serving", "werkzeug.test"),
+}
+"""Modules that no request needs which a server is likely to get first."""
+SERVER = """
+import atexit, runpy, sys
+atexit.register(lambda: print(*sys.modules, sep=","))
+runpy.run_module("specllama", run_name="__main__")
+"""
+CHAT = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}'
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int) -> int:
+    """The status of the first answer to a chat."""
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        try:
+            connection.request(
+                "POST", "/chat/completions", CHAT, {"Content-Type": "application/json"}
+            )
+            return connection.getresponse().status
+        except ConnectionError:
+            time.sleep(0.01)
+        finally:
+            connection.close()
+
+
+def test_the_first_answers_need_no_heavy_module() -> None:
+    port = free_port()
+    command = [sys.executable, "-c", SERVER, "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert ask(port) == 200
+    finally:
+        process.terminate()
+        said = process.communicate()[0].decode()
+    imported = set(said.strip().split(","))
+    assert "connexion" in imported
+    assert not imported & HEAVY
+
+
+def test_what_was_put_off_works_afterwards() -> None:
+    program = """
+import sys
+from specllama.deferred import DEFERRED, deferred_imports
+with deferred_imports():
+    import connexion.apps.abstract as apps, connexion.security as security
+    assert not any(hasattr(sys.modules[name], "__file__") for name in DEFERRED)
+assert not set(DEFERRED) & set(sys.modules)
+assert isinstance(security.httpx.Timeout(1), security.httpx.Timeout)
+client = apps.TestClient(lambda scope: None)
+from starlette.testclient import TestClient
+assert type(client) is TestClient
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+
+
+# ---- validators -------------------------------------------------------------------------------
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def test_a_validator_is_compiled_once_and_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def watched(schema: dict[str, Any]) -> Any:
+        threads.append(threading.current_thread())
+        return compile_schema(schema)
+
+    monkeypatch.setattr(validation, "compile_schema", watched)
+    make = validator_map()["body"]["application/json"]
+    bodies: list[JsonBody] = [make(schema=SCHEMA, required=True) for _ in range(20)]
+    assert not threads
+
+    async def read(body: JsonBody, content: bytes) -> Any:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": content}
+
+        scope: dict[str, Any] = {}
+        await body.wrap_receive(receive, scope=scope)
+        return scope["extensions"]["connexion_context"]["body"]
+
+    async def all_at_once() -> list[Any]:
+        texts = [b'{"a": %d}' % n if n % 2 else b'{"a": ""}' for n in range(20)]
+        work = (read(body, text) for body, text in zip(bodies, texts, strict=True))
+        return await asyncio.gather(*work, return_exceptions=True)
+
+    answers = asyncio.run(all_at_once())
+    assert answers[1::2] == [{"a": n} for n in range(1, 20, 2)]
+    assert all("a: " in answer.detail for answer in answers[::2])
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+# ---- processes with a head start --------------------------------------------------------------
+
+
+class Heard(asyncio.SubprocessProtocol):
+    def __init__(self) -> None:
+        self.output = b""
+        self.exited = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        assert fd == head_start.STDOUT
+        self.output += data
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == head_start.STDOUT:
+            self.ended.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+
+def python(program: str) -> Command:
+    return (sys.executable, "-c", program)
+
+
+ECHO = python("import sys; print('begun', flush=True); print(input(), flush=True)")
+
+
+async def meet(command: Command, frame: bytes) -> tuple[bytes, int] | None:
+    heard = Heard()
+    adopted = await head_start.adopt(command, heard, frame)
+    if adopted is None:
+        return None
+    await heard.ended.wait()
+    await heard.exited.wait()
+    code = adopted.get_returncode()
+    assert code is not None
+    assert code == await adopted._wait()
+    adopted.close()
+    return heard.output, code
+
+
+@posix
+@pytest.mark.parametrize("told", [b"", b"hello\n"])
+def test_nothing_that_it_says_is_lost(told: bytes) -> None:
+    head_start.begin(ECHO, told)
+    process = head_start._early[ECHO].process
+    if told:
+        process.wait()  # all has been said, and it is over, before anybody listens
+    assert asyncio.run(meet(ECHO, b"hello\n")) == (b"begun\nhello\n", 0)
+    assert asyncio.run(meet(ECHO, b"hello\n")) is None
+
+
+@posix
+def test_one_that_was_told_something_else_is_no_use() -> None:
+    head_start.begin(ECHO, b"hello\n")
+    pid = head_start._early[ECHO].process.pid
+    assert asyncio.run(meet(ECHO, b"good bye\n")) is None
+    assert not psutil.pid_exists(pid)
+
+
+@posix
+def test_what_is_too_long_for_a_pipe_is_said_later() -> None:
+    text = b"x" * head_start.PIPE_ROOM + b"\n"
+    head_start.begin(ECHO, text)
+    assert asyncio.run(meet(ECHO, text)) == (b"begun\n" + text, 0)
+
+
+@posix
+def test_one_that_ended_tells_how() -> None:
+    command = python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    head_start.begin(command)
+    assert asyncio.run(meet(command, b"")) == (b"", -signal.SIGKILL)
+
+
+@posix
+def test_a_command_that_does_not_exist_is_somebody_elses_trouble() -> None:
+    command = ("/nowhere/python",)
+    head_start.begin(command)
+    assert asyncio.run(meet(command, b"")) is None
+
+
+@posix
+def test_a_server_that_cannot_start_leaves_nobody() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "specllama", "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert port in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_processes_end_with_a_server_that_is_ended_early(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specllama", "--port", str(free_port())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    watched = psutil.Process(process.pid)
+    while not (children := watched.children()):
+        time.sleep(0.002)
+    process.send_signal(number)
+    said = process.communicate()[1]  # the end of it: they have the same stderr
+    psutil.wait_procs(children)
+    assert not any(child.is_running() for child in children)
+    assert b"Traceback" not in said
+
+
+# ---- idle time --------------------------------------------------------------------------------
+
+
+def test_work_waits_for_a_quiet_moment() -> None:
+    checks = iter([True, False, True, *[False] * 100])
+    seen: list[bool] = []
+
+    def is_busy() -> bool:
+        seen.append(next(checks))
+        return seen[-1]
+
+    idle = IdleTime(is_busy)
+    idle.wait()
+    assert seen[:3] == [True, False, True]
+    assert not any(seen[3:])
+    n = len(seen)
+    idle.wait()
+    assert len(seen) == n + 1  # it is still quiet: the work goes on at once
+
+
+def test_work_that_somebody_waits_for_does_not_wait() -> None:
+    idle = IdleTime(lambda: True)
+    threading.Timer(0.01, idle.hurry).start()
+    idle.wait()
+    idle.wait()

@@ -1,0 +1,214 @@
+"""Chat templates in the style of the published ones, and what is true of each: a ground truth,
+written by hand, for what the server finds out from a template by rendering it.
+
+Every template (tests/support/templates/NAME.jinja) has the markers, the structure and the habits of
+its family, in words of our own. The answers of a fixture are texts that a model of the family would
+generate after the generation prompt, with the messages that they mean.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine.chat.output import ChatMessage, ToolCall
+from engine.chat.syntax import CallSyntax, Fill, OutputSyntax
+from engine.chat.template.template import ChatTemplate
+
+NAME, ARGUMENTS, ID, INDEX = Fill("name"), Fill("arguments"), Fill("id"), Fill("index")
+
+Scenario = Literal[
+    "system",
+    "turns",
+    "tools",
+    "one call",
+    "two calls",
+    "no content",
+    "thoughts, call",
+    "thoughts, answer",
+]
+Shown = Literal["reasoning", "content", "calls"]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a model generates (the text up to, and without, the token that ends it), and what it
+    says. Ids of calls are "" where the text has none. `bare`: the text lacks wrappers that the
+    syntax has, as models do."""
+
+    text: str
+    message: ChatMessage
+    bare: bool = False
+
+
+class Fixture(msgspec.Struct, frozen=True, kw_only=True):
+    """A template and the truth about it.
+
+    `syntax` is how the model writes. `shown`: which parts of it renderings give away; the rest
+    is nowhere but in the model, or in the prose of the prompt (thoughts count as shown if the
+    generation prompt opens or closes them). `thinking` are the variables that make the model
+    think (and open its thoughts in the prompt if `opens_thoughts`), and `no_thinking` those
+    that stop it, None if nothing does. `arguments`: the form in which those of a call have to
+    be given. `keeps_reasoning`: whether the `reasoning_key` of a message is rendered where no
+    user has spoken since, at least beside calls or without them. `null_content`: calls are
+    shown only beside a content that is null. `prompt_tail` is the text at the end of the
+    generation prompt that belongs to the syntax of the answer. `argument_indent`: arguments are
+    pretty-printed, with this step and this indent of all lines but the first. `refuses` are the
+    scenarios for which the template raises an exception.
+    """
+
+    name: str
+    syntax: OutputSyntax
+    answers: tuple[Answer, ...]
+    bos: str = "<s>"
+    eos: str = "</s>"
+    system: bool = True
+    tools: bool = True
+    calls: bool = True
+    parallel: bool = True
+    arguments: Literal["object", "string", "either"] = "object"
+    shown: frozenset[Shown] = frozenset({"reasoning", "content", "calls"})
+    thinking: Mapping[str, Any] = {}
+    no_thinking: Mapping[str, Any] | None = None
+    opens_thoughts: bool = False
+    keeps_reasoning: bool = False
+    reasoning_key: str = "reasoning_content"
+    argument_indent: tuple[int, int] | None = None
+    prompt_tail: str = ""
+    string_content: bool = True
+    typed_content: bool = False
+    null_content: bool = False
+    refuses: frozenset[Scenario] = frozenset()
+
+    @property
+    def source(self) -> str:
+        return (TEMPLATES / f"{self.name}.jinja").read_text(encoding="utf-8")
+
+    def template(self) -> ChatTemplate:
+        return ChatTemplate(self.source, self.bos, self.eos)
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+WEATHER = '{"city": "Zürich", "days": 2}'
+HOTEL = '{"stars": [4, 5], "pool": true, "note": "a \\"quiet\\" one\\nplease"}'
+THOUGHTS = "It is about the weather.\nI look it up."
+WORDS = "Let me look."
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather in a city",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "Its name"},
+                    "days": {"type": "integer"},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "find_hotel",
+            "description": "Hotels in the city",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "stars": {"type": "array", "items": {"type": "integer"}},
+                    "pool": {"type": "boolean"},
+                    "note": {"type": "string"},
+                },
+                "required": ["stars", "pool"],
+            },
+        },
+    },
+]
+CALLED = (("get_weather", WEATHER), ("find_hotel", HOTEL))
+
+
+def says(
+    text: str,
+    *,
+    thoughts: str = "",
+    content: str = "",
+    calls: int = 0,
+    ids: tuple[str, ...] = ("", ""),
+    bare: bool = False,
+) -> Answer:
+    """An answer with the first `calls` of the two calls that all fixtures have in common."""
+    called = [
+        ToolCall(id, name, arguments)
+        for (name, arguments), id in list(zip(CALLED, ids, strict=True))[:calls]
+    ]
+    return Answer(text, ChatMessage(content, thoughts, called), bare)
+
+
+def json_calls(
+    *,
+    before: str = "",
+    after: str = "",
+    key: str = "arguments",
+    begin: str = "",
+    separator: str = "",
+    end: str = "",
+    parallel: bool = True,
+) -> CallSyntax:
+    """Calls as objects in JSON with a name and arguments, between `before` and `after`."""
+    return CallSyntax(
+        parts=(f'{before}{{"name": "', NAME, f'", "{key}": ', ARGUMENTS, f"}}{after}"),
+        begin=begin,
+        separator=separator,
+        end=end,
+        parallel=parallel,
+    )
+
+
+HERMES = json_calls(before="<tool_call>\n", after="\n</tool_call>", separator="\n")
+HERMES_ONE = f'<tool_call>\n{{"name": "get_weather", "arguments": {WEATHER}}}\n</tool_call>'
+HERMES_TWO = (
+    f'{HERMES_ONE}\n<tool_call>\n{{"name": "find_hotel", "arguments": {HOTEL}}}\n</tool_call>'
+)
+HERMES_ANSWERS = (
+    says("Hello there.", content="Hello there."),
+    says(HERMES_ONE, calls=1),
+    says(f"{WORDS}\n{HERMES_TWO}", content=WORDS, calls=2),
+)
+IDS = ("a1B2c3D4e", "f5G6h7I8j")
+
+
+def conversations(given: Fixture) -> dict[Scenario, list[dict[str, Any]]]:
+    """What every template is given; "two calls" goes as far as the results."""
+    user = {"role": "user", "content": "What is the weather?"}
+    answer = {"role": "assistant", "content": "It rains."}
+
+    def asking(count: int, **more: Any) -> list[dict[str, Any]]:
+        calls, results = [], []
+        for number, ((name, arguments), id) in enumerate(zip(CALLED, IDS, strict=True)):
+            form = arguments if given.arguments == "string" else json.loads(arguments)
+            function = {"name": name, "arguments": form}
+            calls.append({"id": id, "type": "function", "function": function})
+            result = {"tool_call_id": id, "name": name, "content": f'{{"result": {number}}}'}
+            results.append({"role": "tool", **result})
+        content = None if given.null_content else ""
+        return [
+            user,
+            {"role": "assistant", "content": content, "tool_calls": calls[:count], **more},
+            *results[:count],
+        ]
+
+    thoughtful = {given.reasoning_key: THOUGHTS}
+    return {
+        "system": [{"role": "system", "content": "Be short."}, user],
+        "turns": [user, answer, {"role": "user", "content": "And tomorrow?"}],
+        "tools": [user],
+        "one call": asking(1),
+        "two calls": asking(2),
+        "no content": [user, {"role": "assistant", "content": ""}, user],
+        "thoughts, call": asking(1, **thoughtful),
+        "thoughts, answer": [user, {**answer, **thoughtful}],
+    }

@@ -1,0 +1,195 @@
+"""A KV cache, and a tier below it, that check as strictly as llama.cpp does."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.worker.cache.checkpoints import State
+from engine.worker.cache.prefix_cache import Found, Key
+from engine.worker.scheduling.sequences import Chunk
+from engine.worker.tokens import TokenArray, common_prefix
+
+
+@dataclass(eq=False)
+class Cell:
+    """What one cell of the cache holds, and of how many sequences it is a part."""
+
+    token: int
+    key: Key
+    exact: bool
+    owners: set[int]
+
+
+class FakeKV:
+    """Cells by sequence id and position. `cuttable=False` behaves like a recurrent model's
+    memory, or, with a `window`, like one of which the last `window` tokens (and a few more) are
+    held. `n_cells` None stands for separate caches.
+
+    `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
+    if it was moved, or computed from such cells.
+    """
+
+    def __init__(
+        self,
+        n_cells: int | None,
+        n_ctx: int,
+        cuttable: bool = True,
+        shiftable: bool = True,
+        window: int = 0,
+    ) -> None:
+        self.n_cells, self.n_ctx = n_cells, n_ctx
+        self.is_cuttable, self.window = cuttable, window
+        self.lost: dict[int, int] = {}  # how many tokens have left the window
+        self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: what a state is of
+        self.n_rewound = 0
+        self.cuttable, self.shiftable = cuttable, cuttable and shiftable
+        self.cells: dict[int, list[Cell]] = {}
+        self.n_copied = 0
+
+    def text(self, sequence: int) -> list[int]:
+        return [cell.token for cell in self.cells.get(sequence, [])]
+
+    @property
+    def n_used(self) -> int:
+        return len({id(cell) for held in self.cells.values() for cell in held})
+
+    def remove(self, sequence: int, start: int) -> bool:
+        if 0 < start < self.first_cut(sequence):
+            return False
+        self._cut(sequence, start)
+        return True
+
+    def _cut(self, sequence: int, start: int) -> None:
+        held = self.cells.get(sequence, [])
+        for cell in held[start:]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start]
+        if not start:
+            self.lost.pop(sequence, None)
+
+    def first_cut(self, sequence: int) -> int:
+        if self.cuttable:
+            return 0
+        n_held = len(self.cells.get(sequence, []))
+        if not self.window:
+            return n_held
+        lost = self.lost.get(sequence, 0)
+        return min(n_held, lost + self.window) if lost else 0
+
+    def _lose(self, sequence: int) -> None:
+        n_left = len(self.cells[sequence]) - self.window - self.window // 2
+        if self.window and n_left > self.lost.get(sequence, 0):
+            self.lost[sequence] = n_left
+
+    def save(self, sequence: int) -> State | None:
+        assert not self.cuttable, "there is no need for checkpoints"
+        held = self.cells[sequence]
+        number = len(self.saved)
+        self.saved[number] = [cell.token for cell in held], held[0].key
+        return np.array([number], np.uint32).view(np.uint8)
+
+    def rewind(self, sequence: int, n: int, state: State) -> bool:
+        assert len(self.cells.get(sequence, [])) >= n, "cells are missing"
+        tokens, key = self.saved[int(state.view(np.uint32)[0])]
+        held = self.cells[sequence][:n]
+        assert [cell.token for cell in held] == tokens, "the state is of another text"
+        assert {cell.key for cell in held} == {key}, "the state was computed under another key"
+        assert all(cell.exact for cell in held)
+        self._cut(sequence, n)
+        if self.window and n > self.window:
+            self.lost[sequence] = n - self.window
+        self.n_rewound += 1
+        return True
+
+    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
+        held = self.cells[sequence]
+        assert 0 <= start < stop < len(held), "drop held cells, and keep some behind them"
+        if not self.shiftable:
+            return False
+        for cell in held[stop:]:
+            assert cell.owners == {sequence}, "somebody else's cells are moved"
+            cell.exact = False
+        for cell in held[start:stop]:
+            cell.owners.discard(sequence)
+        self.cells[sequence] = held[:start] + held[stop:]
+        return True
+
+    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
+        held = self.cells[source]
+        assert not self.cells.get(target), "the target of a copy holds cells"
+        assert 0 < n <= len(held), "more is copied than is held"
+        is_cut = n < self.first_cut(source)
+        if is_cut and state is None:
+            return False
+        if self.n_cells is None:
+            self.cells[target] = [Cell(c.token, c.key, c.exact, {target}) for c in held[:n]]
+        else:
+            for cell in held[:n]:
+                cell.owners.add(target)
+            self.cells[target] = held[:n]
+        if lost := self.lost.get(source, 0):
+            self.lost[target] = lost
+        self.n_copied += n
+        return not is_cut or state is None or self.rewind(target, n, state)
+
+    def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
+        assert not self.cells.get(sequence)
+        self.cells[sequence] = [Cell(token, key, True, {sequence}) for token in tokens]
+        self._lose(sequence)
+        self._check_cells()
+
+    def evaluate(self, chunks: list[Chunk]) -> None:
+        assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
+        for chunk in chunks:
+            id, key = chunk.sequence.seq_id, chunk.sequence.key
+            held = self.cells.setdefault(id, [])
+            assert len(held) == chunk.start, "positions must continue without a gap"
+            assert {cell.key for cell in held} <= {key}, "cells of another key are used"
+            exact = all(cell.exact for cell in held)
+            tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
+            self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
+            assert len(self.cells[id]) <= self.n_ctx
+            self._lose(id)
+        self._check_cells()
+
+    def _check_cells(self) -> None:
+        if self.n_cells is not None:
+            assert self.n_used <= self.n_cells, "no free cell"
+
+
+class FakeTier:
+    """A tier that takes everything, after a look whether it is what it is said to be. What is
+    found takes `delay` looks to be fetched; every `fails`th restoration fails."""
+
+    def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
+        self.kv, self.delay, self.fails = kv, delay, fails
+        self.kept: list[tuple[TokenArray, Key]] = []
+        self.looks: dict[int, int] = {}
+        self.n_restorations = 0
+
+    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+        cells = self.kv.cells[sequence]
+        assert [cell.token for cell in cells] == tokens.tolist()
+        assert all(cell.exact and cell.key == key for cell in cells)
+        self.kept.append((tokens.copy(), key))
+
+    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
+        best, found = n_held, None
+        for i, (text, its_key) in enumerate(self.kept):
+            n = common_prefix(text, tokens)
+            if its_key == key and n > best and (n == len(text) or self.kv.cuttable):
+                best, found = n, i
+        if found is None:
+            return None
+        self.looks[found] = self.looks.get(found, 0) + 1
+        length = len(self.kept[found][0])
+        return Found(best, length, found if self.looks[found] > self.delay else None)
+
+    def restore(self, sequence: int, found: Found) -> bool:
+        self.n_restorations += 1
+        assert isinstance(found.text, int)
+        tokens, key = self.kept[found.text]
+        if self.fails and self.n_restorations % self.fails == 0:
+            return False
+        self.kv.restore(sequence, tokens.tolist(), key)
+        return True

@@ -1,0 +1,198 @@
+"""A small API of its own, served over real sockets, for the tests of the HTTP layer."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from connexion import AsyncApp
+
+from engine.catalog.catalog import open_catalog
+from engine.catalog.entry import Entry
+from engine.options import Options
+from engine.pool.events import Subscription
+from engine.pool.lease import Lease
+from engine.pool.status import ModelStatus
+from engine.shipped import MODEL_NAME
+from handlers.http.application import serve_description
+from handlers.running.runtime import Runtime
+from specllama.app import create_app
+
+DESCRIPTION = """
+openapi: 3.0.3
+info: {title: small, version: "1"}
+security: [{bearer: []}, {apiKey: []}]
+components:
+  securitySchemes:
+    bearer: {type: http, scheme: bearer, x-bearerInfoFunc: handlers.http.security.bearer_info}
+    apiKey:
+      {type: apiKey, in: header, name: x-api-key,
+       x-apikeyInfoFunc: handlers.http.security.api_key_info}
+paths:
+  /open:
+    get:
+      operationId: get_open
+      x-openapi-router-controller: small_handlers
+      security: []
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /echo:
+    get:
+      operationId: get_echo
+      x-openapi-router-controller: small_handlers
+      parameters:
+        - {name: n, in: query, schema: {type: integer, minimum: 0, maximum: 9, default: 3}}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+    post:
+      operationId: echo
+      x-openapi-router-controller: small_handlers
+      requestBody:
+        required: true
+        content:
+          application/json:
+            schema:
+              type: object
+              required: [text]
+              properties:
+                text: {type: string, maxLength: 100000000}
+                n: {type: integer, minimum: -1, maximum: 100, nullable: true}
+                value: {type: object}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /optional:
+    post:
+      operationId: optional
+      x-openapi-router-controller: small_handlers
+      requestBody:
+        content: {application/json: {schema: {type: object}}}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /other:
+    x-error-envelope: anthropic
+    post:
+      operationId: other
+      x-openapi-router-controller: small_handlers
+      requestBody: {required: true, content: {application/json: {schema: {type: object}}}}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /fail/{how}:
+    get:
+      operationId: fail
+      x-openapi-router-controller: small_handlers
+      parameters: [{name: how, in: path, required: true, schema: {type: string}}]
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /slow:
+    post:
+      operationId: slow
+      x-openapi-router-controller: small_handlers
+      requestBody: {required: true, content: {application/json: {schema: {type: object}}}}
+      responses: {"200": {description: ok, content: {application/json: {schema: {}}}}}
+  /stream:
+    post:
+      operationId: stream
+      x-openapi-router-controller: small_handlers
+      requestBody: {required: true, content: {application/json: {schema: {type: object}}}}
+      responses:
+        "200":
+          description: ok
+          content: {application/json: {schema: {}}, text/event-stream: {schema: {type: object}}}
+"""
+
+
+def handlers_module(**functions: Any) -> types.ModuleType:
+    """A module with a function for every operation: the given ones, and some that do nothing."""
+
+    async def nothing() -> dict[str, Any]:
+        return {}
+
+    module = types.ModuleType("small_handlers")
+    for name in ("get_open", "get_echo", "echo", "optional", "other", "fail", "slow", "stream"):
+        setattr(module, name, functions.get(name, nothing))
+    return module
+
+
+def small_runtime(**options: Any) -> Runtime:
+    """The runtime of a server of one model, whose engine is never started."""
+    given = Options(**{"model": MODEL_NAME, **options})
+    return Runtime.of(given, open_catalog(given, (), {}))
+
+
+class PaperPool:
+    """A pool of one model with a stand-in for its supervisor."""
+
+    def __init__(self, supervisor: Any) -> None:
+        self._supervisor = supervisor
+
+    async def start(self) -> None:
+        await self._supervisor.start()
+
+    async def stop(self) -> None:
+        await self._supervisor.stop()
+
+    def subscribe(self) -> Subscription:
+        return Subscription()
+
+    def supervisor(self, name: str) -> Any:
+        return self._supervisor
+
+    def options(self, name: str) -> Options:
+        options: Options = self._supervisor.options
+        return options
+
+    def status(self, name: str) -> ModelStatus:
+        return ModelStatus(value="loaded", info=self._supervisor.info)
+
+    def lease_now(self, entry: Entry) -> Lease:
+        return Lease(entry, self._supervisor, lambda: None)
+
+
+def served_app(on_fatal: Callable[[str], None] | None = None, **options: Any) -> AsyncApp:
+    """The whole application for one model."""
+    given = Options(**{"model": MODEL_NAME, **options})
+    return create_app(given, open_catalog(given, (), {}), on_fatal)
+
+
+def small_app(
+    directory: Path, handlers: types.ModuleType, base_path: str = "", **options: Any
+) -> AsyncApp:
+    """The small API with `handlers` behind it."""
+    path = directory / "small.yaml"
+    path.write_text(DESCRIPTION)
+    sys.modules["small_handlers"] = handlers
+
+    @asynccontextmanager
+    async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
+        yield {"runtime": small_runtime(**options)}
+
+    return serve_description(path, base_path, states)
+
+
+@contextlib.contextmanager
+def serving(app: Any, **config: Any) -> Iterator[tuple[str, int]]:
+    """`app` under uvicorn in a thread; gives its address."""
+    # Without the protocol's number asyncio doesn't switch Nagle's algorithm off.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(app, lifespan="on", log_level="error", access_log=False, **config)
+    )
+
+    def run() -> None:
+        with contextlib.suppress(SystemExit):  # how uvicorn gives up; seen from `started`
+            asyncio.run(server.serve([listener]))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            threading.Event().wait(0.01)
+        if not server.started:
+            raise RuntimeError("the server did not start")
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()

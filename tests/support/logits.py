@@ -1,0 +1,33 @@
+"""Logits that a model computes with one set of options or another."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.options import Options
+from engine.shipped import model_path
+from engine.worker.backend import Context, Model, initialize
+
+PROMPT = [300, 301, 302]
+
+
+def logits(path: str = "", **options: Any) -> npt.NDArray[np.float32]:
+    """After the prompt, by a model loaded and computed with `options`."""
+    initialize()
+    o = Options(ctx_size=256, flash_attn="off", **{"threads": 1, **options})
+    model = Model(path or str(model_path()), o)
+    try:
+        context = Context(model, o, 1, True)
+        n = len(PROMPT)
+        context.tokens[:n], context.positions[:n] = PROMPT, range(n)
+        context.sequences[:n], context.outputs[:n] = 0, [0] * (n - 1) + [1]
+        context.decode(n)
+        from llama_cpp import llama_cpp
+
+        found = llama_cpp.llama_get_logits_ith(context._ctx, n - 1)
+        result = np.ctypeslib.as_array(found, (model.n_vocab,)).copy()
+        context.close()
+    finally:
+        model.close()
+    return result

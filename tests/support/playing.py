@@ -1,0 +1,41 @@
+"""Engines in this process, whose output can be compared token by token."""
+
+from typing import Any
+
+from engine.options import Options
+from engine.params import GenerationParams
+from engine.protocol.messages import Event, Failed, Finished, Submit
+from engine.worker.backend import Model
+from engine.worker.generation.engine import Engine
+
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+
+# On the CPU, llama.cpp's Flash Attention takes another path (with other roundings) from 64
+# tokens in a batch on, and half precision in the cache rounds once more. Without the two, the
+# arithmetic of a sequence does not depend on what else is in the batch.
+EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
+
+
+def engine(model: Model, **options: Any) -> Engine:
+    return Engine(model, Options(**{**EXACT, **options}))
+
+
+def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:
+    """Run all prompts together; what became of each."""
+    names: dict[int, str] = {}
+    results: dict[str, Finished] = {}
+
+    def note(event: Event) -> None:
+        assert not isinstance(event, Failed), event
+        if isinstance(event, Finished):
+            results[names[event.id]] = event
+
+    for id, prompt in enumerate(prompts, start=1):
+        names[id] = prompt
+        request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))
+        for event in engine.submit(request):
+            note(event)
+    while engine.has_work:
+        for event in engine.step():
+            note(event)
+    return results

@@ -1,0 +1,1 @@
+"""The builder of the shipped model and of those for tests and benchmarks. Not in the wheel."""

@@ -1,0 +1,113 @@
+"""Writes a recipe's model as a GGUF file."""
+
+import os
+from pathlib import Path
+
+from gguf import GGMLQuantizationType as WeightType
+from gguf import GGUFWriter, LlamaFileType
+from gguf.quants import quantize
+
+from tools.models import encoder
+from tools.models.recipes import Decoder, EncoderRecipe, Recipe
+from tools.models.tokenizer import Vocabulary
+from tools.models.weights import tensors
+
+FILE_TYPES = {
+    WeightType.F32: LlamaFileType.ALL_F32,
+    WeightType.F16: LlamaFileType.MOSTLY_F16,
+    WeightType.Q8_0: LlamaFileType.MOSTLY_Q8_0,
+}
+NORM_EPSILON = 1e-5
+ROPE_BASE = 10_000.0
+
+
+def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
+    """Write `path` in one go: it is complete, or not there. The directory must exist."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    architecture = recipe.decoder.architecture if isinstance(recipe, Recipe) else "bert"
+    writer = GGUFWriter(part, architecture)
+    writer.add_name(recipe.file_name)
+    writer.add_description(recipe.description)
+    writer.add_license("MIT")
+    if isinstance(recipe, Recipe):
+        _add_decoder(writer, recipe)
+    else:
+        _add_encoder(writer, recipe)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _add_decoder(writer: GGUFWriter, recipe: Recipe) -> None:
+    vocabulary = recipe.vocabulary()
+    _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
+    if recipe.pooling is not None:
+        writer.add_pooling_type(recipe.pooling)
+    _add_vocabulary(writer, vocabulary)
+    if recipe.chat_template is not None:
+        writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
+    for name, values, weight_type in tensors(recipe.decoder, vocabulary, recipe.seed):
+        writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
+
+
+def _add_encoder(writer: GGUFWriter, recipe: EncoderRecipe) -> None:
+    vocabulary = recipe.vocabulary()
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    writer.add_vocab_size(len(vocabulary.tokens))
+    encoder.add_shape(writer, recipe.encoder)
+    _add_vocabulary(writer, vocabulary)
+    for name, values in encoder.tensors(recipe.encoder, len(vocabulary.tokens), recipe.seed):
+        writer.add_tensor(name, values)
+
+
+def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
+    writer.add_file_type(FILE_TYPES[decoder.weight_type])
+    writer.add_vocab_size(n_vocab)
+    writer.add_context_length(decoder.n_ctx_train)
+    writer.add_embedding_length(decoder.n_embd)
+    writer.add_block_count(decoder.n_layer)
+    writer.add_feed_forward_length(decoder.n_ff)
+    layers = range(decoder.n_layer)
+    if decoder.architecture == "mamba":
+        writer.add_head_count(0)
+    else:
+        heads = [0 if decoder.is_mamba(layer) else decoder.n_head_kv for layer in layers]
+        writer.add_head_count(decoder.n_head)
+        writer.add_head_count_kv(heads if 0 in heads else decoder.n_head_kv)
+    writer.add_layer_norm_rms_eps(NORM_EPSILON)
+    if decoder.architecture in ("mamba", "jamba"):
+        shape = decoder.state_space
+        writer.add_ssm_conv_kernel(shape.n_conv)
+        writer.add_ssm_inner_size(2 * decoder.n_embd)
+        writer.add_ssm_state_size(shape.n_state)
+        writer.add_ssm_time_step_rank(shape.rank)
+        return
+    writer.add_rope_dimension_count(decoder.n_embd // decoder.n_head)
+    writer.add_rope_freq_base(ROPE_BASE)
+    if decoder.architecture == "gemma3":
+        head_size = decoder.n_embd // decoder.n_head
+        writer.add_key_length(head_size)
+        writer.add_value_length(head_size)
+        writer.add_sliding_window(decoder.window)
+        writer.add_sliding_window_pattern([layer % 2 == 0 for layer in layers])
+
+
+def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model(vocabulary.model)
+    if vocabulary.pre is not None:
+        writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.merges is not None:
+        writer.add_token_merges([f"{left} {right}" for left, right in vocabulary.merges])
+    if vocabulary.scores is not None:
+        writer.add_token_scores(vocabulary.scores)
+    for role, token_id in vocabulary.special_ids.items():
+        writer.add_uint32(f"tokenizer.ggml.{role}_token_id", token_id)
+    writer.add_add_bos_token(vocabulary.add_bos)
+    writer.add_add_eos_token(False)

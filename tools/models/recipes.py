@@ -1,0 +1,204 @@
+"""What each model that we can build looks like. All weights are random, from a fixed seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from gguf import GGMLQuantizationType as WeightType
+from gguf import PoolingType
+
+from engine.shipped import MODEL_NAME
+from tools.models.encoder import Encoder
+from tools.models.sentencepiece import small_vocabulary
+from tools.models.tokenizer import Vocabulary, extended_vocabulary, shipped_vocabulary
+from tools.models.wordpiece import wordpiece_vocabulary
+
+CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
+
+
+Architecture = Literal["llama", "gemma3", "mamba", "jamba"]
+"""llama.cpp's names. Of "jamba" every other layer, beginning with the first, is a mamba layer; of
+"gemma3" these are the layers with a sliding window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """The shape of mamba layers, which are twice as wide inside as outside."""
+
+    n_state: int = 16
+    n_conv: int = 4
+    rank: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """The shape of a decoder.
+
+    `tied` shares one matrix between the embedding and the output. `context_gain` is how much
+    each layer writes into the residual stream, relative to a token's own embedding: the higher,
+    the more the next token depends on what came before the last one. `logit_std` is the
+    standard deviation of the logits of ordinary tokens; `end_bias` is added to the logits of
+    the tokens that end a generation (an untied model only). `window` is that of the layers with
+    a sliding window, in tokens.
+    """
+
+    architecture: Architecture = "llama"
+
+    n_embd: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    n_ctx_train: int
+    weight_type: WeightType
+    tied: bool = False
+    context_gain: float = 1.0
+    logit_std: float = 2.0
+    end_bias: float = 0.0
+    window: int = 0
+    state_space: StateSpace = StateSpace()
+
+    def is_mamba(self, layer: int) -> bool:
+        return self.architecture == "mamba" or (self.architecture == "jamba" and layer % 2 == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One model. `file_name` has no suffix; `description` goes into the file too."""
+
+    file_name: str
+    description: str
+    vocabulary: Callable[[], Vocabulary]
+    decoder: Decoder
+    pooling: PoolingType | None = None
+    chat_template: Path | None = CHAT_TEMPLATE
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderRecipe:
+    """One model that embeds or reranks. See `Recipe`."""
+
+    file_name: str
+    description: str
+    vocabulary: Callable[[], Vocabulary]
+    encoder: Encoder
+    seed: int = 0
+
+
+# Measured: with a head size below 64 llama.cpp's flash attention is half as fast, and of the
+# weight types Q8_0 is the fastest and the only one that gives a token bit-equal logits whether
+# it is decoded alone or beside other sequences.
+TINY = Decoder(
+    n_embd=128,
+    n_layer=2,
+    n_head=2,
+    n_head_kv=1,
+    n_ff=384,
+    n_ctx_train=8192,
+    weight_type=WeightType.Q8_0,
+    end_bias=0.4,
+)
+
+TINY_ENCODER = Encoder(
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    n_ff=128,
+    n_ctx_train=128,
+    pooling=PoolingType.MEAN,
+)
+TINY_RERANKER = replace(TINY_ENCODER, pooling=PoolingType.RANK, head=True)
+
+RECIPES: dict[str, Recipe | EncoderRecipe] = {
+    "embedded": Recipe(
+        file_name=MODEL_NAME,
+        description="The model that ships with specllama. Its weights are random.",
+        vocabulary=shipped_vocabulary,
+        decoder=TINY,
+    ),
+    "bench-100m": Recipe(
+        file_name="bench-100m",
+        description="Random weights in a realistic size, to measure speed with.",
+        vocabulary=lambda: extended_vocabulary(152_000, seed=1),
+        decoder=Decoder(
+            n_embd=512,
+            n_layer=8,
+            n_head=8,
+            n_head_kv=2,
+            n_ff=1536,
+            n_ctx_train=32_768,
+            weight_type=WeightType.Q8_0,
+            tied=True,
+        ),
+    ),
+    "tiny-spm": Recipe(
+        file_name="tiny-spm",
+        description="A SentencePiece vocabulary with a beginning-of-sequence token, for tests.",
+        vocabulary=small_vocabulary,
+        decoder=TINY,
+        chat_template=None,
+    ),
+    "tiny-nochat": Recipe(
+        file_name="tiny-nochat",
+        description="A model without a chat template, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=TINY,
+        chat_template=None,
+    ),
+    "tiny-mamba": Recipe(
+        file_name="tiny-mamba",
+        description="A recurrent model, whose memory can't be cut, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=replace(TINY, architecture="mamba"),
+    ),
+    "tiny-hybrid": Recipe(
+        file_name="tiny-hybrid",
+        description="A model with recurrent and attention layers, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=replace(TINY, architecture="jamba"),
+    ),
+    "tiny-window": Recipe(
+        file_name="tiny-window",
+        description="A model with a short sliding window in half of its layers, for tests.",
+        vocabulary=shipped_vocabulary,
+        # The cells of a window are a ring, so that sums are taken in changing orders; quantized
+        # activations would make visible differences of the roundings.
+        decoder=replace(TINY, architecture="gemma3", window=32, weight_type=WeightType.F32),
+    ),
+    "tiny-embed": Recipe(
+        file_name="tiny-embed",
+        description="A decoder whose last token's vector stands for the text, for tests.",
+        vocabulary=small_vocabulary,
+        decoder=Decoder(
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            n_head_kv=2,
+            n_ff=128,
+            n_ctx_train=512,
+            weight_type=WeightType.F32,
+        ),
+        pooling=PoolingType.LAST,
+        chat_template=None,
+    ),
+    "tiny-bert": EncoderRecipe(
+        file_name="tiny-bert",
+        description="A text encoder without causal attention, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=TINY_ENCODER,
+    ),
+    "tiny-rerank": EncoderRecipe(
+        file_name="tiny-rerank",
+        description="A cross-encoder that judges a query and a document, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=TINY_RERANKER,
+    ),
+    "tiny-rerank-template": EncoderRecipe(
+        file_name="tiny-rerank-template",
+        description="A cross-encoder that wants query and document in a text, for tests.",
+        vocabulary=wordpiece_vocabulary,
+        encoder=replace(TINY_RERANKER, rerank_template="[CLS]is {query} in {document}?[SEP]"),
+    ),
+}
