@@ -81,6 +81,14 @@ async def adopt(
     return adopted
 
 
+def withdraw() -> None:
+    """End the processes that nobody has asked for."""
+    while _early:
+        _, early = _early.popitem()
+        early.process.kill()
+        early.process.communicate()
+
+
 class Adopted:
     """A process that asyncio didn't start, with the methods of its transport for one."""
 
@@ -104,11 +112,12 @@ class Adopted:
         import asyncio
 
         loop, exited = asyncio.get_running_loop(), asyncio.Event()
-        early: list[Callable[[], None]] | None = []
+        early: list[Callable[[], None]] = []
+        connected = False
 
         def tell(event: Callable[..., None], *arguments: Any) -> None:
             """Let `protocol` hear of what it can understand only once it is connected."""
-            if early is None:
+            if connected:
                 event(*arguments)
             else:
                 early.append(partial(event, *arguments))
@@ -143,8 +152,8 @@ class Adopted:
         source, _ = await loop.connect_read_pipe(Output, process.stdout)
         adopted = cls(process, source, sink, exited)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
-        events, early = early, None
-        for event in events:
+        connected = True
+        for event in early:
             event()
         threading.Thread(target=wait, daemon=True, name="end of a process").start()
         return adopted

@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -17,7 +17,7 @@ from handlers.generation import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
 from handlers.served import Served, served
 
-Rows = memoryview
+Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""
 
 FLOAT = 4  # bytes
@@ -106,7 +106,7 @@ def split(vectors: Vectors) -> Iterator[Rows]:
     row = len(values) // sum(vectors.n_rows)
     start = 0
     for n in vectors.n_rows:
-        yield values[start : start + n * row].cast("f", [n, row // FLOAT])
+        yield values[start : start + n * row].cast("f", (n, row // FLOAT))
         start += n * row
 
 

@@ -84,6 +84,8 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
         serve(options, catalog, listeners, lambda: _print_banner(catalog, urls))
     except ServeError as error:
         return _fail(str(error))
+    finally:
+        head_start.withdraw()
     return 0
 
 
