@@ -69,13 +69,6 @@ class ModelPool:
         for name in names:
             self._start_loading(name)
 
-    async def started(self) -> None:
-        """Wait until the models that `start` began to load have been loaded, or can't be."""
-        if not self._catalog.router:
-            await self._supervisors[self._catalog.default].loaded()
-        elif self._loading:
-            await asyncio.wait(set(self._loading.values()))
-
     async def stop(self) -> None:
         """End everything: requests that wait or run end with an error, and no process stays."""
         self._stopping = True

@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import engine.collecting  # noqa: F401  # the very first
-from engine import head_start
+from engine import collecting, head_start
 from engine.commands import engine_command, template_command
 from engine.options import (
     OptionError,
@@ -53,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Options, argv: Sequence[str]) -> int:
+    collecting.pause()
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
