@@ -84,6 +84,7 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/detokenize", {"json": {"tokens": [-1]}}),
 ]  # fmt: skip
 
+LISTS = ("/models", "/v1/models", "/api/tags")
 VOLATILE = {
     "id", "created", "timings", "id_slot", "id_task", "prompt_ms", "prompt_per_token_ms",
     "prompt_per_second", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
@@ -141,6 +142,13 @@ def test_connexion_run_is_the_same_server(
     if where.startswith("/slots") and expected[0] == 200:
         assert got[:2] == expected[:2]
         assert [slot.keys() for slot in got[2]] == [slot.keys() for slot in expected[2]]
+    elif where in LISTS:
+        # What a model's file tells is there as soon as it has been read.
+        wait_until(
+            lambda: outcome(program, method, where, options)
+            == outcome(connexion, method, where, options),
+            "both tell the same of their models",
+        )
     else:
         assert got == expected
 

@@ -56,6 +56,8 @@ MODE = sys.argv.pop(1)
 module = types.ModuleType("specllama.app")
 module.create_app = create_app
 sys.modules["specllama.app"] = module
+from engine import head_start
+head_start.begin = lambda command, frame=b"": None  # this application has no engine
 from specllama.cli import main
 sys.exit(main())
 """
@@ -403,8 +405,7 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start, tmp_path: Path) -> None:
 def test_an_application_that_cannot_start_is_one_line() -> None:
     done = run_stand_in("broken", "--port", "0")
     assert (done.returncode, done.stdout) == (1, "")
-    ours = [line for line in done.stderr.splitlines() if not line.startswith("engine.")]
-    assert ours == ["specllama: error: the application is broken"]
+    assert done.stderr == "specllama: error: the application is broken\n"
     done = run_stand_in("broken", "--port", "0", "--verbose")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
