@@ -145,8 +145,10 @@ def test_connexion_run_is_the_same_server(
     elif where in LISTS:
         # What a model's file tells is there as soon as it has been read.
         wait_until(
-            lambda: outcome(program, method, where, options)
-            == outcome(connexion, method, where, options),
+            lambda: (
+                outcome(program, method, where, options)
+                == outcome(connexion, method, where, options)
+            ),
             "both tell the same of their models",
         )
     else:
