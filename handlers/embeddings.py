@@ -107,7 +107,7 @@ def split(vectors: Vectors) -> Iterator[Rows]:
     row = len(values) // sum(vectors.n_rows)
     start = 0
     for n in vectors.n_rows:
-        yield values[start : start + n * row].cast("f", [n, row // FLOAT])
+        yield values[start : start + n * row].cast("f", (n, row // FLOAT))
         start += n * row
 
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import engine.processes.collecting  # noqa: F401  # the very first
 from engine.options import (
     OptionError,
     Options,
@@ -18,7 +17,7 @@ from engine.options import (
     parse,
     remarks,
 )
-from engine.processes import head_start
+from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
 from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
@@ -67,6 +66,7 @@ the exit code."""
 
 
 def _run(options: Options, argv: Sequence[str]) -> int:
+    collecting.pause()
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
@@ -104,6 +104,8 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
         )
     except ServeError as error:
         return _fail(str(error))
+    finally:
+        head_start.withdraw()
     return 0
 
 

@@ -79,6 +79,8 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/detokenize", {"json": {"tokens": [-1]}}),
 ]  # fmt: skip
 
+LISTS = ("/models", "/v1/models", "/api/tags")
+
 
 @pytest.fixture(scope="module")
 def program(module_server: Start) -> Server:
@@ -103,6 +105,15 @@ def test_connexion_run_is_the_same_server(
     if where.startswith("/slots") and expected[0] == 200:
         assert got[:2] == expected[:2]
         assert [slot.keys() for slot in got[2]] == [slot.keys() for slot in expected[2]]
+    elif where in LISTS:
+        # What a model's file tells is there as soon as it has been read.
+        wait_until(
+            lambda: (
+                outcome(program, method, where, options)
+                == outcome(connexion, method, where, options)
+            ),
+            "both tell the same of their models",
+        )
     else:
         assert got == expected
 

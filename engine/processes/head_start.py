@@ -86,6 +86,14 @@ async def adopt(
     return adopted
 
 
+def withdraw() -> None:
+    """End the processes that nobody has asked for."""
+    while _early:
+        _, early = _early.popitem()
+        early.process.kill()
+        early.process.communicate()
+
+
 class Adopted:
     """A process that asyncio didn't start, with the methods of its transport for one."""
 
@@ -109,11 +117,12 @@ class Adopted:
         import asyncio
 
         loop, exited = asyncio.get_running_loop(), asyncio.Event()
-        early: list[Callable[[], None]] | None = []
+        early: list[Callable[[], None]] = []
+        connected = False
 
         def tell(event: Callable[..., None], *arguments: Any) -> None:
             """Let `protocol` hear of what it can understand only once it is connected."""
-            if early is None:
+            if connected:
                 event(*arguments)
             else:
                 early.append(partial(event, *arguments))
@@ -155,8 +164,8 @@ class Adopted:
                 sources.append(source)
         adopted = cls(process, sources, sink, exited)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
-        heard, early = early, None
-        for event in heard or ():
+        connected = True
+        for event in early:
             event()
         threading.Thread(target=wait, daemon=True, name="end of a process").start()
         return adopted

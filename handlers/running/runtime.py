@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from handlers.running.metrics import Metrics
 
 log = logging.getLogger("handlers.running.runtime")
-
-START_SECONDS = 5.0  # that models may take to be loaded before their files are looked at, too
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,6 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 
 
 async def _read_files(current: Runtime) -> None:
-    """Lets `GET /models` tell of models that are not loaded; the first answers come first."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(START_SECONDS):
-            await current.pool.started()
+    """Lets `GET /models` tell of models that are not loaded."""
     entries = [each.options for each in current.catalog.entries.values()]
     await current.files.read_all(model_file(o.model) for o in entries if not wants_fetch(o))

@@ -17,8 +17,8 @@ import pytest
 from engine.processes import head_start
 from engine.processes.commands import Command
 from engine.worker.constraints.idle import IdleTime
+from handlers.http import schema as schemas
 from handlers.http import validation
-from handlers.http.schema import compile_schema
 from handlers.http.validation import JsonBody, validator_map
 
 posix = pytest.mark.skipif(os.name != "posix", reason="it is done on POSIX systems only")
@@ -108,7 +108,7 @@ def test_a_validator_is_compiled_once_and_beside_the_loop(
 
     def watched(schema: dict[str, Any]) -> Any:
         threads.append(threading.current_thread())
-        return compile_schema(schema)
+        return schemas.compile_schema(schema)
 
     monkeypatch.setattr(validation, "compile_schema", watched)
     make = validator_map()["body"]["application/json"]
@@ -246,6 +246,15 @@ def test_processes_end_with_a_server_that_is_ended_early(number: signal.Signals)
     psutil.wait_procs(children)
     assert not any(child.is_running() for child in children)
     assert b"Traceback" not in said
+
+
+@posix
+def test_those_that_nobody_asks_for_are_ended() -> None:
+    head_start.begin(ECHO)
+    pid = head_start._early[ECHO].process.pid
+    head_start.withdraw()
+    assert not psutil.pid_exists(pid)
+    assert asyncio.run(meet(ECHO, b"")) is None
 
 
 # ---- idle time --------------------------------------------------------------------------------

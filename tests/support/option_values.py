@@ -108,7 +108,7 @@ def strategy(field: Field) -> st.SearchStrategy[Any]:
     if field.is_flag:
         return st.just(True) | st.just(False) if field.opt.negative else st.just(True)
     if field.choices:
-        return st.sampled_from(field.choices)
+        return st.sampled_from([each for each in field.choices if each])
     low, high = field.opt.min, field.opt.max
     if field.type is int:
         assert low is not None
