@@ -150,8 +150,8 @@ class _Table:
                 above = size
                 break
         if not (below and above):
-            size = below or above
-            return n * self._each(size, length)
+            nearest = below or above
+            return n * self._each(nearest, length)
         at_below, at_above = (size * self._each(size, length) for size in (below, above))
         return at_below + (at_above - at_below) * (n - below) / (above - below)
 
@@ -170,8 +170,8 @@ class _Table:
 
     def add(self, n: int, length: float, seconds: float, ratio: float, now: int) -> Finding:
         """`n` tokens took so long, the whole step `ratio` times what was expected."""
-        for size in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
-            del self._classes[size]
+        for old in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
+            del self._classes[old]
         size = self.size_of(n)
         if size is None:
             return Finding.USUAL
