@@ -150,8 +150,8 @@ class _Table:
                 above = size
                 break
         if not (below and above):
-            size = below or above
-            return n * self._each(size, length)
+            nearest = below or above
+            return n * self._each(nearest, length)
         at_below, at_above = (size * self._each(size, length) for size in (below, above))
         return at_below + (at_above - at_below) * (n - below) / (above - below)
 
