@@ -1,7 +1,6 @@
 """From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
 
-from engine.errors import ErrorInfo
-from engine.protocol.messages import Delta, Failed, Finished, StopType
+from engine.protocol.messages import Delta, Finished, StopType
 from engine.worker.backend import Model
 from engine.worker.generation.request import Request
 from engine.worker.scheduling.scheduler import Scheduler
@@ -101,7 +100,3 @@ def finished(request: Request) -> Finished:
         params=request.params,
         probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
     )
-
-
-def failed(request: Request, error: ErrorInfo) -> Failed:
-    return Failed(request.id, error)

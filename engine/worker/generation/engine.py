@@ -25,15 +25,15 @@ from engine.worker.backend.model_info import model_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler, ConstraintError
 from engine.worker.generation.adapters import LoraScales
-from engine.worker.generation.answering import Answering, failed, finished, progress
+from engine.worker.generation.answering import Answering, finished, progress
 from engine.worker.generation.counting import Counting
+from engine.worker.generation.filling import fill
 from engine.worker.generation.planning import Planner, sequence_ids
 from engine.worker.generation.preparation import Preparation
 from engine.worker.generation.prompts import detokenize
 from engine.worker.generation.request import Request
-from engine.worker.generation.sampling import Output, Sampling
+from engine.worker.generation.sampling import Sampling
 from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
 
 log = logging.getLogger("engine.worker.generation.engine")
 
@@ -53,7 +53,6 @@ class Engine:
         self._planner = Planner(self.context, options)
         self.scheduler: Scheduler = self._planner.scheduler
         """For what is done to idle slots, between steps."""
-        _check_shifting(self.context, options)
         self.compiler = Compiler(model)
         if options.warmup:
             warm_up(self.context)
@@ -114,9 +113,13 @@ class Engine:
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         events = self._enter(requests, started)
-        outputs = self._fill(chunks, requests)
+        self._apply(chunks[0].sequence.key)
+        indices = fill(self.context.batch, chunks)
+        rows = zip(chunks, requests, indices, strict=True)
+        outputs = [(request, index) for chunk, request, index in rows if chunk.is_last]
         try:
-            self._decode(outputs)
+            self._sampling.attach(outputs)
+            self.context.decode()
         except OutOfCellsError:
             if self.scheduler.relieve():
                 return events
@@ -143,39 +146,11 @@ class Engine:
                     events.append(progress(request))
         return events
 
-    def _fill(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> list[Output]:
-        """Write the chunks, which have one key, into the batch; the requests whose next token
-        comes from this step."""
-        if chunks[0].sequence.key != self._applied:
-            self._applied = chunks[0].sequence.key
-            self.context.set_adapters(self._applied)
-        batch = self.context.batch
-        batch.clear()
-        # Single tokens in one go: writing them one by one takes longer than all else here.
-        singles = [chunk for chunk in chunks if chunk.stop - chunk.start == 1]
-        index_of_single = iter(
-            batch.add_singles(
-                [c.sequence.tokens.item(c.start) for c in singles],
-                [c.start for c in singles],
-                [c.sequence.seq_id for c in singles],
-                [c.is_last for c in singles],
-            )
-        )
-        outputs: list[Output] = []
-        for chunk, request in zip(chunks, requests, strict=True):
-            sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
-            if stop - start == 1:
-                index = next(index_of_single)
-            else:
-                tokens = sequence.tokens.view(start, stop)
-                index = batch.add(tokens, start, sequence.seq_id, output=chunk.is_last)
-            if chunk.is_last:
-                outputs.append((request, index))
-        return outputs
-
-    def _decode(self, outputs: Sequence[Output]) -> None:
-        self._sampling.attach(outputs)
-        self.context.decode()
+    def _apply(self, key: Key) -> None:
+        """Let the adapters of `key`, which all chunks of a step share, be in force."""
+        if key != self._applied:
+            self._applied = key
+            self.context.set_adapters(key)
 
     def _answer(self, request: Request, index: int) -> Event | None:
         """Take the next token of `request` from the logits at `index` of the batch."""
@@ -208,7 +183,7 @@ class Engine:
     def _fail(self, request: Request, error: ErrorInfo) -> Failed:
         self.scheduler.discard(request.sequence)
         self._release(request)
-        return failed(request, error)
+        return Failed(request.id, error)
 
     def _fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
         return [self._fail(request, ErrorInfo("server_error", message)) for request in requests]
@@ -251,17 +226,6 @@ class Engine:
         self.compiler.close()
         self._sampling.close()
         self.context.close()
-
-
-def _check_shifting(context: Context, options: Options) -> None:
-    if context.can_shift:
-        return
-    for name, wanted in (
-        ("--context-shift", options.context_shift),
-        ("--cache-reuse", options.cache_reuse > 0),
-    ):
-        if wanted:
-            raise BackendError(f"{name}: the memory of this model can't be shifted")
 
 
 def _check_exactness(context: Context, options: Options) -> None:

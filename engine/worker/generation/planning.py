@@ -40,7 +40,8 @@ def sequence_ids(model: Model, options: Options) -> int:
 
 
 class Planner:
-    """Plans the steps of `context`, and learns from the time that they take."""
+    """Plans the steps of `context`, and learns from the time that they take. Raises
+    `BackendError` for options that the model's memory can't have."""
 
     def __init__(self, context: Context, options: Options) -> None:
         self._context = context
@@ -60,6 +61,7 @@ class Planner:
         self._budget = PrefillBudget(
             1e-3 * options.target_itl_ms, n_batch=context.n_batch, n_ubatch=context.n_ubatch
         )
+        _check_shifting(context, options)
 
     def _make_tier(self, options: Options) -> SecondTier | None:
         disk, model = None, self._context.model
@@ -124,3 +126,14 @@ class Planner:
         """What `--cache-disk` is to have is written."""
         if self._tier is not None:
             self._tier.close(self.scheduler.finished(), SAVING_SECONDS)
+
+
+def _check_shifting(context: Context, options: Options) -> None:
+    if context.can_shift:
+        return
+    for name, wanted in (
+        ("--context-shift", options.context_shift),
+        ("--cache-reuse", options.cache_reuse > 0),
+    ):
+        if wanted:
+            raise BackendError(f"{name}: the memory of this model can't be shifted")
