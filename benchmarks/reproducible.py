@@ -24,18 +24,13 @@ STEPS = 40
 
 def prompt_seconds(context: Context, sequence: int, n: int) -> float:
     """How long it takes to evaluate `n` tokens, as the beginning of an empty sequence."""
-    tokens = np.random.default_rng(n).integers(300, 4000, n)
+    tokens = np.random.default_rng(n).integers(300, 4000, n, dtype=np.int32)
     begun = time.perf_counter()
     for start in range(0, n, PIECE):
-        piece = tokens[start : start + PIECE]
-        k = len(piece)
-        context.tokens[:k] = piece
-        context.positions[:k] = np.arange(start, start + k)
-        context.sequences[:k] = sequence
-        context.outputs[:k] = 0
-        context.outputs[k - 1] = 1
-        context.decode(k)
-        context.logits(k - 1)
+        context.batch.clear()
+        last = context.batch.add(tokens[start : start + PIECE], start, sequence)
+        context.decode()
+        context.logits(last)
     return time.perf_counter() - begun
 
 
@@ -44,11 +39,9 @@ def tokens_per_second(context: Context, sequences: Sequence[int], start: int) ->
     n = len(sequences)
     begun = time.perf_counter()
     for step in range(STEPS):
-        context.tokens[:n] = 500 + step
-        context.positions[:n] = start + step
-        context.sequences[:n] = sequences
-        context.outputs[:n] = 1
-        context.decode(n)
+        context.batch.clear()
+        context.batch.add_singles([500 + step] * n, [start + step] * n, sequences, [True] * n)
+        context.decode()
         context.logits(0)
     return n * STEPS / (time.perf_counter() - begun)
 
