@@ -22,7 +22,7 @@ from engine.chat.output import (
 from engine.errors import ErrorInfo
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, PromptProgress, StopType, Timings
-from handlers.apis.anthropic.format import PING, MessageEvents, MessageFormat
+from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from handlers.http.envelopes.anthropic import error_document, error_headers
 from handlers.running.chat_batch import ChatAnswer, ChatEvent
 
@@ -60,7 +60,7 @@ def streamed(
     """The events of an answer that comes in `deltas`."""
     message = ChatMessage(calls=[])
     progress = Delta(1, "", [], 0, TIMINGS, progress=PromptProgress(7, 4, 4, 0.0))
-    source = MessageEvents(form)
+    source = AnthropicFormat(form, "req_1")
     first = ChatEvent(0, [], progress, message)
     data = source.begin(first) + source.event(first)
     for each in deltas:
