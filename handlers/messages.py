@@ -8,7 +8,7 @@ from starlette.responses import Response
 from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from handlers.apis.anthropic.request import message_params, message_request, refuse_threads
 from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
-from handlers.http.envelopes.anthropic import request_id
+from handlers.http.envelopes.anthropic import anthropic_request_id
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import respond
@@ -29,7 +29,7 @@ async def create_message(body: dict[str, Any]) -> Response:
     )
     engine = await model.engine()
     prepared = await prepare(model, engine, request, params)
-    id = request_id(context.scope)
+    id = anthropic_request_id(context.scope)
     return await respond(
         lambda: ChatBatch(engine, prepared),
         AnthropicFormat(form, id),
@@ -47,4 +47,6 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     request = message_request(body, model.options)
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
-    return JSONAnswer({"input_tokens": n}, headers={"request-id": request_id(context.scope)})
+    return JSONAnswer(
+        {"input_tokens": n}, headers={"request-id": anthropic_request_id(context.scope)}
+    )

@@ -13,7 +13,7 @@ import msgspec
 from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from engine.protocol.messages import Finished, PromptProgress, Timings
 from handlers.apis.anthropic.request import CALL_PREFIX
-from handlers.http.envelopes.anthropic import error_document
+from handlers.http.envelopes.anthropic import anthropic_error
 from handlers.http.errors import Failure
 from handlers.http.sse import sse_event
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
@@ -168,7 +168,7 @@ class AnthropicFormat:
         return b""
 
     def failed(self, failure: Failure) -> bytes:
-        error = error_document(failure.status, failure.info, self._request_id)
+        error = anthropic_error(failure.status, failure.info, self._request_id)
         return sse_event(error, "error")
 
     async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:

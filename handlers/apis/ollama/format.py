@@ -14,7 +14,7 @@ from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, R
 from engine.protocol.messages import Finished, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.ollama.details import timestamp
-from handlers.http.envelopes.ollama import error_document
+from handlers.http.envelopes.ollama import ollama_error
 from handlers.http.errors import Failure
 from handlers.http.sse import line
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
@@ -77,7 +77,7 @@ class OllamaFormat:
 
     def failed(self, failure: Failure) -> bytes:
         """A last line `{"error": "..."}`."""
-        return line(error_document(failure.info))
+        return line(ollama_error(failure.info))
 
     def _text(self, name: str, text: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": "", name: text}
