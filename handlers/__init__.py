@@ -1,5 +1,1 @@
 """HTTP to engine and back: one module per tag of the description, one function per operation."""
-
-from handlers.connexion_run import install
-
-install()

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions and /apply-template."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response
@@ -8,14 +7,13 @@ from starlette.responses import Response
 from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import chat_probabilities
 from handlers.apis.native.request import generation_params
-from handlers.apis.openai.format import ChatChunks, chat_completion, head, wants_verbose
+from handlers.apis.openai.format import ChatFormat, head, wants_verbose
 from handlers.apis.openai.request import chat_request
 from handlers.apis.unsupported import CHAT, refuse_unsupported
-from handlers.http.disconnect import until_disconnect
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import DONE, event_stream
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.choices import texts_per_prompt
+from handlers.running.respond import respond
 from handlers.running.served import served
 from handlers.running.templates import rendered_prompt
 
@@ -41,35 +39,19 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
-
-    async def events() -> AsyncIterator[bytes]:
-        chunks = ChatChunks(
-            head("chat.completion.chunk", name),
-            timings_per_token=params.timings_per_token,
-            include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
-            n=n,
-            probabilities=probabilities,
-            native=native,
-        )
-        async with ChatBatch(engine, prepared, n=n, echo_prompt=verbose) as batch:
-            begun: set[int] = set()
-            async for event in batch.events():
-                if event.index not in begun:
-                    # Not before the engine has taken the request: an error comes alone.
-                    begun.add(event.index)
-                    yield chunks.begin(event.index)
-                if data := chunks.event(event):
-                    yield data
-        yield DONE
-
-    if params.stream:
-        return event_stream(events())
-    async with ChatBatch(engine, prepared, n=n, echo_prompt=verbose) as batch:
-        answers = await until_disconnect(batch.answers())
-    answer = chat_completion(
-        head("chat.completion", name), answers, probabilities=probabilities, native=native
+    form = ChatFormat(
+        head("chat.completion.chunk" if params.stream else "chat.completion", name),
+        timings_per_token=params.timings_per_token,
+        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        n=n,
+        probabilities=probabilities,
+        native=native,
     )
-    return JSONAnswer(answer)
+
+    def start() -> ChatBatch:
+        return ChatBatch(engine, prepared, n=n, echo_prompt=verbose)
+
+    return await respond(start, form, stream=params.stream)
 
 
 create_chat_completion_unversioned = create_chat_completion

@@ -1,21 +1,18 @@
 """POST /completion in the native format, POST /v1/completions in OpenAI's."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol.messages import Delta, Finished, Infill
+from engine.protocol.messages import Infill
 from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import native_probabilities, text_probabilities
 from handlers.apis.native.request import generation_params, parse_prompts
-from handlers.apis.openai.format import TextChunks, head, text_completion, usage, wants_verbose
+from handlers.apis.openai.format import TextFormat, head, wants_verbose
 from handlers.apis.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
-from handlers.http.disconnect import until_disconnect
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import DONE, event_stream
 from handlers.running.batch import Batch
-from handlers.running.choices import best, candidates, texts_per_prompt
+from handlers.running.choices import candidates, texts_per_prompt
+from handlers.running.respond import respond
 from handlers.running.served import served
 
 
@@ -40,20 +37,10 @@ async def create_completion(body: dict[str, Any]) -> Response:
         response_fields=body.get("response_fields") or (),
     )
 
-    async def events() -> AsyncIterator[bytes]:
-        async with Batch(engine, prompts, params, n=n, echo_prompt=True) as batch:
-            async for index, event in batch.events():
-                if isinstance(event, Delta):
-                    yield native.delta(index, event)
-                else:
-                    yield native.finish(index, event)
+    def start() -> Batch:
+        return Batch(engine, prompts, params, n=n, echo_prompt=True)
 
-    if params.stream:
-        return event_stream(events())
-    async with Batch(engine, prompts, params, n=n, echo_prompt=True) as batch:
-        results = await until_disconnect(batch.results())
-    answers = [native.result(index, result) for index, result in enumerate(results)]
-    return JSONAnswer(answers[0] if len(answers) == 1 else answers)
+    return await respond(start, native, stream=params.stream)
 
 
 create_completion_plural = create_completion
@@ -70,7 +57,6 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     n_candidates = candidates(body, n, len(prompts), params)
     engine = await model.engine()
     name = body.get("model") or model.name
-    top = head("text_completion", name)
     native = None
     if verbose := wants_verbose(body, model.options):
         native = NativeFormat(
@@ -81,32 +67,16 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
-
-    async def events() -> AsyncIterator[bytes]:
-        chunks = TextChunks(
-            top,
-            timings_per_token=params.timings_per_token,
-            n=n,
-            probabilities=probabilities,
-            native=native,
-        )
-        async with Batch(engine, prompts, params, n=n, echo_prompt=verbose) as batch:
-            async for index, event in batch.events():
-                if isinstance(event, Finished):
-                    yield chunks.finish(index, event)
-                elif event.text or event.progress:
-                    yield chunks.delta(index, event)
-        yield DONE
-
-    if params.stream:
-        return event_stream(events())
-    async with Batch(engine, prompts, params, n=n_candidates, echo_prompt=verbose) as batch:
-        results = await until_disconnect(batch.results())
-    answer = text_completion(
-        top,
-        best(results, n, n_candidates),
-        usage=usage(results, results[::n_candidates]),
+    form = TextFormat(
+        head("text_completion", name),
+        timings_per_token=params.timings_per_token,
+        n=n,
+        n_candidates=n_candidates,
         probabilities=probabilities,
         native=native,
     )
-    return JSONAnswer(answer)
+
+    def start() -> Batch:
+        return Batch(engine, prompts, params, n=n_candidates, echo_prompt=verbose)
+
+    return await respond(start, form, stream=params.stream)

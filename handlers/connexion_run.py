@@ -1,10 +1,13 @@
 """What makes `connexion run openapi/server.yaml` the same server as `specllama`.
 
 Connexion's command line builds an application of its own and has no hook for error handlers,
-middleware, or a lifespan. But it imports the handlers while it builds the stack, on the first
-ASGI call; `install` is called then, and the very first thing that arrives at the outermost
-middleware (uvicorn's lifespan message) puts our application, for the same description and
-options, in the place of Connexion's. So both ways run the same code.
+middleware, or a lifespan. All that it takes from us are the functions that the description names.
+It imports them while it builds the stack, on the first ASGI call. The description names those that
+check a credential as functions of this module (`x-bearerInfoFunc`, `x-apikeyInfoFunc`), and our
+own security handlers don't ask for these names. So this module is imported by Connexion's command
+line only, and the call of `install` at its end is the only code that runs in time. The very first
+message that then arrives at the outermost middleware (uvicorn's lifespan) puts our application,
+for the same description and options, in the place of Connexion's. So both ways run the same code.
 
 An application that has a lifespan was put together by us and is left alone, as is any that
 doesn't serve our handlers.
@@ -17,22 +20,21 @@ from typing import Any
 
 from connexion.middleware import ConnexionMiddleware
 from connexion.middleware.server_error import ServerErrorMiddleware
-from connexion.security import SECURITY_HANDLERS
 from starlette.types import Receive, Scope, Send
 
 from engine.catalog.catalog import open_catalog
 from engine.options import from_environ
 from handlers.http.application import application, serve_again
-from handlers.http.security import SECURITY_MAP
+from handlers.http.security import api_key_info, bearer_info
 from handlers.running.runtime import lifespan
+
+__all__ = ["api_key_info", "bearer_info", "install"]
 
 _CONTROLLER = "x-openapi-router-controller"
 
 
 def install() -> None:
     """Patches Connexion's outermost middleware, once per process."""
-    # Without these, Connexion's own stack is built with a page of warnings.
-    SECURITY_HANDLERS.update(SECURITY_MAP)
     original = ServerErrorMiddleware.__call__
     if original.__module__ == __name__:
         return
@@ -76,3 +78,6 @@ def _replacement(launched: ConnexionMiddleware) -> Any:
     app = application(states)
     serve_again(app, launched.apis)
     return app
+
+
+install()

@@ -1,20 +1,17 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from connexion import context
 from starlette.responses import Response
 
-from handlers.apis.anthropic.format import PING, MessageEvents, MessageFormat
+from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from handlers.apis.anthropic.request import message_params, message_request, refuse_threads
 from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
-from handlers.http.disconnect import until_disconnect
-from handlers.http.envelopes.anthropic import error_document, request_id
-from handlers.http.errors import Failure
+from handlers.http.envelopes.anthropic import anthropic_request_id
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import event_stream, sse_event
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from handlers.running.respond import respond
 from handlers.running.served import served
 
 
@@ -32,28 +29,14 @@ async def create_message(body: dict[str, Any]) -> Response:
     )
     engine = await model.engine()
     prepared = await prepare(model, engine, request, params)
-    id = request_id(context.scope)
-    headers = {"request-id": id}
-
-    async def events() -> AsyncIterator[bytes]:
-        message: MessageEvents | None = None
-        async with ChatBatch(engine, prepared) as batch:
-            async for event in batch.events():
-                if message is None:
-                    # Not before the engine has taken the request: an error comes alone.
-                    message = MessageEvents(form)
-                    yield message.begin(event)
-                if data := message.event(event):
-                    yield data
-
-    def failed(failure: Failure) -> bytes:
-        return sse_event(error_document(failure.status, failure.info, id), "error")
-
-    if params.stream:
-        return event_stream(events(), failed=failed, ping=PING, headers=headers)
-    async with ChatBatch(engine, prepared) as batch:
-        [answer] = await until_disconnect(batch.answers())
-    return JSONAnswer(form.message(answer), headers=headers)
+    id = anthropic_request_id(context.scope)
+    return await respond(
+        lambda: ChatBatch(engine, prepared),
+        AnthropicFormat(form, id),
+        stream=params.stream,
+        ping=PING,
+        headers={"request-id": id},
+    )
 
 
 async def count_message_tokens(body: dict[str, Any]) -> Response:
@@ -64,4 +47,6 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     request = message_request(body, model.options)
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
-    return JSONAnswer({"input_tokens": n}, headers={"request-id": request_id(context.scope)})
+    return JSONAnswer(
+        {"input_tokens": n}, headers={"request-id": anthropic_request_id(context.scope)}
+    )

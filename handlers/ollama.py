@@ -1,7 +1,6 @@
 """GET /api/tags, POST /api/show and POST /api/chat: what Ollama's clients ask for."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 from connexion import context
@@ -18,12 +17,11 @@ from handlers.apis.ollama.request import is_in_ollama_form, openai_body, openai_
 from handlers.apis.openai.request import chat_request
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.chat import create_chat_completion
-from handlers.http.disconnect import until_disconnect
-from handlers.http.envelopes.ollama import answer_as_ollama, is_ollama_client
+from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import line_stream
 from handlers.models import model_list
 from handlers.running.chat_batch import ChatBatch, prepare
+from handlers.running.respond import respond
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
 from handlers.running.templates import description, template_source
@@ -59,18 +57,9 @@ async def _ollama_answer(body: dict[str, Any]) -> Response:
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))
     engine = await model.engine()
     prepared = await prepare(model, engine, chat_request(body, model.options), params)
-
-    async def lines() -> AsyncIterator[bytes]:
-        async with ChatBatch(engine, prepared) as batch:
-            async for event in batch.events():
-                if data := form.lines(event):
-                    yield data
-
-    if params.stream:
-        return line_stream(lines())
-    async with ChatBatch(engine, prepared) as batch:
-        [answer] = await until_disconnect(batch.answers())
-    return JSONAnswer(form.answer(answer))
+    return await respond(
+        lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON
+    )
 
 
 # ---- the model ---------------------------------------------------------------------------

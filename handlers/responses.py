@@ -1,33 +1,27 @@
 """POST /v1/responses, the responses that are kept, and their input."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from connexion import context
 from starlette.responses import Response
 
 from engine.chat.request import ChatRequest
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Finished
-from handlers.apis.native.results import timings_json
 from handlers.apis.responses.format import (
     Output,
     Status,
     finished_response,
     new_response,
-    status_of,
 )
 from handlers.apis.responses.items import Item
 from handlers.apis.responses.request import request_items, response_chat_request, response_params
-from handlers.apis.responses.stream import ResponseStream
+from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
-from handlers.http.disconnect import until_disconnect
-from handlers.http.errors import describe
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import event_stream
-from handlers.running.chat_batch import ChatBatch, count_tokens, finish_reason, prepare
+from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from handlers.running.respond import respond
 from handlers.running.response_store import Order
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
@@ -51,49 +45,16 @@ async def create_response(body: dict[str, Any]) -> Response:
     response = new_response(body, body.get("model") or model.name, params)
     output = Output(probabilities)
 
-    async def finished(status: Status, source: Finished) -> dict[str, Any]:
+    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
         """The whole response, kept if it shall be."""
         n_reasoning = await _count(engine, output.reasoning())
-        whole = finished_response(response, output.items, status, source, n_reasoning)
+        whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
             await store.save(whole, items)
         return whole
 
-    async def events() -> AsyncIterator[bytes]:
-        stream = ResponseStream(response, output, timings_per_token=params.timings_per_token)
-        begun = False
-        try:
-            async with ChatBatch(engine, prepared) as batch:
-                async for event in batch.events():
-                    if not begun:
-                        # Not before the engine has taken the request: an error comes alone.
-                        begun = True
-                        yield stream.begin()
-                    if data := stream.event(event):
-                        yield data
-                    if isinstance(source := event.source, Finished):
-                        status = status_of(finish_reason(event.message, source))
-                        yield stream.end_output(status)
-                        yield stream.finish(await finished(status, source), source.timings)
-        except Exception as error:
-            if not begun:
-                raise
-            yield stream.fail(describe(error, context.scope))
-
-    async def answer() -> dict[str, Any]:
-        async with ChatBatch(engine, prepared) as batch:
-            async for event in batch.events():
-                output.feed(event)
-                if isinstance(source := event.source, Finished):
-                    status = status_of(finish_reason(event.message, source))
-                    output.finish(status)
-                    whole = await finished(status, source)
-                    return {**whole, "timings": timings_json(source.timings)}
-        raise AssertionError("the events of a generation end with a result or an error")
-
-    if streamed:
-        return event_stream(events())
-    return JSONAnswer(await until_disconnect(answer()))
+    form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
+    return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed)
 
 
 create_response_unversioned = create_response

@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -22,13 +22,12 @@ from starlette.types import Scope
 
 import handlers.apis.native.format
 import handlers.apis.openai.format
-import handlers.chat
-import handlers.completion
 import handlers.http.application
 import handlers.http.security
 import handlers.http.sse
 import handlers.http.validation
 import handlers.models
+import handlers.running.respond
 import handlers.running.served
 import handlers.tokenize
 from engine.catalog.entry import Entry
@@ -37,11 +36,11 @@ from engine.pool.status import ModelStatus
 from engine.protocol.messages import Delta, Finished
 from engine.shipped import model_path
 from handlers.apis.native.format import NativeFormat
-from handlers.apis.openai.format import TextChunks
+from handlers.apis.openai.format import TextFormat
 from handlers.http import errors
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import DONE, error_frame
+from handlers.http.sse import DONE, EVENT_STREAM, error_frame
 from handlers.running.runtime import Runtime
 from specllama.cli import main
 
@@ -151,8 +150,7 @@ def usage_is_off_by_one() -> None:
         right = original(results, prompts)
         return {**right, "completion_tokens": right["completion_tokens"] + 1}
 
-    for module in (handlers.apis.openai.format, handlers.completion):
-        _replace(module, "usage", usage)
+    _replace(handlers.apis.openai.format, "usage", usage)
 
 
 def streams_have_no_end() -> None:
@@ -168,12 +166,14 @@ def streams_have_no_end() -> None:
         *,
         failed: Callable[[Failure], bytes] = error_frame,
         ping: bytes | None = None,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = EVENT_STREAM,
     ) -> Response:
-        return original(endless(frames), failed=failed, ping=ping, headers=headers)
+        return original(
+            endless(frames), failed=failed, ping=ping, headers=headers, media_type=media_type
+        )
 
-    for module in (handlers.completion, handlers.chat):
-        _replace(module, "event_stream", event_stream)
+    _replace(handlers.running.respond, "event_stream", event_stream)
 
 
 def streams_have_a_broken_event() -> None:
@@ -194,21 +194,21 @@ def streams_are_announced_as_text() -> None:
         frames: AsyncIterator[bytes],
         failed: Callable[[Failure], bytes],
         ping: bytes | None,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
+        media_type: str,
     ) -> None:
-        self.media_type = "text/plain"
-        original(self, frames, failed, ping, headers)
+        original(self, frames, failed, ping, headers, "text/plain")
 
     _replace(stream, "__init__", lie)
 
 
 def streams_repeat_a_piece() -> None:
-    original = TextChunks.delta
+    original = TextFormat.delta
 
-    def delta(self: TextChunks, index: int, event: Delta) -> bytes:
+    def delta(self: TextFormat, index: int, event: Delta) -> bytes:
         return original(self, index, event) * 2
 
-    _replace(TextChunks, "delta", delta)
+    _replace(TextFormat, "delta", delta)
 
 
 def _change_delta(change: Callable[[bytes], bytes]) -> None:

@@ -21,7 +21,8 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
-from handlers.http.envelopes import anthropic, ollama
+from handlers.http.envelopes.anthropic import anthropic_error, anthropic_request_id, error_headers
+from handlers.http.envelopes.ollama import ollama_error, wants_ollama_errors
 from handlers.http.notes import notes_of
 from handlers.http.validation_messages import Sentence
 
@@ -181,13 +182,11 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     failure = describe(error, request.scope)
     headers = dict(failure.headers)
     if _envelope_name(request.scope) == "anthropic":
-        request_id = anthropic.request_id(request.scope)
-        document = anthropic.error_document(
-            failure.status, failure.info, request_id, failure.details
-        )
-        headers |= anthropic.error_headers(failure.status, request_id)
-    elif ollama.wants_ollama_errors(request.scope):
-        document = ollama.error_document(failure.info)
+        request_id = anthropic_request_id(request.scope)
+        document = anthropic_error(failure.status, failure.info, request_id, failure.details)
+        headers |= error_headers(failure.status, request_id)
+    elif wants_ollama_errors(request.scope):
+        document = ollama_error(failure.info)
     else:
         document = failure.envelope()
     return ConnexionResponse(

@@ -1,7 +1,8 @@
 """API keys: who may use the operations that are not public.
 
-The keys are those of the running server (`Runtime.api_keys`); without any, all is open. The
-description names the two check functions (`x-bearerInfoFunc`, `x-apikeyInfoFunc`).
+The keys are those of the running server (its `runtime` in the ASGI state); without any, all is
+open. The check functions are fixed here: the names in the description are for Connexion's command
+line (`handlers.connexion_run`).
 """
 
 import hmac
@@ -41,12 +42,18 @@ def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types
     # Connexion never asks a check function about a request that has no credentials, so a
     # server without keys has to be let through here.
+    def _resolve_func(self, security_scheme: dict[str, Any]) -> Callable[..., Any]:
+        return bearer_info
+
     def _get_verify_func(self, token_info_func: Callable[..., Any]) -> Verify:
         verify: Verify = super()._get_verify_func(token_info_func)
         return lambda request: verify(request) if _api_keys(request) else {}
 
 
 class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]  # connexion has no types
+    def _resolve_func(self, security_scheme: dict[str, Any]) -> Callable[..., Any]:
+        return api_key_info
+
     def _get_verify_func(
         self, api_key_info_func: Callable[..., Any], loc: str, name: str, required_scopes: list[str]
     ) -> Verify:

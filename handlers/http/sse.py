@@ -6,7 +6,7 @@ are ready together leave in one write.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import CancelOnDisconnect
-from handlers.http.envelopes.ollama import NDJSON, error_document
 from handlers.http.errors import Failure, describe
 from handlers.http.patience import Begun
+
+EVENT_STREAM = "text/event-stream"
 
 DONE = b"data: [DONE]\n\n"
 """What ends an OpenAI stream."""
@@ -53,33 +54,30 @@ def event_stream(
     *,
     failed: Callable[[Failure], bytes] = error_frame,
     ping: bytes | None = None,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    media_type: str = EVENT_STREAM,
 ) -> Response:
-    """The response that sends `frames` as they come, each one or more whole events.
+    """The response that sends `frames` as they come, each one or more whole events, or lines if
+    `media_type` is one of lines.
 
     An exception before the first frame becomes an ordinary error response; a later one
     becomes the last event, made by `failed`. Once the stream has begun, `ping` is sent whenever
     there was nothing else for `PING_SECONDS`. When the client goes away, `frames` sees
     `CancelledError` where it waits.
     """
-    return _EventStream(frames, failed, ping, headers or {})
-
-
-def line_stream(lines: AsyncIterator[bytes]) -> Response:
-    """The same for lines of JSON, as Ollama streams them; a last line `{"error": "..."}`."""
-    return _LineStream(lines, lambda failure: line(error_document(failure.info)), None, {})
+    return _EventStream(frames, failed, ping, headers or {}, media_type)
 
 
 class _EventStream(Response):
-    media_type = "text/event-stream"
-
     def __init__(
         self,
         frames: AsyncIterator[bytes],
         failed: Callable[[Failure], bytes],
         ping: bytes | None,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
+        media_type: str,
     ) -> None:
+        self.media_type = media_type
         self._frames = frames
         self._failed = failed
         self._ping = ping
@@ -148,7 +146,3 @@ class _EventStream(Response):
                 await self._send(send, [ping])
                 silence = 0.0
             await asyncio.sleep(PING_SECONDS - silence)
-
-
-class _LineStream(_EventStream):
-    media_type = NDJSON

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
+import msgspec
+
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient, Generation
 from engine.protocol.messages import Delta, Finished, Prompt, Timings
@@ -12,6 +14,13 @@ from handlers.running.choices import variants
 from handlers.running.usage import note_texts
 
 _Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
+
+
+class TextEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of the engine for text number `index` of a batch."""
+
+    index: int
+    source: Delta | Finished
 
 
 class Batch:
@@ -61,13 +70,12 @@ class Batch:
         self._timings = [result.timings for result in results]
         return results
 
-    async def events(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
-        """(index of the generation, event) of all of them, as they come. Raises the first
-        EngineError of any."""
+    async def events(self) -> AsyncIterator[TextEvent]:
+        """The events of all generations as they come. Raises the first EngineError of any."""
         if not self._several:
             async for event in self._generations[0]:
                 self._timings[0] = event.timings
-                yield 0, event
+                yield TextEvent(0, event)
             return
         for generation in self._generations:
             await generation.accepted()  # a fault in any of them is an answer of its own
@@ -84,7 +92,7 @@ class Batch:
                 raise item
             unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
-            yield index, item
+            yield TextEvent(index, item)
 
 
 async def _pump(index: int, generation: Generation, queue: _Queue) -> None:

@@ -5,7 +5,7 @@ the generated text apart into `ChatDelta`s. What is left to an API is its own JS
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -53,10 +53,12 @@ class ChatEvent(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """A whole answer, and what the engine says of it."""
+    """A whole answer, and what the engine says of it. `events` are those that it came in: one,
+    but more for parameters that have the engine stream."""
 
     message: ChatMessage
     finished: Finished
+    events: Sequence[ChatEvent] = ()
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -165,6 +167,7 @@ class ChatBatch:
     ) -> None:
         prompt: list[int | str] = [prepared.prompt]
         self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt)
+        self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]
         self._messages = [ChatMessage() for _ in range(n)]
 
@@ -175,25 +178,34 @@ class ChatBatch:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._batch.__aexit__(*exc_info)
 
-    async def answers(self) -> list[ChatAnswer]:
+    async def results(self) -> list[ChatAnswer]:
         """All answers, in order. Raises the first EngineError of any."""
-        results = await self._batch.results()
-        for index, result in enumerate(results):
-            self._read(index, result)
+        if not self._streams:
+            results = await self._batch.results()
+            return [
+                ChatAnswer(self._messages[index], result, [self._event(index, result)])
+                for index, result in enumerate(results)
+            ]
+        events: list[list[ChatEvent]] = [[] for _ in self._messages]
+        ends: dict[int, Finished] = {}
+        async for event in self.events():
+            events[event.index].append(event)
+            if isinstance(event.source, Finished):
+                ends[event.index] = event.source
         return [
-            ChatAnswer(message, result)
-            for message, result in zip(self._messages, results, strict=True)
+            ChatAnswer(message, ends[index], events[index])
+            for index, message in enumerate(self._messages)
         ]
 
     async def events(self) -> AsyncIterator[ChatEvent]:
         """The events of all answers as they come. Raises the first EngineError of any."""
-        async for index, event in self._batch.events():
-            yield ChatEvent(index, self._read(index, event), event, self._messages[index])
+        async for event in self._batch.events():
+            yield self._event(event.index, event.source)
 
-    def _read(self, index: int, event: Delta | Finished) -> list[ChatDelta]:
+    def _event(self, index: int, event: Delta | Finished) -> ChatEvent:
         deltas = self._parsers[index].feed(event.text)
         if isinstance(event, Finished):
             deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
         for delta in deltas:
             self._messages[index].add(delta)
-        return deltas
+        return ChatEvent(index, deltas, event, self._messages[index])

@@ -1,6 +1,8 @@
 """The whole description, launched in both ways, with a stand-in for the engine."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -210,6 +212,31 @@ def references(node: Any) -> Iterator[str]:
     elif isinstance(node, list):
         for child in node:
             yield from references(child)
+
+
+PATCHED = """
+import importlib, pkgutil, sys
+import handlers
+from connexion.middleware.server_error import ServerErrorMiddleware
+
+def patched():
+    return ServerErrorMiddleware.__call__.__module__ == "handlers.connexion_run"
+
+for module in pkgutil.walk_packages(handlers.__path__, "handlers."):
+    if module.name != "handlers.connexion_run":
+        importlib.import_module(module.name)
+import specllama.app
+print(patched(), "handlers.connexion_run" in sys.modules)
+importlib.import_module("handlers.connexion_run")
+print(patched())
+"""
+
+
+def test_only_one_module_patches_connexion() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "False", "True"]
 
 
 def test_connexions_base_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:

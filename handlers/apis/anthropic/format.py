@@ -13,6 +13,8 @@ import msgspec
 from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from engine.protocol.messages import Finished, PromptProgress, Timings
 from handlers.apis.anthropic.request import CALL_PREFIX
+from handlers.http.envelopes.anthropic import anthropic_error
+from handlers.http.errors import Failure
 from handlers.http.sse import sse_event
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
@@ -115,12 +117,14 @@ def _usage(evaluated: int, cached: int, generated: int) -> dict[str, int]:
     }
 
 
-class MessageEvents:
-    """The events of one streamed message, in Anthropic's order: its blocks one after the other,
-    each begun, filled and ended."""
+class AnthropicFormat:
+    """The answer to the request `request_id` (`handlers.running.respond.Format`). A stream has
+    its events in Anthropic's order: the blocks of a message one after the other, each begun,
+    filled and ended."""
 
-    def __init__(self, form: MessageFormat) -> None:
+    def __init__(self, form: MessageFormat, request_id: str) -> None:
         self._form = form
+        self._request_id = request_id
         self._index = -1  # of the last block that was begun
         self._kind: BlockKind | None = None  # of the block that is open
         self._begin = self._end = b""  # around the encoded text of a delta in it
@@ -159,6 +163,17 @@ class MessageEvents:
             frames += [self._close(), _event("message_delta", delta=ending, usage=usage)]
             frames.append(_event("message_stop"))
         return b"".join(frames)
+
+    async def end(self) -> bytes:
+        return b""
+
+    def failed(self, failure: Failure) -> bytes:
+        error = anthropic_error(failure.status, failure.info, self._request_id)
+        return sse_event(error, "error")
+
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        [answer] = results
+        return self._form.message(answer)
 
     def _text(self, kind: BlockKind, delta: str, field: str, text: str) -> bytes:
         if self._kind == kind:

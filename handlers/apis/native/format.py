@@ -9,7 +9,9 @@ from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, PromptProgress
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import settings_json, timings_json
-from handlers.http.sse import sse_event
+from handlers.http.errors import Failure
+from handlers.http.sse import error_frame, sse_event
+from handlers.running.batch import TextEvent
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,9 +36,11 @@ def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
 
 
 class NativeFormat:
-    """The native answers of one request. `model` is the name that the client used,
-    `model_id` the model's own; `n_ctx` is the size of a slot's context in tokens. With
-    `response_fields`, results have only those."""
+    """The native answers of one request (`handlers.running.respond.Format`).
+
+    `model` is the name that the client used, `model_id` the model's own; `n_ctx` is the size of a
+    slot's context in tokens. With `response_fields`, results have only those.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,26 @@ class NativeFormat:
         self._with_timings = params.timings_per_token
         self._probabilities = probabilities
         self._response_fields = response_fields
+
+    def begin(self, event: TextEvent) -> bytes:
+        return b""
+
+    def event(self, event: TextEvent) -> bytes:
+        source = event.source
+        if isinstance(source, Delta):
+            return self.delta(event.index, source)
+        return self.finish(event.index, source)
+
+    async def end(self) -> bytes:
+        return b""
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_frame(failure)
+
+    async def whole(self, results: list[Finished]) -> Any:
+        """An object for one text, an array of them for several."""
+        answers = [self.result(index, result) for index, result in enumerate(results)]
+        return answers[0] if len(answers) == 1 else answers
 
     def delta(self, index: int, event: Delta) -> bytes:
         """One event of a stream, ready to be sent."""

@@ -14,6 +14,8 @@ from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, R
 from engine.protocol.messages import Finished, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.ollama.details import timestamp
+from handlers.http.envelopes.ollama import ollama_error
+from handlers.http.errors import Failure
 from handlers.http.sse import line
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
@@ -21,8 +23,8 @@ _MILLISECOND = 1_000_000
 
 
 class OllamaFormat:
-    """The answer to one request, which came when this object was made. An object is good for
-    one stream: it remembers what it has not sent yet."""
+    """The answer to one request (`handlers.running.respond.Format`), which came when this object
+    was made. It remembers what it has not sent yet."""
 
     def __init__(self, model: str, probabilities: Probabilities | None = None) -> None:
         self._model = model
@@ -31,6 +33,10 @@ class OllamaFormat:
         self._calls_begun = 0
         self._calls_sent = 0  # the others wait for their end
         self._probs: list[TokenProbs] = []  # of text that is held back
+
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        [answer] = results
+        return self.answer(answer)
 
     def answer(self, answer: ChatAnswer) -> dict[str, Any]:
         """The whole answer."""
@@ -42,7 +48,10 @@ class OllamaFormat:
         made = self._piece(message, answer.finished.probs)
         return made | self._end(answer.message, answer.finished)
 
-    def lines(self, event: ChatEvent) -> bytes:
+    def begin(self, event: ChatEvent) -> bytes:
+        return b""
+
+    def event(self, event: ChatEvent) -> bytes:
         """All lines that one event of the engine gives rise to; maybe none. A call is told as
         a whole, as soon as the next thing comes."""
         self._probs += event.source.probs
@@ -62,6 +71,13 @@ class OllamaFormat:
             last = self._piece({"role": "assistant", "content": ""}, self._taken_probs())
             made.append(last | self._end(event.message, event.source))
         return b"".join(map(line, made))
+
+    async def end(self) -> bytes:
+        return b""
+
+    def failed(self, failure: Failure) -> bytes:
+        """A last line `{"error": "..."}`."""
+        return line(ollama_error(failure.info))
 
     def _text(self, name: str, text: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": "", name: text}

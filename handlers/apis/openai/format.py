@@ -24,8 +24,12 @@ from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenPr
 from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import timings_json
+from handlers.http.errors import Failure
 from handlers.http.json_answer import build_info
+from handlers.http.sse import DONE, error_frame
+from handlers.running.batch import TextEvent
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from handlers.running.choices import best
 
 _encode = msgspec.json.Encoder().encode
 
@@ -144,9 +148,9 @@ def _whole(
     return answer
 
 
-class TextChunks:
-    """The events of a /v1/completions stream, as bytes ready to be sent. There are `n` texts
-    for each prompt."""
+class TextFormat:
+    """The answer of /v1/completions (`handlers.running.respond.Format`), with `n` texts for each
+    prompt: the best of `n_candidates`, None for as many as `n`."""
 
     def __init__(
         self,
@@ -154,6 +158,7 @@ class TextChunks:
         *,
         timings_per_token: bool = False,
         n: int = 1,
+        n_candidates: int | None = None,
         probabilities: Probabilities | None = None,
         native: NativeFormat | None = None,
     ) -> None:
@@ -165,6 +170,31 @@ class TextChunks:
         self._native = native
         self._results: list[Finished] = []
         self._prompts: dict[int, Finished] = {}
+        self._n_candidates = n if n_candidates is None else n_candidates
+
+    def begin(self, event: TextEvent) -> bytes:
+        return b""
+
+    def event(self, event: TextEvent) -> bytes:
+        source = event.source
+        if isinstance(source, Finished):
+            return self.finish(event.index, source)
+        return self.delta(event.index, source) if source.text or source.progress else b""
+
+    async def end(self) -> bytes:
+        return DONE
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_frame(failure)
+
+    async def whole(self, results: list[Finished]) -> dict[str, Any]:
+        return text_completion(
+            self._head,
+            best(results, self._n, self._n_candidates),
+            usage=usage(results, results[:: self._n_candidates]),
+            probabilities=self._probabilities,
+            native=self._native,
+        )
 
     def delta(self, index: int, event: Delta) -> bytes:
         return b"".join(
@@ -209,9 +239,9 @@ class TextChunks:
         return b"data: " + _encode(chunk) + b"\n\n"
 
 
-class ChatChunks:
-    """The events of a /v1/chat/completions stream with `n` choices, as bytes ready to be
-    sent."""
+class ChatFormat:
+    """The answer of /v1/chat/completions (`handlers.running.respond.Format`), with `n`
+    choices."""
 
     def __init__(
         self,
@@ -233,9 +263,9 @@ class ChatChunks:
         self._results: list[Finished] = []
         self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
 
-    def begin(self, index: int = 0) -> bytes:
+    def begin(self, event: ChatEvent) -> bytes:
         """Who speaks; before any text."""
-        return self._chunk(index, b'{"role":"assistant","content":null}')
+        return self._chunk(event.index, b'{"role":"assistant","content":null}')
 
     def event(self, event: ChatEvent) -> bytes:
         """Everything that one event of the engine gives rise to; maybe nothing."""
@@ -249,6 +279,17 @@ class ChatChunks:
         if isinstance(source, Finished):
             parts.append(self._finish(source, event.message, index))
         return b"".join(parts)
+
+    async def end(self) -> bytes:
+        return DONE
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_frame(failure)
+
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        return chat_completion(
+            self._head, results, probabilities=self._probabilities, native=self._native
+        )
 
     def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
         """The end of one choice: a chunk with the reason of the end. The counts of tokens come

@@ -1,34 +1,44 @@
-"""A response as server-sent events.
+"""A response whole, and as server-sent events.
 
 OpenAI's events are numbered, and each is named by its `type`, in the event's own field too. What
 llama-server adds, `timings` and `prompt_progress`, stands beside their fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.protocol.messages import Delta, Timings
+from engine.protocol.messages import Delta, Finished
 from handlers.apis.native.format import progress_json
 from handlers.apis.native.results import timings_json
-from handlers.apis.responses.format import Event, Output, Status, failed_response
+from handlers.apis.responses.format import Event, Output, Status, failed_response, status_of
 from handlers.http.errors import Failure
 from handlers.http.sse import sse_event
-from handlers.running.chat_batch import ChatEvent
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+
+Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
 
 
-class ResponseStream:
-    """The events of one response, as bytes ready to be sent. `response` is what is known before
-    it begins; `output` collects what is generated."""
+class ResponsesFormat:
+    """The answer to one request (`handlers.running.respond.Format`). `response` is what is known
+    before it begins; `output` collects what is generated; `complete` makes the whole response of
+    both, and keeps it if it is to be kept."""
 
     def __init__(
-        self, response: Mapping[str, Any], output: Output, *, timings_per_token: bool = False
+        self,
+        response: Mapping[str, Any],
+        output: Output,
+        complete: Complete,
+        *,
+        timings_per_token: bool = False,
     ) -> None:
+        self._complete = complete
+        self._end: tuple[Status, Finished] | None = None
         self._response = response
         self._output = output
         self._timings_per_token = timings_per_token
         self._number = 0
 
-    def begin(self) -> bytes:
+    def begin(self, event: ChatEvent) -> bytes:
         return self._lifecycle("response.created") + self._lifecycle("response.in_progress")
 
     def event(self, event: ChatEvent) -> bytes:
@@ -40,18 +50,31 @@ class ResponseStream:
         more: dict[str, Any] = {}
         if self._timings_per_token and event.deltas:
             more["timings"] = timings_json(source.timings)
-        return b"".join(self._frame({**made, **more}) for made in self._output.feed(event))
+        data = b"".join(self._frame({**made, **more}) for made in self._output.feed(event))
+        if isinstance(source, Finished):
+            status = status_of(finish_reason(event.message, source))
+            self._end = status, source
+            data += b"".join(map(self._frame, self._output.finish(status)))
+        return data
 
-    def end_output(self, status: Status) -> bytes:
-        """The last item is complete."""
-        return b"".join(map(self._frame, self._output.finish(status)))
-
-    def finish(self, response: Mapping[str, Any], timings: Timings) -> bytes:
-        """The whole response; behind that the stream ends."""
+    async def end(self) -> bytes:
+        """The whole response."""
+        assert self._end is not None, "the events of a generation end with a result or an error"
+        status, finished = self._end
+        response = await self._complete(status, finished)
         event = {"type": f"response.{response['status']}", "response": response}
-        return self._frame({**event, "timings": timings_json(timings)})
+        return self._frame({**event, "timings": timings_json(finished.timings)})
 
-    def fail(self, failure: Failure) -> bytes:
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        [answer] = results
+        for event in answer.events:
+            self._output.feed(event)
+        status = status_of(answer.finish_reason)
+        self._output.finish(status)
+        response = await self._complete(status, answer.finished)
+        return {**response, "timings": timings_json(answer.finished.timings)}
+
+    def failed(self, failure: Failure) -> bytes:
         """Tells of a failure in two ways: as the end of the response, and as the error that
         every stream of this server ends with, which OpenAI's library raises."""
         response = failed_response(self._response, self._output.items, failure)

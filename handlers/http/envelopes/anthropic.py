@@ -34,13 +34,13 @@ _TYPE: dict[int, ErrorType] = {
 }
 
 
-def request_id(scope: Scope) -> str:
+def anthropic_request_id(scope: Scope) -> str:
     """The request's id as this API writes it."""
     id = notes_of(scope).id
     return id if id.startswith("req_") else f"req_{id}"
 
 
-def error_document(
+def anthropic_error(
     status: int, info: ErrorInfo, request_id: str, details: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The JSON body, also the data of an `error` event in a stream."""

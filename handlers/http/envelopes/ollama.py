@@ -35,6 +35,6 @@ def wants_ollama_errors(scope: Scope) -> bool:
     return "/api/" in scope["path"] and is_ollama_client(scope)
 
 
-def error_document(info: ErrorInfo) -> dict[str, str]:
+def ollama_error(info: ErrorInfo) -> dict[str, str]:
     """The JSON body, also the last line of a stream that fails."""
     return {"error": info.message}

@@ -22,8 +22,8 @@ from engine.chat.output import (
 from engine.errors import ErrorInfo
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, PromptProgress, StopType, Timings
-from handlers.apis.anthropic.format import PING, MessageEvents, MessageFormat
-from handlers.http.envelopes.anthropic import error_document, error_headers
+from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
+from handlers.http.envelopes.anthropic import anthropic_error, error_headers
 from handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.0, predicted_n=2, predicted_ms=5.0)
@@ -60,7 +60,7 @@ def streamed(
     """The events of an answer that comes in `deltas`."""
     message = ChatMessage(calls=[])
     progress = Delta(1, "", [], 0, TIMINGS, progress=PromptProgress(7, 4, 4, 0.0))
-    source = MessageEvents(form)
+    source = AnthropicFormat(form, "req_1")
     first = ChatEvent(0, [], progress, message)
     data = source.begin(first) + source.event(first)
     for each in deltas:
@@ -265,7 +265,7 @@ def test_ids_differ_between_requests() -> None:
     ],
 )
 def test_errors(status: int, type_: str) -> None:
-    assert error_document(status, ErrorInfo("server_error", "no"), "req_1") == {
+    assert anthropic_error(status, ErrorInfo("server_error", "no"), "req_1") == {
         "type": "error",
         "error": {"type": type_, "message": "no"},
         "request_id": "req_1",
@@ -277,6 +277,6 @@ def test_errors(status: int, type_: str) -> None:
 
 def test_too_long_a_prompt_is_told_in_the_words_that_agents_know() -> None:
     info = ErrorInfo("exceed_context_size_error", "x", n_prompt_tokens=9, n_ctx=8)
-    error = error_document(400, info, "req_1")["error"]
+    error = anthropic_error(400, info, "req_1")["error"]
     assert error["message"] == "prompt is too long: 9 tokens > 8 maximum"
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (9, 8)

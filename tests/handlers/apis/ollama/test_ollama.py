@@ -67,7 +67,7 @@ def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dic
             message.add(each)
         is_last = i == len(batches) - 1
         source = finished(stop_type=stop_type) if is_last else delta()
-        data = form.lines(ChatEvent(0, deltas, source, message)).decode()
+        data = form.event(ChatEvent(0, deltas, source, message)).decode()
         assert data == "" or data.endswith("\n")
         lines += map(json.loads, data.splitlines())
     return lines
@@ -343,13 +343,13 @@ def test_probabilities_go_with_the_text_they_belong_to() -> None:
 
     form = OllamaFormat("m", Probabilities(1, post_sampling=False))
     message = ChatMessage("ab")
-    held = form.lines(ChatEvent(0, [], delta(probs=probs(1)), message))
+    held = form.event(ChatEvent(0, [], delta(probs=probs(1)), message))
     assert held == b""
     events = [
         ChatEvent(0, [Content("ab")], delta("b", probs(2)), message),
         ChatEvent(0, [], finished(probs=probs(3)), message),
     ]
-    text, end = [json.loads(form.lines(event)) for event in events]
+    text, end = [json.loads(form.event(event)) for event in events]
     assert [token["id"] for token in text["logprobs"]] == [1, 2]
     assert [token["id"] for token in end["logprobs"]] == [3]
     assert text["logprobs"][0]["top_logprobs"] == [

@@ -17,8 +17,8 @@ from engine.chat.output import (
 )
 from engine.protocol.messages import Delta
 from handlers.apis.openai.format import (
-    ChatChunks,
-    TextChunks,
+    ChatFormat,
+    TextFormat,
     chat_completion,
     head,
     text_completion,
@@ -95,7 +95,7 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
 @given(names, st.integers(0, 4095), st.text(), st.booleans())
 def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
     top = head("text_completion", model)
-    chunks = TextChunks(top, timings_per_token=timings)
+    chunks = TextFormat(top, timings_per_token=timings)
     [chunk] = events(chunks.delta(index, delta(text)))
     choice = {"text": text, "index": index, "logprobs": None, "finish_reason": None}
     assert ("timings" in chunk) == timings
@@ -114,12 +114,12 @@ def test_chat_chunks(
     model: str, texts: list[str], rest: str, timings: bool, include_usage: bool
 ) -> None:
     top = head("chat.completion.chunk", model)
-    chunks = ChatChunks(top, timings_per_token=timings, include_usage=include_usage)
+    chunks = ChatFormat(top, timings_per_token=timings, include_usage=include_usage)
     message = ChatMessage()
     made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
-    stream = [chunks.begin(), *map(chunks.event, made)]
     left: list[ChatDelta] = [Content(rest)] if rest else []
-    stream.append(chunks.event(ChatEvent(0, left, finished(rest, "limit"), message)))
+    made.append(ChatEvent(0, left, finished(rest, "limit"), message))
+    stream = [chunks.begin(made[0]), *map(chunks.event, made)]
     found = events(b"".join(stream))
     assert all(chunk.items() >= top.items() for chunk in found)
 
@@ -158,7 +158,7 @@ def test_thoughts_and_calls_in_an_answer() -> None:
 
 
 def test_thoughts_and_calls_in_a_stream() -> None:
-    chunks = ChatChunks(head("chat.completion.chunk", "m"))
+    chunks = ChatFormat(head("chat.completion.chunk", "m"))
     deltas: list[ChatDelta] = [Reasoning("Hm."), CallStart(0, "c1", "f"), CallArguments(0, "{}")]
     message = ChatMessage()
     for made in deltas:

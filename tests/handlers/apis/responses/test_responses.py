@@ -26,14 +26,14 @@ from engine.protocol.messages import Delta, Finished, Timings, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.responses.format import (
     Output,
+    Status,
     failed_response,
     finished_response,
     new_response,
-    status_of,
 )
 from handlers.apis.responses.items import input_items, messages
 from handlers.apis.responses.request import request_items, response_chat_request, response_params
-from handlers.apis.responses.stream import ResponseStream
+from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.http.errors import Failure
 from handlers.running.chat_batch import ChatEvent
@@ -368,18 +368,17 @@ def streamed(
     """The events of a stream, validated against the description, and as they were sent."""
     response = new_response(BODY, "model", GenerationParams())
     output = Output()
-    stream = ResponseStream(response, output, timings_per_token=True)
-    raw = stream.begin()
+
+    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
+        return finished_response(response, output.items, status, finished, 2)
+
+    stream = ResponsesFormat(response, output, complete, timings_per_token=True)
     message = ChatMessage()
-    for deltas in pieces:
-        raw += stream.event(ChatEvent(0, deltas, delta(), message))
+    made = [ChatEvent(0, deltas, delta(), message) for deltas in pieces]
     if failure is None:
-        status = status_of("stop" if end.stop_type == "eos" else "length")
-        raw += stream.end_output(status)
-        whole = finished_response(response, output.items, status, end, 2)
-        raw += stream.finish(whole, end.timings)
-    else:
-        raw += stream.fail(failure)
+        made.append(ChatEvent(0, [], end, message))
+    raw = stream.begin(made[0]) + b"".join(map(stream.event, made))
+    raw += asyncio.run(stream.end()) if failure is None else stream.failed(failure)
     events = list(read_events([raw]))
     documents = contract.check_stream(contract.operations()["create_response"], events)
     assert [each.event for each in events] == [each["type"] for each in documents]

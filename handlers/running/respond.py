@@ -1,0 +1,113 @@
+"""The answer to a generating request, whole or as a stream, in the same way for every API.
+
+An API says how its answer looks (`Format`). When a stream begins, what ends it early, and who
+releases the engine, is settled here.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol, Self, TypeVar
+
+from starlette.responses import Response
+
+from handlers.http.disconnect import until_disconnect
+from handlers.http.errors import Failure
+from handlers.http.json_answer import JSONAnswer
+from handlers.http.sse import EVENT_STREAM, event_stream
+
+
+class Indexed(Protocol):
+    """What a batch makes of an event of the engine."""
+
+    @property
+    def index(self) -> int:
+        """Number of the text that the event belongs to."""
+
+
+Event = TypeVar("Event", bound=Indexed)
+EventIn = TypeVar("EventIn", bound=Indexed, contravariant=True)
+EventOut = TypeVar("EventOut", bound=Indexed, covariant=True)
+Result = TypeVar("Result")
+
+
+class Running(Protocol[EventOut, Result]):
+    """The generations of one request, `Batch` or `ChatBatch`: a context that cancels what still
+    runs at its end. They are read either as events or as results."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    def events(self) -> AsyncIterator[EventOut]: ...
+
+    async def results(self) -> list[Result]: ...
+
+
+class Format(Protocol[EventIn, Result]):
+    """The answer to one request in the form of an API. An object is good for one answer: it may
+    remember what it has sent."""
+
+    def begin(self, event: EventIn) -> bytes:
+        """What comes before the first event of each text; maybe nothing."""
+
+    def event(self, event: EventIn) -> bytes:
+        """All frames that one event gives rise to; maybe none."""
+
+    async def end(self) -> bytes:
+        """What follows the last event; maybe nothing. The engine is still held."""
+
+    def failed(self, failure: Failure) -> bytes:
+        """The end of a stream that fails after its beginning."""
+
+    async def whole(self, results: list[Result]) -> Any:
+        """The answer without a stream, as a value that JSON can hold."""
+
+
+async def respond(
+    start: Callable[[], Running[Event, Result]],
+    form: Format[Event, Result],
+    *,
+    stream: bool,
+    media_type: str = EVENT_STREAM,
+    ping: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The response to a request whose generations `start` submits to the engine.
+
+    A stream of `media_type` begins with the engine's first event, so that an error before it is an
+    ordinary error response; `ping` is sent in its silences (`handlers.http.sse.event_stream`).
+    When the client goes away, the generations are cancelled. `headers` go with both kinds.
+
+    Raises what the generations of a whole answer raise: EngineError, and
+    `starlette.requests.ClientDisconnect`.
+    """
+    if stream:
+        return event_stream(
+            _frames(start, form),
+            failed=form.failed,
+            ping=ping,
+            headers=headers,
+            media_type=media_type,
+        )
+    async with start() as batch:
+        content = await until_disconnect(_whole(batch, form))
+    return JSONAnswer(content, headers=headers)
+
+
+async def _whole(batch: Running[Event, Result], form: Format[Event, Result]) -> Any:
+    return await form.whole(await batch.results())
+
+
+async def _frames(
+    start: Callable[[], Running[Event, Result]], form: Format[Event, Result]
+) -> AsyncIterator[bytes]:
+    begun: set[int] = set()
+    async with start() as batch:
+        async for event in batch.events():
+            if event.index not in begun:
+                begun.add(event.index)
+                if data := form.begin(event):
+                    yield data
+            if data := form.event(event):
+                yield data
+        if data := await form.end():
+            yield data

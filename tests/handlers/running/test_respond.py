@@ -1,0 +1,152 @@
+"""When an answer begins and ends, for a format and generations that a test plays."""
+
+import asyncio
+import json
+import queue
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from engine.errors import unavailable
+from handlers.http.errors import Failure
+from handlers.running.respond import respond
+from tests.support.http_support import handlers_module, serving, small_app
+
+
+@dataclass
+class Word:
+    index: int
+    text: str
+
+
+@dataclass
+class Played:
+    """Generations whose events a request tells: words as [index, text]; "fail" and "hang"."""
+
+    script: list[Any]
+    log: "queue.Queue[str]"
+
+    async def __aenter__(self) -> Self:
+        self.log.put("entered")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.log.put("released")
+
+    async def events(self) -> AsyncIterator[Word]:
+        for each in self.script:
+            if each == "fail":
+                raise unavailable("gone")
+            if each == "hang":
+                await asyncio.Event().wait()
+            yield Word(*each)
+
+    async def results(self) -> list[str]:
+        return [word.text async for word in self.events()]
+
+
+@dataclass
+class Lines:
+    """A format of lines that remembers what it has seen."""
+
+    log: "queue.Queue[str]"
+    seen: list[str] = field(default_factory=list)
+
+    def begin(self, event: Word) -> bytes:
+        return b"begin %d\n" % event.index
+
+    def event(self, event: Word) -> bytes:
+        self.seen.append(event.text)
+        return f"{event.index} {event.text}\n".encode() if event.text else b""
+
+    async def end(self) -> bytes:
+        self.log.put("end")
+        return f"end {len(self.seen)}\n".encode()
+
+    def failed(self, failure: Failure) -> bytes:
+        return f"failed {failure.status}\n".encode()
+
+    async def whole(self, results: list[str]) -> Any:
+        self.log.put("end")
+        return {"texts": results}
+
+
+log: "queue.Queue[str]" = queue.Queue()
+
+
+async def stream(body: dict[str, Any]) -> Response:
+    return await respond(
+        lambda: Played(body["script"], log),
+        Lines(log),
+        stream=body["stream"],
+        media_type="text/lines",
+        headers={"x-a": "b"},
+    )
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    app = small_app(tmp_path_factory.mktemp("api"), handlers_module(stream=stream))
+    with (
+        serving(app) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=20) as client,
+    ):
+        yield client
+
+
+def ask(client: httpx.Client, *script: Any, stream: bool) -> httpx.Response:
+    return client.post("/stream", json={"script": script, "stream": stream})
+
+
+def logged(n: int) -> list[str]:
+    return [log.get(timeout=20) for _ in range(n)]
+
+
+def test_each_text_begins_with_its_first_event(client: httpx.Client) -> None:
+    answer = ask(client, [0, "a"], [1, ""], [0, "b"], [1, "c"], stream=True)
+    assert answer.text == "begin 0\n0 a\nbegin 1\n0 b\n1 c\nend 4\n"
+    assert answer.headers["content-type"].startswith("text/lines")
+    assert answer.headers["x-a"] == "b"
+    assert logged(3) == ["entered", "end", "released"]
+
+
+def test_whole(client: httpx.Client) -> None:
+    answer = ask(client, [0, "a"], [1, "b"], stream=False)
+    assert answer.json() == {"texts": ["a", "b"]}
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-a"] == "b"
+    assert logged(3) == ["entered", "end", "released"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_early_failure_is_an_answer_of_its_own(client: httpx.Client, stream: bool) -> None:
+    answer = ask(client, "fail", stream=stream)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "gone"
+    assert logged(2) == ["entered", "released"]
+
+
+def test_a_late_failure_ends_the_stream_in_its_format(client: httpx.Client) -> None:
+    answer = ask(client, [0, "a"], "fail", stream=True)
+    assert answer.status_code == 200
+    assert answer.text == "begin 0\n0 a\nfailed 503\n"
+    assert logged(2) == ["entered", "released"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_releases_the_engine(client: httpx.Client, stream: bool) -> None:
+    content = json.dumps({"script": [[0, "a"], "hang"], "stream": stream}).encode()
+    head = (
+        b"POST /stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(content)
+    )
+    address = client.base_url.host, client.base_url.port
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(head + content)
+        assert logged(1) == ["entered"]
+    assert logged(1) == ["released"]
