@@ -111,7 +111,8 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
 
 def _begin_to_load(entry: "Entry") -> None:
     """In a process of its own, while this one imports the server."""
-    from engine.protocol.messages import Load, frame
+    from engine.processes.framing import frame
+    from engine.protocol.messages import Load
 
     head_start.begin(engine_command(), frame(Load(entry.options)), logs=True)
     if not entry.options.embeds():

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from engine.errors import EngineError, ErrorInfo, not_supported
 from engine.params import GenerationParams
+from engine.processes.framing import frame
 from engine.processes.outbox import Outbox
 from engine.protocol.messages import (
     Accepted,
@@ -40,7 +41,6 @@ from engine.protocol.messages import (
     Tokenize,
     Tokens,
     Vectors,
-    frame,
 )
 from engine.protocol.stats import Stats
 

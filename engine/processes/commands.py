@@ -24,6 +24,16 @@ def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SE
     return (sys.executable, "-P", "-m", "engine.chat.rendering.child", str(memory), str(seconds))
 
 
+def inspect_command(memory: int, seconds: float) -> Command:
+    """That of a process that reads model files (`engine.catalog.inspect.child`)."""
+    return (sys.executable, "-P", "-m", "engine.catalog.inspect.child", str(memory), str(seconds))
+
+
+def download_command() -> Command:
+    """That of a process that downloads (`engine.catalog.download.child`)."""
+    return (sys.executable, "-P", "-m", "engine.catalog.download.child")
+
+
 def environment() -> dict[str, str]:
     """The environment of all of them."""
     return {**WAIT_POLICY, **os.environ}

@@ -1,24 +1,61 @@
-"""Frames: a four-byte little-endian length, then a body of that many bytes."""
+"""Frames: a four-byte little-endian length, then a body of that many bytes.
+
+Server and child processes talk in them. A body is one message, mostly in msgpack. Where integers
+may have more than 64 bits, it is JSON: both ends name the same codec.
+"""
 
 import struct
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-HEADER = struct.Struct("<I")
-MAX_FRAME = 1 << 30  # bytes; a longer one means a corrupted stream
+HEADER: Final = struct.Struct("<I")
+MAX_FRAME: Final = 1 << 30  # bytes of a body; a longer one means a corrupted stream
+
 M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Encoder(Protocol):
+    """Either of msgspec's."""
+
+    def encode(self, obj: Any, /) -> bytes: ...
+
+
+class Decoder(Protocol[M_co]):
+    """Either of msgspec's."""
+
+    def decode(self, buf: bytes | memoryview, /) -> M_co: ...
+
+
+MSGPACK: Final[Encoder] = msgspec.msgpack.Encoder()
+JSON: Final[Encoder] = msgspec.json.Encoder()
 
 
 class FrameError(ValueError):
     """What was read is no sequence of frames."""
 
 
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The first message of a process that does jobs: it waits for them."""
+
+
+def frame(message: object, encoder: Encoder = MSGPACK) -> bytes:
+    """One message, ready to be written.
+
+    Raises UnicodeEncodeError for a lone surrogate, RecursionError for what is nested too deeply,
+    and OverflowError for an integer that msgpack can't hold.
+    """
+    body = encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
 class FrameReader(Generic[M]):
     """Cuts what comes through a pipe, in pieces of any length, into messages."""
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[M]) -> None:
+    def __init__(self, decoder: Decoder[M], limit: int = MAX_FRAME) -> None:
         self._decoder = decoder
+        self._limit = limit  # bytes of a body
         self._rest = bytearray()  # the beginning of a frame
         self._wanted = HEADER.size  # bytes of it to go on with
 
@@ -34,7 +71,7 @@ class FrameReader(Generic[M]):
         self._wanted = HEADER.size
         while size - start >= HEADER.size:
             (length,) = HEADER.unpack_from(data, start)
-            if length > MAX_FRAME:
+            if length > self._limit:
                 raise FrameError(f"a frame of {length} bytes")
             stop = start + HEADER.size + length
             if stop > size:

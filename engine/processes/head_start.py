@@ -102,12 +102,10 @@ class Adopted:
         process: "subprocess.Popen[bytes]",
         sources: "list[asyncio.ReadTransport]",
         sink: "asyncio.WriteTransport",
-        exited: "asyncio.Event",
     ) -> None:
         self.sink = sink
         self._sources = sources  # stdout, and maybe stderr
         self._process = process
-        self._exited = exited
 
     @classmethod
     async def of(
@@ -116,7 +114,7 @@ class Adopted:
         """Take over a process whose pipes nobody has read from."""
         import asyncio
 
-        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
         early: list[Callable[[], None]] = []
         connected = False
 
@@ -147,14 +145,10 @@ class Adopted:
             def connection_lost(self, exc: Exception | None) -> None:
                 tell(protocol.pipe_connection_lost, STDIN, exc)
 
-        def ended() -> None:
-            exited.set()
-            protocol.process_exited()
-
         def wait() -> None:
             process.wait()
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                loop.call_soon_threadsafe(ended)
+                loop.call_soon_threadsafe(protocol.process_exited)
 
         sink, _ = await loop.connect_write_pipe(Input, process.stdin)
         sources = []
@@ -162,7 +156,7 @@ class Adopted:
             if pipe is not None:
                 source, _ = await loop.connect_read_pipe(partial(Output, fd), pipe)
                 sources.append(source)
-        adopted = cls(process, sources, sink, exited)
+        adopted = cls(process, sources, sink)
         protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
         connected = True
         for event in early:
@@ -187,9 +181,3 @@ class Adopted:
         self.sink.close()
         for source in self._sources:
             source.close()
-
-    async def _wait(self) -> int:
-        """What `asyncio.subprocess.Process` waits with."""
-        await self._exited.wait()
-        code: int = self._process.returncode
-        return code

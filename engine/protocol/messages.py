@@ -1,9 +1,9 @@
 """The messages between the server process and an engine process.
 
-Frames are a four-byte little-endian length and a msgpack body, over the child's stdin
-(server to engine, `ToEngine`) and stdout (engine to server, `ToServer`). Ids are chosen by
-the server and unique within one engine process. All times are milliseconds. Messages are
-encoded as arrays, which is shorter and faster: both ends are always the same version.
+They go as frames (`engine.processes.framing`) over the child's stdin (server to engine,
+`ToEngine`) and stdout (engine to server, `ToServer`). Ids are chosen by the server and unique
+within one engine process. All times are milliseconds. Messages are encoded as arrays, which is
+shorter and faster: both ends are always the same version.
 """
 
 from typing import Literal
@@ -13,7 +13,6 @@ import msgspec
 from engine.errors import ErrorInfo
 from engine.options import Options, Pooling
 from engine.params import GenerationParams
-from engine.processes.framing import HEADER, FrameReader
 from engine.protocol.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -389,21 +388,5 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
 Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
 ToServer = Progress | Ready | LoadFailed | Heartbeat | Step | Failed | Reply
 
-# ---- framing -----------------------------------------------------------------------------
-
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)
-_encoder = msgspec.msgpack.Encoder()
-
-
-def frame(message: ToEngine | ToServer) -> bytes:
-    """One message, ready to be written."""
-    body = _encoder.encode(message)
-    return HEADER.pack(len(body)) + body
-
-
-class Frames(FrameReader[ToServer]):
-    """What an engine process says."""
-
-    def __init__(self) -> None:
-        super().__init__(to_server_decoder)

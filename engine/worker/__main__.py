@@ -1,10 +1,7 @@
 """`python -m engine.worker`: the engine process (started by `engine.pool.process`)."""
 
-import os
-import sys
-
+import engine.processes.collecting  # noqa: F401  # the very first
+from engine.processes.stdio import leave
 from engine.worker.worker import main
 
-code = main()
-sys.stderr.flush()
-os._exit(code)  # a worker thread inside a long tokenization must not delay the end
+leave(main())  # a worker thread inside a long tokenization must not delay the end

@@ -9,7 +9,6 @@ holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin end
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TypeVar
 import engine.processes.collecting as collecting  # the very first
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.options import Options
+from engine.processes.stdio import Link, take_over
 from engine.protocol.engine_log import send_log
 from engine.protocol.messages import (
     Adapters,
@@ -54,6 +54,7 @@ from engine.protocol.messages import (
     Tokens,
     ToServer,
     Vectors,
+    to_engine_decoder,
 )
 from engine.shipped import model_file
 from engine.worker.backend import BackendError, Model, add_rpc_servers, initialize
@@ -63,10 +64,11 @@ from engine.worker.embedding.jobs import Job
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.prompts import check_tokens
 from engine.worker.generation.request import Request
-from engine.worker.link import Link
 from engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M", bound=ToEngine)
+
+ServerLink = Link[ToEngine, ToServer]
 
 Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
 """What the main thread handles between two steps."""
@@ -87,7 +89,7 @@ LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine | Embedder, link: Link, options: Options) -> None:
+    def __init__(self, engine: Engine | Embedder, link: ServerLink, options: Options) -> None:
         self._engine = engine
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
@@ -290,7 +292,7 @@ def _piece_text(model: Model, token: int) -> str | list[int]:
         return list(piece)
 
 
-def _beat(link: Link) -> None:
+def _beat(link: ServerLink) -> None:
     stop = threading.Event()
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
@@ -300,7 +302,7 @@ def _beat(link: Link) -> None:
             os._exit(0)
 
 
-def _load(link: Link, options: Options) -> Engine | Embedder | None:
+def _load(link: ServerLink, options: Options) -> Engine | Embedder | None:
     path = model_file(options.model)
     sent = 0.0
 
@@ -342,13 +344,7 @@ def _log_level(options: Options) -> int:
 
 
 def main() -> int:
-    # Frames go to the real stdout; what anything prints goes to stderr.
-    sink = os.dup(1)
-    os.dup2(2, 1)
-    link = Link(sys.stdin.fileno(), sink)
-    # Signals to the whole process group are for the server, which may want to drain.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    link: ServerLink = take_over(to_engine_decoder)
     match link.receive():  # the server says nothing more until it hears that this is done
         case [Load() as first]:
             pass

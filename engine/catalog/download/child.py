@@ -2,7 +2,7 @@
 
     python -m engine.catalog.download.child        (started by engine.catalog.download.parent)
 
-One line of JSON comes in and says what is wanted; lines of JSON go out and say how far it is.
+One message comes in and says what is wanted; those that go out say how far it is.
 A process of its own can be ended at any moment, whatever the network does; what it has got so
 far is kept, and gone on with next time. The end of stdin ends it.
 """
@@ -11,47 +11,40 @@ import errno
 import logging
 import os
 import shutil
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
 
 import httpx2
-import msgspec
 from huggingface_hub import constants
 
 from engine.catalog.download.download import Item, obtain
 from engine.catalog.download.http_errors import DownloadError
 from engine.catalog.download.hub_source import HubModel, open_hub_model
-from engine.catalog.download.messages import Fetched, FetchFailed, Notice, Report, Transfer, Wanted
+from engine.catalog.download.messages import (
+    Fetched,
+    FetchFailed,
+    Notice,
+    Report,
+    Transfer,
+    Wanted,
+    wanted_decoder,
+)
 from engine.catalog.download.url_source import UrlFile, open_url
 from engine.catalog.locations import url_cache
 from engine.catalog.sizes import shown_size
+from engine.processes.stdio import Link, leave, take_over
 
 REPORT_SECONDS = 0.1  # at least, between two reports
 
 
-class Link:
-    """The lines that go out."""
-
-    def __init__(self, sink: int) -> None:
-        self._sink = sink
-
-    def send(self, report: Report) -> None:
-        data = memoryview(msgspec.json.encode(report) + b"\n")
-        while data:
-            data = data[os.write(self._sink, data) :]
-
-    def notify(self, text: str) -> None:
-        self.send(Notice(text))
+ServerLink = Link[Wanted, Report]
 
 
 class Meter:
     """Adds up what is there of all files, and reports it now and then."""
 
-    def __init__(self, items: Sequence[Item], link: Link) -> None:
+    def __init__(self, items: Sequence[Item], link: ServerLink) -> None:
         self._link = link
         self._there = [item.n_there() for item in items]
         sizes = [item.size for item in items]
@@ -70,13 +63,16 @@ class Meter:
             self._link.send(Transfer(item.name, n_done, self._n_total))
 
 
-def fetch(wanted: Wanted, link: Link) -> Fetched:
+def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
     """Have all files that are wanted. Raises DownloadError, and OSError of the file system."""
     if not wanted.token.isascii() or not wanted.token.isprintable() or " " in wanted.token:
         raise DownloadError("--hf-token is no token: it has spaces or other odd characters")
     offline = wanted.offline or constants.is_offline_mode()
     timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     with httpx2.Client(follow_redirects=True, timeout=timeout) as client:
+
+        def notify(text: str) -> None:
+            link.send(Notice(text))
 
         def open_one(url: str) -> UrlFile:
             return open_url(
@@ -85,7 +81,7 @@ def fetch(wanted: Wanted, link: Link) -> Fetched:
                 url_cache(os.environ),
                 token=wanted.token,
                 offline=offline,
-                notify=link.notify,
+                notify=notify,
             )
 
         hub: HubModel | None = None
@@ -98,7 +94,7 @@ def fetch(wanted: Wanted, link: Link) -> Fetched:
                 projector=wanted.projector,
                 token=wanted.token,
                 offline=offline,
-                notify=link.notify,
+                notify=notify,
             )
             items += hub.items
             model, projector = str(hub.model), str(hub.projector or "")
@@ -116,7 +112,7 @@ def fetch(wanted: Wanted, link: Link) -> Fetched:
     return Fetched(model, projector)
 
 
-def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: Link) -> None:
+def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: ServerLink) -> None:
     check_space(items)
     meter = Meter(items, link)
     for index, item in enumerate(items):
@@ -155,26 +151,24 @@ def explain(error: OSError) -> str:
     return f"the cache can't be used{where}: {error.strerror or error}"
 
 
-def _end_with(source: BinaryIO) -> None:
+def _end_with(link: ServerLink) -> None:
     """The server is gone, or wants no model any more."""
-    while source.read(1):
+    while link.receive():
         pass
     os._exit(1)
 
 
 def main() -> int:
-    # Reports go to the real stdout; what anything prints goes to stderr.
-    link = Link(os.dup(1))
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is for the server
+    link: ServerLink = take_over(wanted_decoder)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     # What goes wrong is told by what this process reports.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
-    line = sys.stdin.buffer.readline()
-    if not line.endswith(b"\n"):
-        return 2
-    wanted = msgspec.json.decode(line, type=Wanted)
-    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
+    match link.receive():
+        case [Wanted() as wanted]:
+            pass
+        case _:
+            return 2
+    threading.Thread(target=_end_with, args=(link,), daemon=True).start()
     try:
         link.send(fetch(wanted, link))
     except BrokenPipeError:
@@ -189,6 +183,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # the thread that waits for the end of stdin must not hold this up
+    leave(main())  # the thread that waits for the end of stdin must not hold this up

@@ -1,4 +1,7 @@
-"""The messages between the server and the process that downloads: JSON, one in a line."""
+"""The messages between the server and the process that downloads.
+
+They go as frames (`engine.processes.framing`): one `Wanted`, then reports until the end.
+"""
 
 import msgspec
 
@@ -43,3 +46,6 @@ class FetchFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 Report = Transfer | Notice | Fetched | FetchFailed
+
+wanted_decoder = msgspec.msgpack.Decoder(Wanted)
+report_decoder = msgspec.msgpack.Decoder(Report)

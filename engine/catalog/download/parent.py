@@ -1,27 +1,32 @@
 """Downloads the model that options name, in a process of its own."""
 
-import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
-from engine.catalog.download.messages import Fetched, FetchFailed, Notice, Report, Transfer, Wanted
+from engine.catalog.download.messages import (
+    Fetched,
+    FetchFailed,
+    Notice,
+    Transfer,
+    Wanted,
+    report_decoder,
+)
 from engine.catalog.locations import hub_environment
 from engine.catalog.wanted import wants_fetch, wants_model, wants_projector
 from engine.options import Options
+from engine.processes.child import Child
+from engine.processes.commands import download_command, environment
+from engine.processes.framing import FrameError, frame
 
 __all__ = ["FetchError", "Transfer", "fetch", "wants_fetch"]
 
 log = logging.getLogger("engine.catalog")
 
 STALL_SECONDS = "30"  # without a byte; then the connection is given up, and another one tried
-LINE_LIMIT = 1 << 20  # bytes
-
-_reports = msgspec.json.Decoder(Report)
+MAX_REPORT = 1 << 20  # bytes
 
 
 class FetchError(Exception):
@@ -59,25 +64,27 @@ def _wanted(options: Options) -> Wanted:
 
 
 async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetched:
-    environment = {
-        "HF_HUB_DOWNLOAD_TIMEOUT": STALL_SECONDS,
-        **os.environ,
-        **hub_environment(os.environ),
-    }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "engine.catalog.download.child"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_LIMIT,
-        env=environment,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
-        # stdin stays open: its end would end the process.
-        process.stdin.write(msgspec.json.encode(wanted) + b"\n")
-        async for line in process.stdout:
-            match _reports.decode(line):
+        first = frame(wanted)
+    except UnicodeEncodeError as error:
+        raise FetchError(
+            "what names the model is not valid UTF-8: check --hf-repo, --hf-file, --hf-token, "
+            "--model-url and --mmproj-url"
+        ) from error
+    child = await Child.start(
+        download_command(),
+        report_decoder,
+        first=first,  # stdin stays open: its end would end the process
+        env={
+            "HF_HUB_DOWNLOAD_TIMEOUT": STALL_SECONDS,
+            **environment(),
+            **hub_environment(os.environ),
+        },
+        limit=MAX_REPORT,
+    )
+    try:
+        while True:
+            match await child.receive():
                 case Transfer() as transfer:
                     on_progress(transfer)
                 case Notice(text=text):
@@ -86,10 +93,11 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
                     return found
                 case FetchFailed(message=message):
                     raise FetchError(message)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except FrameError as error:
         raise FetchError(f"the process that downloads sends nonsense: {error}") from error
+    except EOFError:
+        raise FetchError(
+            "the process that downloads ended before it was done; see its messages above"
+        ) from None
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    raise FetchError("the process that downloads ended before it was done; see its messages above")
+        await child.bury()

@@ -8,26 +8,24 @@ that takes more than SECONDS for a file; if the server is no more, an alarm does
 """
 
 import os
-import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final, get_args
 
 import msgspec
 
-from engine.catalog.inspect.messages import FileMetadata, Outcome, Started, Unreadable
+from engine.catalog.inspect.messages import FileMetadata, Outcome, Unreadable, path_decoder
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from engine.formats.gguf_header import Array, Header, HeaderError, Value, read_header
 from engine.formats.gguf_names import part
 from engine.options import OptionError, Pooling
 from engine.options.files import open_regular
-from engine.processes.limits import limit_memory, set_alarm
+from engine.processes.framing import JSON, Started, frame
+from engine.processes.stdio import Link, do_jobs, leave, take_over
 
 MAX_NAME: Final = 200  # characters of a name that are kept
 MAX_COUNT: Final = (1 << 32) - 1
-ORPHAN_FACTOR: Final = 2  # times SECONDS: by then the server would have acted
 
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _FIM_TEXTS: Final = {
@@ -212,27 +210,15 @@ def _short(text: str) -> str:
 
 
 def main() -> None:
-    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
-    # Answers go to the real stdout; what anything prints goes to stderr.
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    # Signals to the whole process group are for the server, which ends this process itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    limit_memory(memory)
-    started: Started = "ready"
-    with suppress(BrokenPipeError):  # the server is gone
-        sink.write(msgspec.json.encode(started) + b"\n")
-        sink.flush()
-        for line in source:
-            set_alarm(ORPHAN_FACTOR * seconds)
-            outcome = inspect(msgspec.json.decode(line, type=str))
-            set_alarm(0)
-            sink.write(msgspec.json.encode(outcome) + b"\n")
-            sink.flush()
+    link: Link[str, Started] = take_over(path_decoder, JSON)
+    do_jobs(
+        link,
+        lambda path: frame(inspect(path), JSON),
+        memory=int(sys.argv[1]),
+        seconds=float(sys.argv[2]),
+    )
 
 
 if __name__ == "__main__":
     main()
-    sys.stderr.flush()
-    os._exit(0)
+    leave()

@@ -1,10 +1,15 @@
-"""What the process that reads model files says of them, as JSON, one line for each."""
+"""The messages between the server and the process that reads model files.
+
+They go as frames (`engine.processes.framing`) with JSON inside: sums over a hostile file's tensors
+may have more than the 64 bits that msgpack has. A job is a path, the answer to it an `Outcome`.
+"""
 
 from typing import Literal
 
 import msgspec
 
 from engine.options import Pooling
+from engine.processes.framing import Started
 
 Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 
@@ -56,5 +61,6 @@ class Unreadable(msgspec.Struct, tag="unreadable", frozen=True):
 
 
 Outcome = FileMetadata | Unreadable
-Started = Literal["ready"]
-"""What a process says first."""
+
+path_decoder = msgspec.json.Decoder(str)
+outcome_decoder = msgspec.json.Decoder(Started | Outcome)

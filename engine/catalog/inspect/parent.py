@@ -8,27 +8,23 @@ too long for a file is killed, and another one goes on with the rest.
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import Final, Self
+from typing import Final
 
-import msgspec
-
-from engine.catalog.inspect.messages import Outcome, Started, Unreadable
+from engine.catalog.inspect.messages import Outcome, Unreadable, outcome_decoder
+from engine.processes.child import Child, ChildError
+from engine.processes.commands import environment, inspect_command
+from engine.processes.framing import JSON, Started, frame
 
 log = logging.getLogger("engine.catalog.inspect")
 
 TIME_LIMIT: Final = 10.0  # s for one file
 MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
-START_TIMEOUT: Final = 60.0  # s until a process is ready
+MAX_OUTCOME: Final = 1 << 16  # bytes
 ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's library maps memory for each of its threads: on many cores, more than the limit."""
 
-
-_decode_outcome = msgspec.json.Decoder(Outcome).decode
-_decode_started = msgspec.json.Decoder(Started).decode
-
+Inspector = Child[Started | Outcome]
 _Identity = tuple[str, int, int]  # path, time of the last change in ns, size in bytes
 
 
@@ -59,7 +55,7 @@ class MetadataReader:
 
     async def _read_all(self, paths: Iterable[str]) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
-        process: _Process | None = None
+        process: Inspector | None = None
         try:
             for path in paths:
                 known = self.known(path)
@@ -67,13 +63,13 @@ class MetadataReader:
                     found[path] = known
                     continue
                 if process is None:
-                    process = await _Process.start(self._memory_limit, self._time_limit)
+                    process = await _start(self._memory_limit, self._time_limit)
                 identity = _identity(path)
-                found[path] = await process.inspect(path, self._time_limit)
+                found[path] = await _inspect(process, path, self._time_limit)
                 self._outcomes[identity] = found[path]
                 if not process.is_alive:
                     process = None
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as e:
+        except (OSError, ChildError) as e:
             # Not the files' fault, so it isn't remembered.
             log.error("model files can't be read: %r", e)
             found |= {
@@ -83,71 +79,34 @@ class MetadataReader:
             }
         finally:
             if process is not None:
-                await process.end()
+                await process.bury()
         return found
 
 
-class _Process:
-    """One child process. Its pipes carry one line of JSON each way for each file."""
+async def _start(memory_limit: int, time_limit: float) -> Inspector:
+    """Raises OSError, TimeoutError or ChildError."""
+    return await Child.start_for_jobs(
+        inspect_command(memory_limit, time_limit),
+        outcome_decoder,
+        env={**environment(), **ONE_BLAS_THREAD},
+        limit=MAX_OUTCOME,
+    )
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
 
-    @classmethod
-    async def start(cls, memory_limit: int, time_limit: float) -> Self:
-        """Raises OSError, EOFError, TimeoutError or MsgspecError."""
-        made = cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "engine.catalog.inspect.child"),
-                *(str(memory_limit), str(time_limit)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=os.environ | ONE_BLAS_THREAD,
-            )
-        )
-        try:
-            async with asyncio.timeout(START_TIMEOUT):
-                _decode_started(await made._line())
-        except BaseException:
-            await made.end()
-            raise
-        return made
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.returncode is None
-
-    async def inspect(self, path: str, time_limit: float) -> Outcome:
-        """What the file tells. The process is not alive after this if the file was too much
-        for it."""
-        try:
-            request = msgspec.json.encode(path)
-        except UnicodeEncodeError:
-            return Unreadable("its path is not valid UTF-8")
-        try:
-            async with asyncio.timeout(time_limit):
-                self._stdin.write(request + b"\n")
-                await self._stdin.drain()
-                outcome: Outcome = _decode_outcome(await self._line())
-                return outcome
-        except TimeoutError:
-            await self.end()
-            return Unreadable(f"reading it takes more than {time_limit:g} s")
-        except (EOFError, ConnectionError, msgspec.MsgspecError):
-            return Unreadable(f"reading it ended a process with code {await self.end()}")
-
-    async def end(self) -> int:
-        """Make sure that the process is no more; its exit code."""
-        if self.is_alive:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-        return await self._process.wait()
-
-    async def _line(self) -> bytes:
-        return await self._stdout.readuntil(b"\n")  # raises IncompleteReadError, an EOFError
+async def _inspect(process: Inspector, path: str, time_limit: float) -> Outcome:
+    """What the file tells. The process is not alive after this if the file was too much for it."""
+    try:
+        request = frame(path, JSON)
+    except UnicodeEncodeError:
+        return Unreadable("its path is not valid UTF-8")
+    try:
+        outcome = await process.ask(request, time_limit)
+    except TimeoutError:
+        return Unreadable(f"reading it takes more than {time_limit:g} s")
+    except ChildError as e:
+        return Unreadable(f"reading it ended a process with code {e.code}")
+    assert not isinstance(outcome, Started)
+    return outcome
 
 
 def _identity(path: str) -> _Identity:

@@ -9,11 +9,7 @@ space, where the platform can set one. The server ends a process whose job takes
 if the server is no more, an alarm does.
 """
 
-import os
-import signal
 import sys
-from contextlib import suppress
-from typing import BinaryIO
 
 import msgspec
 
@@ -23,23 +19,19 @@ from engine.chat.rendering.messages import (
     Answer,
     Description,
     Job,
-    Ready,
     Refused,
     TemplateSource,
     job_decoder,
-    renderer_frame,
 )
 from engine.chat.syntax import OutputSyntax
 from engine.chat.template.caps import probe
 from engine.chat.template.prompt import chat_prompt
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError, invalid_request
-from engine.processes.framing import HEADER
-from engine.processes.limits import limit_memory, set_alarm
+from engine.processes.framing import JSON, Started, frame
+from engine.processes.stdio import Link, do_jobs, leave, take_over
 
 MAX_MESSAGE = 4096  # characters of an error
-ORPHAN_FACTOR = 2  # times SECONDS: by then the server would have acted
-
 
 _Known = tuple[ChatTemplate, OutputSyntax]
 
@@ -50,10 +42,10 @@ class Jobs:
     def __init__(self) -> None:
         self._templates: dict[int, _Known | EngineError] = {}
 
-    def reply(self, job: Job) -> bytearray:
+    def reply(self, job: Job) -> bytes:
         """The answer to `job`, ready to be written."""
         try:
-            return renderer_frame(self._answer(job))
+            return frame(self._answer(job), JSON)
         except EngineError as e:
             # The words may be the template's own.
             message = e.info.message.encode(errors="replace").decode()
@@ -64,7 +56,7 @@ class Jobs:
             info = invalid_request("This request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
             info = invalid_request("The chat template makes text that is not Unicode").info
-        return renderer_frame(Refused(info))
+        return frame(Refused(info), JSON)
 
     def _answer(self, job: Job) -> Answer:
         if job.source is not None:
@@ -87,40 +79,11 @@ def _compiled(source: TemplateSource) -> _Known | EngineError:
 
 
 def main() -> None:
-    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
-    # Frames go to the real stdout; what anything prints goes to stderr.
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    # Signals to the whole process group are for the server, which closes stdin at its end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    limit_memory(memory)
-    jobs = Jobs()
+    link: Link[Job, Started] = take_over(job_decoder, JSON)
     collecting.resume()
-    with suppress(BrokenPipeError):  # the server is gone
-        _write(sink, renderer_frame(Ready()))
-        while (job := _receive(source)) is not None:
-            set_alarm(ORPHAN_FACTOR * seconds)
-            reply = jobs.reply(job)
-            set_alarm(0)
-            _write(sink, reply)
-
-
-def _receive(source: BinaryIO) -> Job | None:
-    header = source.read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    (length,) = HEADER.unpack(header)
-    body = source.read(length)
-    return job_decoder.decode(body) if len(body) == length else None
-
-
-def _write(sink: BinaryIO, data: bytearray) -> None:
-    sink.write(data)
-    sink.flush()
+    do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 
 if __name__ == "__main__":
     main()
-    sys.stderr.flush()
-    os._exit(0)
+    leave()

@@ -1,6 +1,6 @@
 """The messages between the server and a template process.
 
-Frames as in `engine.protocol.messages`, but with JSON inside: what requests hold is JSON, whose
+They go as frames (`engine.processes.framing`) with JSON inside: what requests hold is JSON, whose
 integers have no bounds, whereas those of msgpack have 64 bits. A process works on one job at a
 time, so messages need no ids; each `Job` is answered with one `Answer`.
 """
@@ -12,7 +12,7 @@ from engine.chat.request import ChatRequest
 from engine.chat.syntax import OutputSyntax
 from engine.chat.template.caps import Caps
 from engine.errors import ErrorInfo
-from engine.processes.framing import HEADER
+from engine.processes.framing import Started
 
 
 class TemplateSource(msgspec.Struct, frozen=True):
@@ -35,10 +35,6 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     request: ChatRequest | None = None
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The first message of a template process: it waits for jobs."""
-
-
 class Description(msgspec.Struct, frozen=True, tag="description"):
     """What a template can express, and how the model's answers are written."""
 
@@ -53,19 +49,6 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Answer = ChatPrompt | Description | Refused
-FromProcess = Ready | Answer
 
 job_decoder = msgspec.json.Decoder(Job)
-answer_decoder = msgspec.json.Decoder(FromProcess)
-_encoder = msgspec.json.Encoder()
-
-
-def renderer_frame(message: Job | FromProcess) -> bytearray:
-    """One message, ready to be written.
-
-    Raises UnicodeEncodeError for a lone surrogate, RecursionError for what is nested too deeply.
-    """
-    data = bytearray(HEADER.size)
-    _encoder.encode_into(message, data, HEADER.size)
-    HEADER.pack_into(data, 0, len(data) - HEADER.size)
-    return data
+answer_decoder = msgspec.json.Decoder(Started | Answer)

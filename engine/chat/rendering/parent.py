@@ -11,31 +11,25 @@ import logging
 from contextlib import suppress
 from typing import Final, Self
 
-import msgspec
-
 from engine.chat.prompt import ChatPrompt
 from engine.chat.rendering.messages import (
     Answer,
     Description,
     Job,
-    Ready,
     Refused,
     TemplateSource,
     answer_decoder,
-    renderer_frame,
 )
 from engine.chat.request import ChatRequest
 from engine.errors import EngineError, invalid_request, server_error, unavailable
-from engine.processes.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, Command, template_command
-from engine.processes.framing import HEADER, MAX_FRAME
-from engine.processes.head_start import adopt
+from engine.processes.child import Child, ChildError
+from engine.processes.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, template_command
+from engine.processes.framing import JSON, Started, frame
 
 log = logging.getLogger("engine.chat.rendering")
 
 PROCESSES: Final = 2
-START_TIMEOUT: Final = 60.0  # s until a process is ready
 STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
-BUFFER: Final = 1 << 20  # bytes of a frame that are read ahead
 MAX_DESCRIPTIONS: Final = 64
 
 
@@ -144,36 +138,28 @@ class Renderer:
 class _Process:
     """One template process, with one job at a time."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
+    def __init__(self, child: Child[Started | Answer]) -> None:
+        self._child = child
         self._numbers: dict[TemplateSource, int] = {}  # of the templates it has been given
 
     @classmethod
     async def start(cls, memory_limit: int, time_limit: float) -> Self:
         """Raises EngineError (server_error) if there is no starting one."""
+        command = template_command(memory_limit, time_limit)
         try:
-            process = await _start(template_command(memory_limit, time_limit))
+            return cls(await Child.start_for_jobs(command, answer_decoder))
+        except (TimeoutError, ChildError) as e:
+            raise server_error("A template process could not be started") from e
         except OSError as e:
             raise server_error(f"A template process could not be started: {e}") from e
-        made = cls(process)
-        try:
-            async with asyncio.timeout(START_TIMEOUT):
-                await made._receive()
-        except (TimeoutError, EOFError, ConnectionError) as e:
-            await made._bury()
-            raise server_error("A template process could not be started") from e
-        return made
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def is_alive(self) -> bool:
-        return self._process.returncode is None
+        return self._child.is_alive
 
     async def answer(
         self, template: TemplateSource, request: ChatRequest | None, time_limit: float
@@ -182,67 +168,28 @@ class _Process:
         number = self._numbers.get(template, len(self._numbers))
         job = Job(number, None if template in self._numbers else template, request)
         try:
-            data = renderer_frame(job)
+            data = frame(job, JSON)
         except (UnicodeEncodeError, RecursionError) as e:
             raise invalid_request(f"This request can't be given to a chat template: {e}") from e
         try:
-            async with asyncio.timeout(time_limit):
-                self._stdin.write(data)
-                await self._stdin.drain()
-                answer = await self._receive()
+            answer = await self._child.ask(data, time_limit)
         except TimeoutError:
-            await self._bury()
             raise invalid_request(
                 f"The chat template takes more than {time_limit:g} s for this request and was "
                 "stopped"
             ) from None
-        except (EOFError, ConnectionError, msgspec.MsgspecError) as e:
-            with suppress(TimeoutError):  # killing it just now would hide how it ended
-                await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT)
-            code = await self._bury()
-            log.error("a template process ended with code %d, in the middle of a job", code)
+        except ChildError as e:
+            log.error("a template process ended with code %d, in the middle of a job", e.code)
             raise server_error("The chat template crashed on this request") from e
-        assert not isinstance(answer, Ready)
+        assert not isinstance(answer, Started)
         self._numbers[template] = number
         return answer
 
     async def end(self) -> None:
         """For a process without a job."""
-        self._stdin.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT)
-        await self._bury()
+        await self._child.end(STOP_TIMEOUT)
+        await self._child.bury()
 
     def kill(self) -> None:
         """Its job, if it has one, ends with an error."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
-
-    async def _bury(self) -> int:
-        """Make sure that the process is no more; its exit code."""
-        if self._process.returncode is None:
-            self.kill()
-        return await self._process.wait()
-
-    async def _receive(self) -> Ready | Answer:
-        """The next message. Raises EOFError, ConnectionError or MsgspecError."""
-        (length,) = HEADER.unpack(await self._stdout.readexactly(HEADER.size))
-        if length > MAX_FRAME:
-            raise EOFError
-        message: Ready | Answer = answer_decoder.decode(await self._stdout.readexactly(length))
-        return message
-
-
-async def _start(command: Command) -> asyncio.subprocess.Process:
-    """The process that was given a head start, or a new one. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    protocol = asyncio.subprocess.SubprocessStreamProtocol(BUFFER, loop)
-    early = await adopt(command, protocol)
-    if early is not None:
-        return asyncio.subprocess.Process(early, protocol, loop)  # type: ignore[arg-type]
-    return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=BUFFER,
-    )
+        self._child.kill()

@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.processes.framing import HEADER, MAX_FRAME, FrameError
-from engine.protocol.messages import Frames, Heartbeat, LoadFailed, Progress, ToServer, frame
+from engine.processes.framing import HEADER, JSON, MAX_FRAME, FrameError, FrameReader, frame
+from engine.protocol.messages import Heartbeat, LoadFailed, Progress, ToServer, to_server_decoder
+
+
+def reader() -> FrameReader[ToServer]:
+    return FrameReader(to_server_decoder)
+
 
 MESSAGES = st.lists(
     st.one_of(
@@ -22,7 +27,7 @@ MESSAGES = st.lists(
 def test_pieces_of_any_length_give_the_same_messages(
     messages: list[ToServer], lengths: list[int]
 ) -> None:
-    data, frames = b"".join(map(frame, messages)), Frames()
+    data, frames = b"".join(map(frame, messages)), reader()
     found: list[ToServer] = []
     start = 0
     while start < len(data):
@@ -42,11 +47,26 @@ def test_a_message_is_there_with_its_last_byte(
     for message in messages:
         at += len(frame(message))
         ends.append(at)
-    assert len(Frames().feed(written[:cut])) == sum(end <= cut for end in ends)
+    assert len(reader().feed(written[:cut])) == sum(end <= cut for end in ends)
 
 
 def test_nonsense_is_no_frame() -> None:
     with pytest.raises(FrameError):
-        Frames().feed(HEADER.pack(MAX_FRAME + 1))
+        reader().feed(HEADER.pack(MAX_FRAME + 1))
     with pytest.raises(msgspec.MsgspecError):
-        Frames().feed(HEADER.pack(2) + b"\xc1\xc1")
+        reader().feed(HEADER.pack(2) + b"\xc1\xc1")
+
+
+def test_a_reader_may_have_a_lower_limit() -> None:
+    frames = FrameReader(msgspec.msgpack.Decoder(bytes), limit=10)
+    assert frames.feed(frame(b"x" * 8)) == [b"x" * 8]
+    with pytest.raises(FrameError, match="11 bytes"):
+        frames.feed(frame(b"x" * 9))
+
+
+@given(st.integers())
+def test_json_has_integers_of_any_size(number: int) -> None:
+    assert FrameReader(msgspec.json.Decoder(int)).feed(frame(number, JSON)) == [number]
+    if not -(2**63) <= number < 2**64:
+        with pytest.raises(OverflowError):
+            frame(number)

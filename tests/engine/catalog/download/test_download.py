@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import msgspec
 import psutil
 import pytest
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -19,10 +18,11 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from engine.catalog.download import child as fetching
 from engine.catalog.download import download
 from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.messages import Wanted
+from engine.catalog.download.messages import Wanted, report_decoder
 from engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
 from engine.catalog.listing import cache_list
 from engine.options import Options
+from engine.processes.framing import HEADER, frame
 from engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
@@ -350,6 +350,11 @@ def test_a_killed_process_is_an_error(hub: Hub) -> None:
     asyncio.run(asyncio.wait_for(killed(), 60))
 
 
+def test_a_name_that_is_not_unicode() -> None:
+    with pytest.raises(FetchError, match="not valid UTF-8"):
+        asyncio.run(fetch(Options(hf_repo="a/\udcff"), lambda _: None))
+
+
 @pytest.mark.usefixtures("patient")
 def test_the_process_ends_with_the_server(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
@@ -358,9 +363,11 @@ def test_the_process_ends_with_the_server(hub: Hub) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(msgspec.json.encode(Wanted(repository=REPOSITORY)) + b"\n")
+        process.stdin.write(frame(Wanted(repository=REPOSITORY)))
         process.stdin.flush()
-        assert b"Transfer" in process.stdout.readline()
+        (length,) = HEADER.unpack(process.stdout.read(HEADER.size))
+        report = report_decoder.decode(process.stdout.read(length))
+        assert isinstance(report, Transfer)
         process.stdin.close()
         assert process.wait(60) == 1
 

@@ -1,0 +1,247 @@
+"""The server's side of a child process: started, talked to in frames, and seen to its end."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Generic, Protocol, Self, TypeVar, cast
+
+from engine.processes.changes import Changes
+from engine.processes.commands import Command, environment
+from engine.processes.framing import MAX_FRAME, Decoder, FrameError, FrameReader
+from engine.processes.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
+
+START_TIMEOUT: Final = 60.0  # s until a process that does jobs is ready
+GRACE: Final = 1.0  # s from the end of its output to the end of the process
+
+M = TypeVar("M")
+Transport = asyncio.SubprocessTransport | Adopted
+
+
+class ChildError(Exception):
+    """A process ended, with this exit status, where it should have answered."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"it ended with code {code}")
+        self.code = code
+
+
+class Log(Protocol):
+    """What takes a process's stderr."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
+    """What asyncio tells of a process. Its messages are handed on where its output arrives: a
+    reader in between would cost every one a turn of the event loop."""
+
+    def __init__(self, frames: FrameReader[M], log: Log | None) -> None:
+        self.heard_at = 0.0  # time of the loop at which it said something last
+        self.unheard: deque[M] = deque()  # what it said while nobody listened
+        self.on_message: Callable[[M], None] | None = self._keep
+        self.failure: Exception | None = None  # what was wrong with its output
+        self.output_ended = asyncio.Event()
+        self.log_ended = asyncio.Event()
+        self.exited = asyncio.Event()
+        self.changes = Changes()
+        self._loop = asyncio.get_running_loop()
+        self._frames = frames
+        self._log = log
+        if log is None:
+            self.log_ended.set()
+
+    def _keep(self, message: M) -> None:
+        self.unheard.append(message)
+        self.changes.announce()
+
+    def _end_output(self) -> None:
+        self.output_ended.set()
+        self.changes.announce()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            if self._log is not None:
+                self._log.feed(data)
+            return
+        self.heard_at = self._loop.time()
+        if self.on_message is None or self.failure is not None:
+            return
+        try:
+            for message in self._frames.feed(data):
+                self.on_message(message)
+        except Exception as error:  # whatever it is, nothing after it can be trusted
+            self.failure = error
+            self._end_output()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == STDOUT:
+            self._end_output()
+        elif fd == STDERR and self._log is not None:
+            self._log.close()
+            self.log_ended.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+
+class Child(Generic[M]):
+    """A process that says messages `M`. Whoever starts one must `bury` it."""
+
+    def __init__(self, process: Transport, pipes: _Pipes[M], stdin: asyncio.WriteTransport) -> None:
+        self.stdin = stdin
+        self._process = process
+        self._pipes = pipes
+        self._ending = False
+
+    @classmethod
+    async def start(
+        cls,
+        command: Command,
+        decoder: Decoder[M],
+        *,
+        first: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        log: Log | None = None,
+        limit: int = MAX_FRAME,
+    ) -> Self:
+        """Start one, or take the one that was given a head start, and say the frame `first` to it.
+
+        `env` is its environment, else `environment()`; `log` takes what it says on stderr, else
+        the server's stderr does; `limit` is that of a message, in bytes. Raises OSError if the
+        system has no room for another process.
+        """
+        pipes = _Pipes(FrameReader(decoder, limit), log)
+        process: Transport | None = await adopt(command, pipes, first)
+        is_new = process is None
+        if process is None:
+            process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: pipes,
+                *command,
+                stderr=None if log is None else asyncio.subprocess.PIPE,
+                env=environment() if env is None else env,
+            )
+        # uvloop's transports are none of asyncio's classes, but have all their methods.
+        stdin = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
+        if first and is_new:  # an adopted one has heard it
+            stdin.write(first)
+        return cls(process, pipes, stdin)
+
+    @classmethod
+    async def start_for_jobs(
+        cls,
+        command: Command,
+        decoder: Decoder[M],
+        *,
+        env: Mapping[str, str] | None = None,
+        limit: int = MAX_FRAME,
+    ) -> Self:
+        """`start` one that does jobs (`stdio.do_jobs`), and wait until it is ready for them.
+
+        Raises OSError; TimeoutError or ChildError if it does not get so far. It is no more then.
+        """
+        child = await cls.start(command, decoder, env=env, limit=limit)
+        try:
+            await child.ask(b"", START_TIMEOUT)
+        except BaseException:
+            await child.bury()
+            raise
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.get_pid()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.get_returncode() is None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why its output can't be understood, or was too much for who listens."""
+        return self._pipes.failure
+
+    def listen(self, on_message: Callable[[M], None] | None) -> None:
+        """Hand on what it has said and, from now on, each message at the moment it arrives.
+        None: nobody wants to hear any more."""
+        self._pipes.heard_at = asyncio.get_running_loop().time()
+        self._pipes.on_message = on_message
+        if on_message is not None:
+            while self._pipes.unheard:
+                on_message(self._pipes.unheard.popleft())
+
+    async def output_end(self, silence: float) -> None:
+        """Wait until it says nothing more, or nonsense. Raises TimeoutError once it has said
+        nothing for `silence` seconds."""
+        pipes, loop = self._pipes, asyncio.get_running_loop()
+        while (rest := pipes.heard_at + silence - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await pipes.output_ended.wait()
+                    return
+        raise TimeoutError
+
+    async def receive(self) -> M:
+        """The next message. Raises EOFError after the last one, FrameError if it is nonsense."""
+        pipes = self._pipes
+        await pipes.changes.until(lambda: bool(pipes.unheard) or pipes.output_ended.is_set())
+        if pipes.unheard:
+            return pipes.unheard.popleft()
+        if pipes.failure is not None:
+            raise FrameError(str(pipes.failure)) from pipes.failure
+        raise EOFError
+
+    async def ask(self, request: bytes, seconds: float) -> M:
+        """The answer to the frame `request`. A process that gives none is no more after that:
+        raises TimeoutError after `seconds`, ChildError if it ends or says nonsense."""
+        try:
+            async with asyncio.timeout(seconds):
+                self.stdin.write(request)
+                return await self.receive()
+        except TimeoutError:
+            await self.bury()
+            raise
+        except (EOFError, FrameError) as error:
+            raise ChildError(await self.bury(GRACE)) from error
+
+    async def end(self, seconds: float) -> bool:
+        """Close its stdin, which asks it to end; kill it after `seconds`. Whether it ended by
+        itself."""
+        self._ending = True
+        self.stdin.close()
+        try:
+            await asyncio.wait_for(self._pipes.exited.wait(), seconds)
+        except TimeoutError:
+            self.kill()
+            await self._pipes.exited.wait()
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Nothing, if it has ended already."""
+        self._ending = True
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def bury(self, grace: float = 0.0) -> int:
+        """Make sure that the process is no more; its exit status.
+
+        It is killed unless it ends by itself within `grace` seconds: its pipe closes a moment
+        before it is gone, and killing it in that moment would hide how it ended. One that `end` or
+        `kill` was called for is waited for.
+        """
+        if not self._ending:
+            if grace:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._pipes.exited.wait(), grace)
+            if self.is_alive:
+                self.kill()
+        await self._pipes.exited.wait()
+        with suppress(TimeoutError):  # a debugger that it started may hold its stderr open
+            await asyncio.wait_for(self._pipes.log_ended.wait(), GRACE)
+        code = self._process.get_returncode()
+        assert code is not None, "it has ended"
+        self._process.close()
+        return code
