@@ -170,5 +170,5 @@ def test_requests_that_go_leave_nothing_behind(model: Model) -> None:
         device.cancel(ids[0])
         while device.has_work:
             device.step()
-    assert device._offload is not None
-    assert not device._offload._attached
+    assert device._sampling._offload is not None
+    assert not device._sampling._offload._attached

@@ -1,0 +1,38 @@
+"""The counts of an engine, against what its requests say of themselves."""
+
+from engine.params import GenerationParams
+from engine.protocol.messages import Submit
+from engine.worker.backend import Model
+from tests.support.playing import GREEDY, engine, play
+
+PROMPTS = ["import os", "def function(self, value):", "class Name:"]
+
+
+def test_counts_add_up_to_the_answers(model: Model) -> None:
+    served = engine(model, parallel=2)
+    answers = play(served, PROMPTS, n_predict=5, **GREEDY).values()
+    stats = served.stats()
+    assert stats.n_predicted == sum(answer.n_decoded for answer in answers) == 15
+    assert stats.n_prompt == sum(answer.timings.prompt_n for answer in answers)
+    assert stats.n_prompt_cached == sum(answer.timings.cache_n for answer in answers)
+    assert stats.queue.count == stats.first_token.count == len(PROMPTS)
+    assert stats.inter_token.count == stats.n_predicted - len(PROMPTS)
+    assert stats.step.count == stats.n_decode
+    assert stats.n_decode <= stats.n_busy + len(PROMPTS) <= 2 * stats.n_decode + len(PROMPTS)
+    assert 0 < stats.prompt_seconds <= stats.step.total
+    # The last token of a text is never evaluated.
+    assert stats.n_tokens_max == max(a.n_prompt + a.n_decoded - 1 for a in answers)
+    assert (stats.n_processing, stats.n_deferred) == (0, 0)
+
+
+def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
+
+    served = engine(model, parallel=1)
+    for id in (1, 2):
+        params = GenerationParams(n_predict=4, **GREEDY)
+        served.submit(served.prepare(Submit(id, ["import os"], params)))
+    assert (served.stats().n_processing, served.stats().n_deferred) == (0, 2)
+    served.step()
+    assert (served.stats().n_processing, served.stats().n_deferred) == (1, 1)
+    served.cancel(2)
+    assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)
