@@ -9,8 +9,8 @@ QUIET_CHECKS = 10
 
 
 class IdleTime:
-    """When somebody has nothing else to do. `is_busy` tells whether there is, at any moment, and
-    may be called from any thread."""
+    """Waits for moments without requests. `is_busy()` is true while there are some, and may be
+    called from any thread."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._is_busy = is_busy
@@ -28,5 +28,5 @@ class IdleTime:
         self._quiet = True
 
     def hurry(self) -> None:
-        """Somebody waits for the work: don't wait any more."""
+        """End the wait: a request needs the work now."""
         self._urgent.set()
