@@ -25,7 +25,7 @@ _reports = msgspec.json.Decoder(Report)
 
 
 class FetchError(Exception):
-    """Why the model can't be had; one line for the user."""
+    """The model can't be downloaded; one line for the user."""
 
 
 async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
