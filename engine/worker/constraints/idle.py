@@ -1,11 +1,11 @@
-"""Background work that is not to be felt by requests."""
+"""Background work that delays no request."""
 
 import threading
 from collections.abc import Callable
 
 CHECK_SECONDS = 0.05
 QUIET_CHECKS = 10
-"""After so many checks in a row without a request, none is expected at once."""
+"""Checks in a row without a request after which none is expected at once."""
 
 
 class IdleTime:
