@@ -3,8 +3,10 @@ settings, of whoever runs it."""
 
 import os
 import tempfile
+from collections import Counter
 
 import pytest
+from schemathesis.pytest.plugin import SchemathesisFunction
 
 _SETTINGS = ("LLAMA_", "HF_", "HUGGINGFACE_", "MODEL_ENDPOINT")
 
@@ -17,3 +19,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]
     os.environ.update(XDG_CACHE_HOME=directory.name, LOCALAPPDATA=directory.name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """pytest-xdist knows a test by its id, and runs one of those that have the same. Schemathesis
+    gives one id to all operations that a function is parametrized with."""
+    for item in items:
+        if isinstance(item, SchemathesisFunction) and item.parent is not None:
+            # pytest has no public way to rename a test.
+            object.__setattr__(item, "_nodeid", f"{item.parent.nodeid}::{item.name}")
+    twice = [name for name, n in Counter(item.nodeid for item in items).items() if n > 1]
+    if twice:
+        raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")

@@ -58,6 +58,12 @@ def bench_constrained(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_reproducible(session: nox.Session) -> None:
+    """What `--reproducible` costs (a minute)."""
+    session.run("python", "-m", "benchmarks.reproducible", *session.posargs)
+
+
+@nox.session
 def bench_startup(session: nox.Session) -> None:
     """From the command to the first answers."""
     session.run("python", "-m", "benchmarks.startup", *session.posargs)

@@ -11,6 +11,7 @@ from connexion import context
 from starlette.responses import Response
 
 from engine.errors import EngineError
+from handlers.http.bundle import public
 from handlers.http.bundled import bundled
 
 _ASSETS = {
@@ -56,7 +57,7 @@ def description_path() -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _document(base_path: str) -> dict[str, Any]:
-    document = bundled(description_path())
+    document = public(bundled(description_path()))
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
 

@@ -166,11 +166,11 @@ def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def operations_are_described(document: Document) -> Iterator[str]:
-    """Summary, description, one declared tag, controller, and a response that succeeds."""
+    """Summary, description, one declared tag, and a response that succeeds."""
     tags = {tag["name"] for tag in document["tags"]}
     for operation in operations(document):
         definition = operation.definition
-        for key in ("summary", "description", "x-openapi-router-controller"):
+        for key in ("summary", "description"):
             if not definition.get(key, "").strip():
                 yield f"{operation.name} has no {key}"
         if len(definition.get("tags", ())) != 1 or definition["tags"][0] not in tags:
@@ -180,6 +180,19 @@ def operations_are_described(document: Document) -> Iterator[str]:
         for parameter in definition.get("parameters", ()):
             if not parameter.get("description"):
                 yield f"{operation.name} {parameter['name']} has no description"
+
+
+def properties_are_described(document: Document) -> Iterator[str]:
+    """Every property has a description: its own, or that of the schema it refers to."""
+    for node in schema_nodes(document):
+        for name, schema in node.schema.get("properties", {}).items():
+            if not _is_described(schema):
+                yield f"{node.where}.{name} has no description"
+
+
+def _is_described(schema: Mapping[str, Any]) -> bool:
+    own = str(schema.get("description", "")).strip()
+    return bool(own) or any(map(_is_described, schema.get("allOf", ())))
 
 
 def operation_ids_are_good_names(document: Document) -> Iterator[str]:
@@ -387,6 +400,7 @@ def lines_have_a_schema(document: Document) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     operations_are_described,
+    properties_are_described,
     operation_ids_are_good_names,
     request_bodies_have_examples,
     examples_match_their_schemas,
@@ -428,6 +442,26 @@ def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
                 yield f"{path.name}: {reference} begins with a key of the root document"
 
 
+def keys_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
+    """The last of two equal keys wins silently in some YAML parsers, and is an error in others."""
+    for path in sorted(root.parent.rglob("*.yaml")):
+        for key in _repeated_keys(yaml.compose(path.read_text(encoding="utf-8"))):
+            yield f"{path.name}, line {key.start_mark.line + 1}: {key.value} is repeated"
+
+
+def _repeated_keys(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield key
+            seen.add(key.value)
+            yield from _repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _repeated_keys(value)
+
+
 def _references(node: Any) -> Iterator[tuple[str, set[str]]]:
     if isinstance(node, Mapping):
         if isinstance(node.get("$ref"), str):
@@ -442,4 +476,5 @@ def _references(node: Any) -> Iterator[tuple[str, set[str]]]:
 FILE_RULES: tuple[Callable[[], Iterator[str]], ...] = (
     schema_names_are_unique,
     references_resolve_as_written,
+    keys_are_unique,
 )

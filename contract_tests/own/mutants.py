@@ -18,6 +18,7 @@ import msgspec
 from connexion.lifecycle import ConnexionRequest, ConnexionResponse
 from jsonschema_rs import Draft202012Validator
 from starlette.responses import Response
+from starlette.types import Scope
 
 import handlers.apis.native.format
 import handlers.apis.openai.format
@@ -273,7 +274,7 @@ def errors_have_the_wrong_type() -> None:
 def bad_tokens_are_server_errors() -> None:
     original = errors.describe
 
-    def describe(error: Exception, scope: Any = None) -> Failure:
+    def describe(error: Exception, scope: Scope) -> Failure:
         right = original(error, scope)
         if not isinstance(error, EngineError) or right.status != 400:
             return right

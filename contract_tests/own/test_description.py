@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
-from typing import get_args
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import msgspec
 import openapi_spec_validator
@@ -11,6 +13,7 @@ import pytest
 from contract_tests.kit import lint
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from handlers.http.bundle import bundle
+from specllama import __version__
 
 
 def test_bundled_document_is_valid() -> None:
@@ -18,6 +21,31 @@ def test_bundled_document_is_valid() -> None:
     openapi_spec_validator.validate(bundled)
     names = bundled["components"]["schemas"].keys()
     assert {"CompletionRequest", "ChatMessage", "Timings"} <= names
+
+
+def test_its_version_is_that_of_the_package(document: lint.Document) -> None:
+    assert document["info"]["version"] == __version__
+
+
+def test_the_readme_explains_every_extension() -> None:
+    readme = (lint.DESCRIPTION.parent / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`x-.*?) \|", readme, re.MULTILINE)
+    explained = {name for row in rows for name in re.findall(r"`(x-[A-Za-z-]+)`", row)}
+    used = set(_extensions(bundle(lint.DESCRIPTION)))
+    assert explained == used
+
+
+def _extensions(node: Any) -> Iterator[str]:
+    if isinstance(node, list):
+        for child in node:
+            yield from _extensions(child)
+    elif isinstance(node, dict):
+        for key, child in node.items():
+            if key.startswith("x-"):
+                yield key
+            # The name of a header may begin with x-, too.
+            headers = key == "headers" and isinstance(child, dict)
+            yield from _extensions(list(child.values()) if headers else child)
 
 
 def test_every_operation_has_a_handler_and_every_handler_an_operation(

@@ -7,6 +7,7 @@ A model is asleep when the server says so and its engine process is gone.
 import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import MODEL, OwnServer, Server, Start, wait_until
+from contract_tests.kit.server import MODEL, OwnServer, Server, Start, alive, wait_until
 from engine.shipped import model_path
 from tools.models import build
 from tools.models import zoo as models
@@ -56,6 +57,14 @@ def wait_until_asleep(server: OwnServer, name: str = MODEL) -> None:
     wait_until(lambda: value(server, name) == "sleeping", f"{name} sleeps")
 
 
+@contextlib.contextmanager
+def awake(server: Server, **fields: Any) -> Iterator[None]:
+    """Keeps a model from falling asleep, however slow the machine is: it has something to do."""
+    with server.stream("/completion", {**ENDLESS, **fields}) as (_, events):
+        next(events)
+        yield
+
+
 def memory(processes: list[psutil.Process]) -> int:
     """What they alone use, in bytes: pages that processes share would hide what comes back."""
     return sum(process.memory_full_info().uss for process in processes)
@@ -71,8 +80,9 @@ def family(server: OwnServer) -> list[psutil.Process]:
 
 def test_memory_comes_back_and_the_next_request_wakes_it(sleepy: OwnServer) -> None:
     before = ask(sleepy)["content"]
-    engine = sleepy.engine()
-    of_engine, loaded = memory([engine]), memory(family(sleepy))
+    with awake(sleepy):
+        engine = sleepy.engine()
+        of_engine, loaded = memory([engine]), memory(family(sleepy))
     assert of_engine > model_path().stat().st_size
     wait_until_asleep(sleepy)
     assert not engine.is_running()
@@ -82,7 +92,8 @@ def test_memory_comes_back_and_the_next_request_wakes_it(sleepy: OwnServer) -> N
     answer = ask(sleepy)
     assert answer["content"] == before
     assert answer["timings"]["cache_n"] == 0, "nothing is left in the KV cache"
-    assert value(sleepy) == "loaded"
+    with awake(sleepy):
+        assert value(sleepy) == "loaded"
 
 
 def test_a_router_s_models_sleep_one_by_one(module_server: Start, zoo: models.Zoo) -> None:
@@ -90,7 +101,8 @@ def test_a_router_s_models_sleep_one_by_one(module_server: Start, zoo: models.Zo
     wait_until_asleep(server)  # the default model
     unloaded = memory(family(server))
     before = ask(server, model=models.CHAT)["content"]
-    of_engine = memory([server.engine()])
+    with awake(server, model=models.CHAT):
+        of_engine = memory([server.engine()])
     wait_until_asleep(server, models.CHAT)
     assert not server.engines()
     asleep = memory(family(server))
@@ -101,7 +113,7 @@ def test_a_router_s_models_sleep_one_by_one(module_server: Start, zoo: models.Zo
     assert (value(server, models.CHAT), value(server)) == ("sleeping", "sleeping")
     # Now the only place is taken by one that is idle, and asleep soon.
     assert ask(server, model=models.CHAT)["content"] == before
-    assert len(server.engines()) == 1
+    assert len(server.engines()) <= 1
     # Unloaded while it sleeps, it is loaded from the start.
     wait_until_asleep(server, models.CHAT)
     contract.check(server.post("/models/unload", {"model": models.CHAT}))
@@ -128,7 +140,6 @@ LOOKS = ("/health", "/v1/health", "/props", "/models", "/v1/models", "/api/tags"
 
 
 def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
-    ask(sleepy)
 
     def look() -> bool:
         for path in LOOKS:
@@ -138,24 +149,25 @@ def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
         sleeps: bool = sleepy.get("/props").json()["is_sleeping"]
         return sleeps
 
-    assert look() is False
+    with awake(sleepy):
+        assert look() is False
     wait_until(look, "it sleeps although it is being looked at")
     for _ in range(5):
         assert look()
     contract.check(sleepy.get("/metrics"), 503)
     assert not sleepy.engines()
     props = sleepy.get("/props").json()
-    ask(sleepy)
-    awake = sleepy.get("/props").json()
-    assert awake == {**props, "is_sleeping": False}, "asleep it tells the same of itself"
-    contract.check(sleepy.get("/metrics"))
+    with awake(sleepy):
+        again = sleepy.get("/props").json()
+        assert again == {**props, "is_sleeping": False}, "asleep it tells the same of itself"
+        contract.check(sleepy.get("/metrics"))
 
 
 def test_a_stream_is_no_idleness(sleepy: OwnServer) -> None:
-    ask(sleepy)
-    engine = sleepy.engine().pid
     with sleepy.stream("/completion", ENDLESS) as (response, events):
         assert response.status_code == 200
+        assert next(events)
+        engine = sleepy.engine().pid
         end = time.monotonic() + 2.2 * IDLE
         while time.monotonic() < end:
             assert next(events)
@@ -170,13 +182,14 @@ def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
     slept = 0
     with ThreadPoolExecutor(8) as pool:
         for _ in range(9):
-            engine = sleepy.engine()
+            with awake(sleepy):
+                engine = sleepy.engine()
             ask(sleepy)
             time.sleep(delay)
-            was_there = engine.is_running()
+            was_there = alive(engine)
             answers = list(pool.map(lambda _: ask(sleepy), range(8)))
             assert {answer["content"] for answer in answers} == {expected}
-            stayed = sleepy.engine() == engine
+            stayed = alive(engine)
             slept += not stayed
             if stayed:
                 delay += step

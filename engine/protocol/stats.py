@@ -1,6 +1,6 @@
 """What a server counts of its work, for `GET /metrics`.
 
-Counting costs a fraction of a microsecond per event; without `--metrics` nothing is counted.
+Counting costs a fraction of a microsecond per event; who may read the counts is `--metrics`.
 All times are seconds.
 """
 

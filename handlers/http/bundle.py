@@ -3,6 +3,9 @@
 What is referred to in another file moves to the root's `components`, under the last part of
 its pointer as the name, and the reference follows it; path items, which have no place there,
 are put where they are referred to. References inside the root file stay as they are.
+
+The responses of an operation are ordered by their status: a merge key in the YAML puts what it
+merges first.
 """
 
 from pathlib import Path
@@ -23,6 +26,13 @@ _SECTIONS = {
     "schemas": "schemas",
 }
 
+# What Connexion reads of a description beyond OpenAPI.
+_PRIVATE = frozenset(
+    {"x-openapi-router-controller", "x-body-name", "x-scopeValidateFunc"}
+    | {"x-tokenInfoFunc", "x-tokenInfoUrl"}
+    | {f"x-{scheme}InfoFunc" for scheme in ("apikey", "basic", "bearer")}
+)
+
 
 def bundle(root: Path) -> Node:
     """The description at `root` as a document without references to other files.
@@ -31,6 +41,21 @@ def bundle(root: Path) -> Node:
     two things of one kind want the same name.
     """
     return _Bundler(root.resolve()).run()
+
+
+def public(document: Node) -> Node:
+    """A copy of a bundled description without what only Connexion reads: which module handles
+    an operation, and which function checks a credential."""
+    copy: Node = _without_private(document)
+    return copy
+
+
+def _without_private(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_private(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: _without_private(child) for key, child in node.items() if key not in _PRIVATE}
 
 
 class _Bundler:
@@ -63,10 +88,11 @@ class _Bundler:
         reference = node.get("$ref")
         if isinstance(reference, str):
             return self._refer(reference, file, kind)
-        return {
+        copy = {
             str(name): self._walk(child, file, _kind(kind, key, str(name)), str(name))
             for name, child in node.items()
         }
+        return dict(sorted(copy.items())) if kind == key == "responses" else copy
 
     def _refer(self, reference: str, file: Path, kind: str) -> Any:
         target, _, pointer = reference.partition("#")

@@ -193,6 +193,10 @@ def test_the_description_is_bundled_and_valid(prefix: str) -> None:
     assert all(reference.startswith("#/") for reference in references(document))
     root = yaml.safe_load(description_path().read_text())
     assert list(document["paths"]) == list(root["paths"])
+    text = str(document)
+    assert "x-openapi-router-controller" not in text
+    assert "InfoFunc" not in text
+    assert "x-event-data-schema" in text
     assert 'url: "openapi.json"' in page.text
     assert asset.headers["content-type"].startswith("text/javascript")
 

@@ -19,13 +19,11 @@ def logits(path: str = "", **options: Any) -> npt.NDArray[np.float32]:
     model = Model(path or str(model_path()), o)
     try:
         context = Context(model, o, 1, True)
-        n = len(PROMPT)
-        context.tokens[:n], context.positions[:n] = PROMPT, range(n)
-        context.sequences[:n], context.outputs[:n] = 0, [0] * (n - 1) + [1]
-        context.decode(n)
+        last = context.batch.add(PROMPT, 0, sequence=0)
+        context.decode()
         from llama_cpp import llama_cpp
 
-        found = llama_cpp.llama_get_logits_ith(context._ctx, n - 1)
+        found = llama_cpp.llama_get_logits_ith(context._ctx, last)
         result = np.ctypeslib.as_array(found, (model.n_vocab,)).copy()
         context.close()
     finally:

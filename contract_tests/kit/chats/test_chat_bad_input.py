@@ -126,10 +126,10 @@ def test_arguments_that_are_no_object(arguments: str, server: Server) -> None:
     right_or_refused(server, body(NAME, messages=[*MESSAGES, answer, result()]))
 
 
-def test_a_thousand_messages(server: Server, own_server: Start) -> None:
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+def test_a_thousand_messages(own_server: Start) -> None:
+    turns = [{"role": "user", "content": "a b c"}, {"role": "assistant", "content": "d e f"}]
     request = body(NAME, messages=[*(turns * 500), *MESSAGES])
-    for [document] in both(server, request, 400):
+    for [document] in both(own_server("-c", "4096", "-np", "1"), request, 400):
         assert document["error"]["type"] == "exceed_context_size_error"
         n_tokens = document["error"]["n_prompt_tokens"]
     roomy = own_server("-c", str(n_tokens + 100), "-np", "1")

@@ -67,7 +67,7 @@ def test_template_processes_end_with_the_server(own_server: Start) -> None:
     server = own_server("--chat-template", PLAIN)
     prompt(server)
     processes = psutil.Process(server.process.pid).children(recursive=True)
-    assert len(processes) == 2, "an engine and a template process"
+    assert len(processes) >= 2, "an engine and a template process"
     assert server.stop() == 0
     wait_until(lambda: not any(map(alive, processes)), "the end of all processes")
 

@@ -103,6 +103,8 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.operations_are_described, lambda d: _operation(d).update(description=" ")),
     (lint.operations_are_described, lambda d: _operation(d).update(tags=["unheard-of"])),
     (lint.operations_are_described, lambda d: _operation(d)["responses"].pop("200")),
+    (lint.properties_are_described, lambda d: _sampling(d, "top_k").pop("description")),
+    (lint.properties_are_described, lambda d: _sampling(d, "top_k").update(description=" ")),
     (lint.operation_ids_are_good_names, lambda d: _operation(d).update(operationId="getX")),
     (lint.operation_ids_are_good_names, lambda d: _operation(d).update(operationId="tokenize")),
     (lint.request_bodies_have_examples, lambda d: _request(d).pop("examples")),
@@ -177,6 +179,9 @@ def test_file_rules_catch(tmp_path: Path) -> None:
     (tmp_path / "schemas" / "b.yaml").write_text('B: {$ref: "a.yaml#/A", nullable: true}\n')
     assert len(list(lint.schema_names_are_unique(root))) == 1
     assert len(list(lint.references_resolve_as_written(root))) == 2
+    assert not list(lint.keys_are_unique(root))
+    (tmp_path / "schemas" / "b.yaml").write_text("B:\n  - type: string\n    type: string\n")
+    assert list(lint.keys_are_unique(root)) == ["b.yaml, line 3: type is repeated"]
 
 
 # ---- in step with the code ---------------------------------------------------------------

@@ -13,6 +13,7 @@ from llama_cpp import llama_cpp as C
 from engine.errors import BackendError
 from engine.options import Options, Pooling
 from engine.worker.backend import control_vector
+from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
 from engine.worker.backend.library import failure, forget_errors, llama, view
 from engine.worker.backend.model import Model
@@ -124,7 +125,9 @@ class Context:
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
         self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
-        self._allocate_batch()
+        self.batch = Batch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
+        # By address, as a view takes longer to make than a token to choose.
+        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
 
     def _apply_control_vectors(self, options: Options) -> None:
         files = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
@@ -137,37 +140,14 @@ class Context:
         if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
             raise failure("cannot apply the control vectors")
 
-    def _allocate_batch(self) -> None:
-        n = self.n_batch
-        self.tokens = np.zeros(n, np.int32)
-        self.positions = np.zeros(n, np.int32)
-        self.sequences = np.zeros(n, np.int32)
-        self.outputs = np.zeros(n, np.int8)
-        self._ones = np.ones(n, np.int32)
-        # By address, as a view takes longer to make than a token to choose.
-        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
-        # llama_batch.seq_id is an array of pointers; each points to its element of `sequences`.
-        addresses = self.sequences.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
-        self._addresses = addresses
-        batch = C.llama_batch()
-        batch.token = self.tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
-        batch.embd = None
-        batch.pos = self.positions.ctypes.data_as(ctypes.POINTER(C.llama_pos))
-        batch.n_seq_id = self._ones.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        batch.seq_id = addresses.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        batch.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
-        self._batch = batch
+    def decode(self) -> None:
+        """Evaluate `batch`, which must not be empty.
 
-    def decode(self, n_tokens: int) -> None:
-        """Evaluate the first `n_tokens` (1..n_batch) of the batch arrays.
-
-        The arrays `tokens`, `positions`, `sequences` and `outputs` (1: logits are wanted) are
-        filled by the caller; positions continue each sequence without a gap. Raises
-        `OutOfCellsError` if the KV cache is full, and `BackendError` on any other failure, after
-        which the cache of the sequences in the batch is undefined.
+        Its positions continue each sequence without a gap. Raises `OutOfCellsError` if the KV
+        cache is full, and `BackendError` on any other failure, after which the cache of the
+        sequences in the batch is undefined.
         """
-        self._batch.n_tokens = n_tokens
-        status = C.llama_decode(self._ctx, self._batch)
+        status = C.llama_decode(self._ctx, self.batch.filled())
         if status == 1:
             raise OutOfCellsError
         if status != 0:
@@ -206,17 +186,11 @@ class Context:
     def evaluate(self, lengths: Sequence[int]) -> None:
         """The same for several tokens of each of the first sequences, at once: 1 or more of
         each, n_batch of all at the most. Returns when the device has finished."""
-        n, first = sum(lengths), 0
-        self.tokens[:n] = max(self.model.bos, self.model.eos, 0)
+        token = max(self.model.bos, self.model.eos, 0)
+        self.batch.clear()
         for sequence, length in enumerate(lengths):
-            rows = slice(first, first + length)
-            self.positions[rows] = np.arange(length)
-            self.sequences[rows] = sequence
-            if not self._embeds:  # that needs all of them, always
-                self.outputs[rows] = 0
-                self.outputs[rows.stop - 1] = 1
-            first += length
-        self.decode(n)
+            self.batch.add([token] * length, 0, sequence)
+        self.decode()
         C.llama_synchronize(self._ctx)
         C.llama_memory_clear(self._memory, True)
 
@@ -408,7 +382,6 @@ class EmbeddingContext(Context):
         rank = self.pooling == "rank"
         size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
         self.n_vector = int(size(model._model))
-        self.outputs[:] = 1  # pooling needs all of them
 
     def vectors_of_tokens(self, n_tokens: int) -> Vectors:
         """One for each of the `n_tokens` of the last decode, without pooling."""

@@ -23,16 +23,14 @@ def depends_on_batch(context: Context) -> bool:
 
 def _last_logits(context: Context, lengths: list[int]) -> npt.NDArray[np.float32]:
     """Those of a text of any tokens, which is evaluated in pieces of these lengths."""
-    text = np.random.default_rng(0).integers(context.model.n_vocab, size=sum(lengths))
+    text = np.random.default_rng(0).integers(
+        context.model.n_vocab, size=sum(lengths), dtype=np.int32
+    )
     start = last = 0
-    context.sequences[:] = 0
     for n in filter(None, lengths):
-        last = n - 1
-        context.tokens[:n] = text[start : start + n]
-        context.positions[:n] = np.arange(start, start + n)
-        context.outputs[:n] = 0
-        context.outputs[last] = 1
-        context.decode(n)
+        context.batch.clear()
+        last = context.batch.add(text[start : start + n], start, sequence=0)
+        context.decode()
         start += n
     logits = context.logits(last).copy()
     context.remove(0, 0)

@@ -38,12 +38,6 @@ MAX_SKIPPED = 64  # requests passed over in one step, because their next input d
 SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
 
 
-# ---- numbers -----------------------------------------------------------------------------
-
-
-# ---- requests ----------------------------------------------------------------------------
-
-
 class Embedder:
     """One model, and the requests for vectors. Raises `BackendError` if the model can't."""
 
@@ -83,10 +77,10 @@ class Embedder:
         the score: another one for each sequence."""
         context = self.context
         n = 2 if self._n_sequences > 1 else 1
-        context.tokens[:n] = max(self.model.bos, self.model.eos, 0)
-        context.positions[:n] = 0
-        context.sequences[:n] = np.arange(n)
-        context.decode(n)
+        context.batch.clear()
+        for sequence in range(n):
+            context.batch.add([max(self.model.bos, self.model.eos, 0)], 0, sequence)
+        context.decode()
         first, last = (float(context.vector_of_sequence(i)[0, 0]) for i in (0, n - 1))
         context.clear()
         if not abs(first - last) <= SAME_SCORE * max(1.0, abs(first)):
@@ -163,10 +157,11 @@ class Embedder:
         """Evaluate a batch; the answers of the requests that are complete, or failed."""
         self._apply_adapters()
         pieces = self._latest = self._plan()
-        n_tokens = self._fill_batch(pieces)
+        self._fill_batch(pieces)
+        n_tokens = self.context.batch.n_tokens
         begin = time.perf_counter()
         try:
-            self.context.decode(n_tokens)
+            self.context.decode()
             self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
         except (BackendError, OutOfCellsError) as error:
@@ -221,15 +216,12 @@ class Embedder:
         self._queue.extendleft(reversed(skipped))
         return pieces
 
-    def _fill_batch(self, pieces: list[InputPart]) -> int:
-        context, at = self.context, 0
+    def _fill_batch(self, pieces: list[InputPart]) -> None:
+        batch = self.context.batch
+        batch.clear()
         for piece in pieces:
-            start, end = piece.input.n_past, at + piece.n
-            context.tokens[at:end] = piece.input.tokens[start : start + piece.n]
-            context.positions[at:end] = np.arange(start, start + piece.n)
-            context.sequences[at:end] = piece.input.sequence
-            at = end
-        return at
+            input, start = piece.input, piece.input.n_past
+            batch.add(input.tokens[start : start + piece.n], start, input.sequence)
 
     def _read(self, pieces: list[InputPart], n_tokens: int) -> list[Rows]:
         if self.context.pooling != "none":

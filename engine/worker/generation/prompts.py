@@ -1,4 +1,4 @@
-"""From what a request says to tokens."""
+"""From what a request says to tokens, and back."""
 
 from collections.abc import Sequence
 
@@ -38,6 +38,11 @@ def tokenize_prompt(
     if not parts:
         return np.empty(0, np.int32)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def detokenize(model: Model, tokens: TokenArray) -> str:
+    """The text of `tokens`; invalid bytes become U+FFFD."""
+    return model.detokenize(tokens.tolist()).decode("utf-8", "replace")
 
 
 def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool) -> TokenArray:

@@ -15,20 +15,29 @@ from engine.worker.tokens import TokenArray, TokenBuffer
 
 
 class Request:
-    """One generation: its sequence for the scheduler, its sampler, its text so far."""
+    """One generation: its sequence for the scheduler, its sampler, its text so far.
+
+    `tokens` are those of the prompt, and `prompt` its text, if the answer is to have it. `piece`
+    gives the bytes that a token shows; `guide` is None for a text without a constraint, `probs`
+    without `n_probs`. `arrived` is a time of `time.perf_counter`, as all others.
+    """
 
     def __init__(
         self,
         submit: Submit,
         tokens: TokenArray,
-        params: GenerationParams,
         sampler: Sampler | OffloadedSampler,
-        prompt: str,
+        *,
+        arrived: float,
+        piece: Callable[[int], bytes],
+        guide: Guide | None = None,
         probs: ProbabilityLog | None = None,
+        prompt: str = "",
     ) -> None:
+        params = submit.params
         self.id = submit.id
         self.confirm = submit.confirm
-        self.params = params
+        self.params: GenerationParams = params
         self.prompt = prompt
         self.sequence = Sequence(
             id=submit.id,
@@ -41,12 +50,11 @@ class Request:
         )
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
-        self.constraint: Guide | None = None
-        self.shown: frozenset[int] = frozenset()  # control tokens that are text for it
+        self.guide = guide
+        self.piece = piece
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
-        self.probs = probs  # None: not wanted
-        self.chosen: int | None = None  # the next token, if it is known already
+        self.probs = probs
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
         self._spilled: list[int] = []  # the first of the others, if a shift dropped them
@@ -55,7 +63,7 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
-        self.arrived = 0.0  # s
+        self.arrived = arrived  # s
         self.started = 0.0  # s; admission to a slot
         self.first_token = 0.0
         self.last_token = 0.0
@@ -64,9 +72,42 @@ class Request:
     def slow_sampler(self) -> Sampler | None:
         """The sampler, if it takes long to choose, and nothing else has to do with the choice."""
         sampler = self.sampler
-        if self.constraint is not None or self.probs is not None:
+        if self.guide is not None or self.probs is not None:
             return None
         return sampler if isinstance(sampler, Sampler) and sampler.slow else None
+
+    @property
+    def reports_progress(self) -> bool:
+        """Whether there is progress to report: the prompt is not evaluated yet."""
+        return self.params.return_progress and self.params.stream and not self.n_decoded
+
+    def enter(self, now: float) -> bool:
+        """Note the slot that a step serves this in. True if it is the first step."""
+        self.slot = self.sequence.slot
+        if self.started:
+            return False
+        self.started = now
+        return True
+
+    def append(self, token: int, now: float) -> None:
+        """Go on with `token`, chosen at `now`."""
+        if not self.n_decoded:
+            self.first_token = now
+        self.last_token = now
+        self.n_decoded += 1
+        self.sequence.generating = True
+        self.sequence.tokens.append(token)
+
+    def stop(self, stop_type: StopType, now: float) -> None:
+        """End without another token."""
+        self.stop_type = stop_type
+        self.last_token = now
+        self.first_token = self.first_token or now
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether generating takes longer than `t_max_predict_ms`."""
+        return 0 < self.params.t_max_predict_ms < 1e3 * (self.last_token - self.first_token)
 
     @property
     def n_remain(self) -> int:

@@ -16,6 +16,7 @@ from llama_cpp import llama_cpp as llama
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.shipped import model_path
+from engine.worker.backend import initialize
 from tools.models import hostile, tokenizer
 from tools.models.build import build, ensure
 from tools.models.recipes import CHAT_TEMPLATE, RECIPES
@@ -42,7 +43,7 @@ class Model:
     """A model of the C API, or with `vocab_only` its vocabulary alone."""
 
     def __init__(self, path: Path, *, vocab_only: bool = False) -> None:
-        llama.llama_backend_init()
+        initialize()
         params = llama.llama_model_default_params()
         params.vocab_only = vocab_only
         self.model = llama.llama_model_load_from_file(str(path).encode(), params)

@@ -111,12 +111,8 @@ class Played:
         self.prompt = self.model.tokenize(
             b"for x in x: for x in x: for", add_special=False, parse_special=False
         )
-        n = len(self.prompt)
-        self.context.tokens[:n] = self.prompt
-        self.context.positions[:n] = np.arange(n)
-        self.context.outputs[n - 1] = 1
-        self.context.decode(n)
-        self.last = n - 1
+        self.last = self.context.batch.add(self.prompt, 0, sequence=0)
+        self.context.decode()
 
     def draw(self, params: GenerationParams, n: int = 4) -> list[int]:
         sampler = Sampler(self.model, params, N_CTX, self.prompt)

@@ -32,11 +32,14 @@ def evaluated(
         context = Context(model, chosen, n_seq, unified)
     decode, seen = context.decode, []
 
-    def spy(n: int) -> None:
-        seen.append((n, len(set(context.sequences[:n].tolist()))))
+    batch = context.batch
+
+    def spy() -> None:
+        n = batch.n_tokens
+        seen.append((n, len(set(batch.sequences[:n].tolist()))))
         if chosen.embeds():
-            assert context.outputs[:n].all()
-        decode(n)
+            assert batch.outputs[:n].all()
+        decode()
 
     monkeypatch.setattr(context, "decode", spy)
     try:
@@ -44,7 +47,7 @@ def evaluated(
         for sequence in range(n_seq):
             assert llama_cpp.llama_memory_seq_pos_max(context._memory, sequence) == -1
         if chosen.embeds():
-            assert context.outputs.all()
+            assert batch.outputs.all()
     finally:
         context.close()
         model.close()

@@ -364,7 +364,7 @@ def test_a_decode_that_fails_ends_its_requests_only(monkeypatch: pytest.MonkeyPa
     for id in (1, 2):
         engine.submit(engine.prepare(Embed(id, [long], 2)))
 
-    def decode(n_tokens: int) -> None:
+    def decode() -> None:
         raise BackendError("no")
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,120 @@
+"""`python -m benchmarks.reproducible`: what `--reproducible` costs.
+
+Two contexts of one model, with it and without, take turns round after round; a ratio is the median
+of the rounds' ratios. There is no server in between.
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.options import Options
+from engine.worker.backend import Context, Model, initialize
+from tools.models.build import ensure
+
+N_SLOTS = 8
+PIECE = 512  # tokens of a prompt in a step
+PROMPTS = (500, 2000)  # tokens
+STEPS = 40
+
+
+def prompt_seconds(context: Context, sequence: int, n: int) -> float:
+    """How long it takes to evaluate `n` tokens, as the beginning of an empty sequence."""
+    tokens = np.random.default_rng(n).integers(300, 4000, n)
+    begun = time.perf_counter()
+    for start in range(0, n, PIECE):
+        piece = tokens[start : start + PIECE]
+        k = len(piece)
+        context.tokens[:k] = piece
+        context.positions[:k] = np.arange(start, start + k)
+        context.sequences[:k] = sequence
+        context.outputs[:k] = 0
+        context.outputs[k - 1] = 1
+        context.decode(k)
+        context.logits(k - 1)
+    return time.perf_counter() - begun
+
+
+def tokens_per_second(context: Context, sequences: Sequence[int], start: int) -> float:
+    """Of sequences that all go on from position `start`."""
+    n = len(sequences)
+    begun = time.perf_counter()
+    for step in range(STEPS):
+        context.tokens[:n] = 500 + step
+        context.positions[:n] = start + step
+        context.sequences[:n] = sequences
+        context.outputs[:n] = 1
+        context.decode(n)
+        context.logits(0)
+    return n * STEPS / (time.perf_counter() - begun)
+
+
+def measure(context: Context) -> dict[str, float]:
+    """One round, by what is measured; more is better."""
+    found = {}
+
+    def clear() -> None:
+        for sequence in range(N_SLOTS):
+            context.remove(sequence, 0)
+
+    for n in PROMPTS:
+        clear()
+        found[f"prompt of {n} tokens: tokens/s"] = n / prompt_seconds(context, 0, n)
+    found[f"1 stream behind {n} tokens: tokens/s"] = tokens_per_second(context, [0], n)
+    for n_streams in (1, N_SLOTS):
+        clear()
+        for sequence in range(n_streams):
+            prompt_seconds(context, sequence, 32)
+        streams = range(n_streams)
+        found[f"{n_streams} streams: tokens/s"] = tokens_per_second(context, streams, 32)
+    clear()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reproducible", description=(__doc__ or "").split("\n\n")[1]
+    )
+    parser.add_argument("--model", default="bench-100m", help="recipe or file (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=-1)
+    plan = parser.parse_args()
+
+    initialize()
+    path = plan.model if plan.model.endswith(".gguf") else str(ensure(plan.model))
+    options = {
+        name: Options(
+            model=path,
+            ctx_size=N_SLOTS * 2304,  # room for the longest prompt; llama.cpp counts by 256
+            parallel=N_SLOTS,
+            threads=plan.threads,
+            kv_unified=False,
+            reproducible=name,
+        )
+        for name in ("off", "on")
+    }
+    model = Model(path, options["off"])
+    contexts = {name: Context(model, each, N_SLOTS, False) for name, each in options.items()}
+    for context in contexts.values():
+        measure(context)  # the first round warms up
+    rounds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number in range(plan.rounds):
+        order = list(contexts) if number % 2 else list(reversed(contexts))
+        for name in order:
+            for what, value in measure(contexts[name]).items():
+                rounds[what][name].append(value)
+    for what, values in rounds.items():
+        ratios = [on / off for on, off in zip(values["on"], values["off"], strict=True)]
+        print(
+            f"{what:36} off {statistics.median(values['off']):8.0f}  "
+            f"on {statistics.median(values['on']):8.0f}  "
+            f"x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

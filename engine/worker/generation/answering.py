@@ -1,0 +1,102 @@
+"""From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
+
+from engine.protocol.messages import Delta, Finished, StopType
+from engine.worker.backend import Model
+from engine.worker.generation.request import Request
+from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.shifting import context_shift
+
+
+class Answering:
+    """The text of all requests. `shifts` says whether a text that fills its context loses a part
+    of it, or ends. Belongs to the thread that steps."""
+
+    def __init__(self, model: Model, scheduler: Scheduler, *, shifts: bool) -> None:
+        self._model = model
+        self._scheduler = scheduler
+        self._shifts = shifts
+
+    def accept(self, request: Request, token: int, *, is_final: bool) -> Delta | None:
+        """Show the text of `token`, the newest one of `request`, and set `request.stop_type` if
+        the text ends here; `is_final` says that its guide lets nothing follow. The event of a
+        stream that goes on, if there is text for it."""
+        text = request.feed(request.piece(token))
+        if new_line := "\n" in text:
+            request.has_new_line = True
+        request.stop_type = self._stop_type(request, token, new_line=new_line, is_final=is_final)
+        if request.stop_type == "none" and text and request.params.stream:
+            return delta(request)
+        return None
+
+    def _stop_type(
+        self, request: Request, token: int, *, new_line: bool, is_final: bool
+    ) -> StopType:
+        if request.stream.stopping_word:
+            return "word"
+        if is_final or token in self._model.eog:
+            return "eos"
+        is_full = len(request.sequence.tokens) >= self._scheduler.n_ctx
+        if is_full and not self._shifts:
+            request.truncated = True
+            return "limit"
+        if (
+            request.n_decoded == request.params.n_predict
+            or (request.indent is not None and request.indent.reached)
+            or (new_line and request.is_out_of_time)
+            or (is_full and not self._shift(request))
+        ):
+            return "limit"
+        return "none"
+
+    def _shift(self, request: Request) -> bool:
+        """Drop a part of a text that fills its context. False if the memory refuses."""
+        request.truncated = True
+        sequence, params = request.sequence, request.params
+        n_keep = sequence.n_prompt
+        if params.n_keep >= 0:
+            begins = self._model.add_bos and sequence.tokens.view(0, 1)[0] == self._model.bos
+            n_keep = params.n_keep + int(begins)
+        n_keep, n_discard = context_shift(
+            sequence.n_past, self._scheduler.n_ctx, n_keep, params.n_discard
+        )
+        request.spill()
+        n_behind = max(0, request.n_prompt_kept - n_keep - n_discard)
+        request.n_prompt_kept = min(request.n_prompt_kept, n_keep) + n_behind
+        return self._scheduler.shift(sequence, n_keep, n_discard)
+
+
+def delta(request: Request) -> Delta:
+    """The text and the tokens that no event has carried yet."""
+    text, tokens = request.take_text(), request.unsent_tokens()
+    probs = request.probs.take() if request.probs is not None else []
+    return Delta(request.id, text, tokens, request.slot, request.timings, probs)
+
+
+def progress(request: Request) -> Delta:
+    """How much of the prompt is evaluated."""
+    timings, progress = request.timings, request.progress
+    return Delta(request.id, "", [], request.slot, timings, progress=progress)
+
+
+def finished(request: Request) -> Finished:
+    """The rest of the text, and how it ended."""
+    request.flush()
+    if request.stream.stopping_word:
+        request.stop_type = "word"
+    sequence = request.sequence
+    return Finished(
+        id=request.id,
+        text=request.take_text(),
+        tokens=request.unsent_tokens(),
+        stop_type=request.stop_type,
+        stopping_word=request.stream.stopping_word,
+        truncated=request.truncated,
+        has_new_line=request.has_new_line,
+        id_slot=sequence.slot,
+        prompt=request.prompt,
+        n_prompt=sequence.n_prompt,
+        n_decoded=request.n_decoded,
+        timings=request.timings,
+        params=request.params,
+        probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
+    )

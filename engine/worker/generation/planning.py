@@ -1,0 +1,139 @@
+"""The scheduler of one context, and how much a step may take: measured, not assumed."""
+
+import time
+from collections.abc import Sequence
+
+from engine.options import Options
+from engine.worker.backend import MAX_SEQUENCES, BackendError, Context, Model
+from engine.worker.cache.disk_cache import DiskCache
+from engine.worker.cache.host_cache import HostCache
+from engine.worker.cache.origin import Identity
+from engine.worker.cache.second_tier import SecondTier
+from engine.worker.scheduling.budget import PrefillBudget
+from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.sequences import Chunk
+
+CACHED_SEQUENCES = 16
+"""Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
+
+MAX_STALL = 0.5
+"""Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
+FETCH_SECONDS = 0.02
+"""How long a step without work waits for a file at the most: messages are taken in between."""
+SAVING_SECONDS = 3.0
+"""For saving texts to files at the end: the server waits a little longer for the process."""
+
+
+def sequence_ids(model: Model, options: Options) -> int:
+    """How many sequences a KV cache is made for: the slots, and with a unified one some more, but
+    not for memory that has a part for each (recurrent states, sliding windows)."""
+    n_slots = options.n_slots()
+    if (
+        not options.unified_kv_cache()
+        or model.is_recurrent
+        or (model.n_swa and not options.swa_full)
+    ):
+        return n_slots
+    # llama.cpp asserts that a micro-batch has room for a token of each.
+    most = min(MAX_SEQUENCES, options.batch_size, options.ubatch_size)
+    return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
+
+
+class Planner:
+    """Plans the steps of `context`, and learns from the time that they take. Raises
+    `BackendError` for options that the model's memory can't have."""
+
+    def __init__(self, context: Context, options: Options) -> None:
+        self._context = context
+        self._tier = self._make_tier(options)
+        self.scheduler = Scheduler(
+            context,
+            n_slots=options.n_slots(),
+            n_ctx=context.n_ctx_seq,
+            n_cells=context.n_ctx if options.unified_kv_cache() else None,
+            n_batch=context.n_batch,
+            n_sequences=context.n_seq,
+            similarity=options.slot_prompt_similarity,
+            n_checkpoints=options.ctx_checkpoints,
+            continuous=options.cont_batching,
+            tier=self._tier,
+        )
+        self._budget = PrefillBudget(
+            1e-3 * options.target_itl_ms, n_batch=context.n_batch, n_ubatch=context.n_ubatch
+        )
+        _check_shifting(context, options)
+
+    def _make_tier(self, options: Options) -> SecondTier | None:
+        disk, model = None, self._context.model
+        # Cells that can't be cut are of use to those only who begin with all of their text.
+        whole = model.is_recurrent or (model.n_swa > 0 and not options.swa_full)
+        if options.cache_disk:
+            limit = options.cache_disk_size << 20
+            try:
+                identity = Identity.of_cells(options)
+                disk = DiskCache(options.cache_disk, limit, identity, whole=whole)
+            except OSError as error:
+                raise BackendError(f"--cache-disk: {error.strerror}") from None
+        elif not options.cache_ram:
+            return None
+        return SecondTier(
+            self._context,
+            HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
+            disk,
+            is_busy=lambda: self.scheduler.n_generating > 0,
+            compute_seconds=self._compute_seconds,
+            max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
+        )
+
+    def _compute_seconds(self, n_tokens: int, start: int) -> float:
+        return self._budget.compute_seconds(self.scheduler.n_generating, n_tokens, start)
+
+    @property
+    def pending_seconds(self) -> float:
+        """What a step with all prompt tokens that wait would take."""
+        return self._budget.seconds(self.scheduler.n_pending)
+
+    def plan(self) -> list[Chunk]:
+        """What the next step evaluates. If that is nothing, waits a little for texts that are
+        being read from files."""
+        if self._tier is not None:
+            self._tier.begin_step()
+        chunks = self._plan()
+        if not chunks and self._tier is not None:
+            self._tier.wait(FETCH_SECONDS)
+        return chunks
+
+    def _plan(self) -> list[Chunk]:
+        scheduler = self.scheduler
+        if not scheduler.has_prompts:
+            return scheduler.plan()
+        n_generating, length = scheduler.n_generating, scheduler.prompt_length
+        limit = self._budget.limit(n_generating, length)
+        return scheduler.plan(limit, self._budget.burst(n_generating, length))
+
+    def measure(self, chunks: Sequence[Chunk], started: float) -> float:
+        """The one place that takes the time of a step, in seconds. If nobody has asked
+        for logits, nobody has waited for the device."""
+        self._context.synchronize()
+        seconds = time.perf_counter() - started
+        prompts = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
+        n_prompt = sum(chunk.stop - chunk.start for chunk in prompts)
+        length = max((chunk.start for chunk in prompts), default=0)
+        self._budget.observe(len(chunks) - len(prompts), n_prompt, length, seconds)
+        return seconds
+
+    def close(self) -> None:
+        """What `--cache-disk` is to have is written."""
+        if self._tier is not None:
+            self._tier.close(self.scheduler.finished(), SAVING_SECONDS)
+
+
+def _check_shifting(context: Context, options: Options) -> None:
+    if context.can_shift:
+        return
+    for name, wanted in (
+        ("--context-shift", options.context_shift),
+        ("--cache-reuse", options.cache_reuse > 0),
+    ):
+        if wanted:
+            raise BackendError(f"{name}: the memory of this model can't be shifted")

@@ -1,0 +1,154 @@
+"""From what a client submits to a request that is ready for the step.
+
+Tokenizing a long prompt and compiling a grammar take longer than a step, so `prepare` runs in
+any thread. It reads what doesn't change while the engine serves, and the scales of the adapters.
+"""
+
+import random
+import time
+from functools import partial
+
+from engine.errors import invalid_request
+from engine.options import Options
+from engine.params import RANDOM_SEED, GenerationParams
+from engine.protocol.messages import Infill, Submit
+from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
+from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.lazy import Guide
+from engine.worker.generation.adapters import LoraScales
+from engine.worker.generation.infill import Room
+from engine.worker.generation.probabilities import ProbabilityLog
+from engine.worker.generation.prompts import (
+    detokenize,
+    exceeds_context,
+    tokenize_gap,
+    tokenize_prompt,
+)
+from engine.worker.generation.request import Request
+from engine.worker.tokens import TokenArray
+
+
+class Preparation:
+    """Requests for `n_slots` slots of `n_ctx` tokens each."""
+
+    def __init__(
+        self,
+        context: Context,
+        options: Options,
+        lora: LoraScales,
+        compiler: Compiler,
+        offload: Offload | None,
+        *,
+        n_slots: int,
+        n_ctx: int,
+    ) -> None:
+        self._model = context.model
+        self._n_batch = context.n_batch
+        self._lora = lora
+        self._compiler = compiler
+        self._offload = offload
+        self._n_slots = n_slots
+        self._n_ctx = n_ctx
+        self._special = options.special  # whether control tokens show in generated text
+        self._suffix_first = options.spm_infill
+
+    def prepare(self, submit: Submit) -> Request:
+        """Tokenize, check and build what the steps need; the parameters of `submit` become those
+        that are in force. Raises `EngineError`."""
+        arrived = time.perf_counter()
+        tokens = self._tokenize(submit)
+        params = submit.params
+        shown = self._resolve(params)
+        try:
+            guide = self._compiler.guide(params)
+        except GrammarError as error:
+            raise invalid_request(str(error)) from None
+        piece = partial(self._piece, shown=shown)
+        probs = None
+        if params.n_probs > 0:
+            probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
+        return Request(
+            submit,
+            tokens,
+            self._sampler(params, tokens, guide, probs),
+            arrived=arrived,
+            piece=piece,
+            guide=guide,
+            probs=probs,
+            prompt=detokenize(self._model, tokens) if submit.echo_prompt else "",
+        )
+
+    def _tokenize(self, submit: Submit) -> TokenArray:
+        if isinstance(submit.prompt, Infill):
+            n_predict = submit.params.n_predict
+            room = Room(n_ctx=self._n_ctx, n_batch=self._n_batch, n_predict=n_predict)
+            first = self._suffix_first
+            tokens = tokenize_gap(self._model, submit.prompt, room, suffix_first=first)
+        else:
+            tokens = tokenize_prompt(self._model, submit.prompt)
+        if len(tokens) >= self._n_ctx:
+            raise exceeds_context(len(tokens), self._n_ctx)
+        return tokens
+
+    def _resolve(self, params: GenerationParams) -> frozenset[int]:
+        """Put into `params` what is in force, which the answer tells; the control tokens that
+        are text for this request."""
+        if params.seed == RANDOM_SEED:
+            params.seed = random.randrange(RANDOM_SEED)
+        if params.id_slot >= self._n_slots:
+            raise invalid_request(
+                f"id_slot {params.id_slot} does not exist: the slots are 0 to {self._n_slots - 1}"
+            )
+        params.logit_bias = self._resolve_biases(params)
+        shown = self._preserved(params.preserved_tokens)
+        params.preserved_tokens = [*sorted(shown)]
+        params.lora = self._lora.resolve(params.lora)
+        return shown
+
+    def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
+        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
+        resolved: list[tuple[int | str, float]] = []
+        for token, bias in params.logit_bias:
+            if isinstance(token, int):
+                if 0 <= token < self._model.n_vocab:
+                    resolved.append((token, bias))
+            else:
+                ids = self._model.tokenize(token.encode(), add_special=False, parse_special=False)
+                resolved.extend((id, bias) for id in ids.tolist())
+        if params.ignore_eos:
+            resolved.extend((id, float("-inf")) for id in sorted(self._model.eog))
+        return resolved
+
+    def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
+        """The control tokens in texts, and among ids, that don't end the generation."""
+        if not preserved:
+            return frozenset()
+        model = self._model
+        found = {token for token in preserved if isinstance(token, int)}
+        for text in preserved:
+            if isinstance(text, str):
+                ids = model.tokenize(text.encode(), add_special=False, parse_special=True)
+                found.update(ids.tolist())
+        return frozenset(
+            token
+            for token in found - model.eog
+            if 0 <= token < model.n_vocab and model.is_hidden(token)
+        )
+
+    def _piece(self, token: int, shown: frozenset[int]) -> bytes:
+        return self._model.piece(token, special=self._special or token in shown)
+
+    def _sampler(
+        self,
+        params: GenerationParams,
+        tokens: TokenArray,
+        guide: Guide | None,
+        probs: ProbabilityLog | None,
+    ) -> Sampler | OffloadedSampler:
+        """On the device where it can be: a guide and probabilities need the logits here."""
+        if self._offload and params.backend_sampling and guide is None and probs is None:
+            offloaded = self._offload.sampler(params, self._n_ctx, tokens)
+            if offloaded is not None:
+                return offloaded
+        return Sampler(self._model, params, self._n_ctx, tokens)

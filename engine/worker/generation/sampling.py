@@ -1,0 +1,68 @@
+"""The next token of every request whose logits a step has computed."""
+
+from collections.abc import Sequence
+
+from engine.worker.backend import Context, Model, Offload, OffloadedSampler
+from engine.worker.generation.request import Request
+from engine.worker.generation.sampling_pool import SamplingPool
+
+Output = tuple[Request, int]
+"""A request, and the index in the batch of the token whose logits give its next one."""
+
+
+class Sampling:
+    """Chooses tokens: on the device, on several threads, or one after the other."""
+
+    def __init__(self, context: Context, offload: Offload | None) -> None:
+        self._model: Model = context.model
+        self._context = context
+        self._offload = offload
+        self._pool = SamplingPool(context)
+        self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
+
+    def attach(self, outputs: Sequence[Output]) -> None:
+        """Before the decode: hand the device the samplers that run there. Raises BackendError."""
+        if self._offload is None:
+            return
+        samplers: dict[int, OffloadedSampler | None] = {}
+        for request, _ in outputs:
+            sampler = request.sampler
+            offloaded = sampler if isinstance(sampler, OffloadedSampler) else None
+            samplers[request.sequence.seq_id] = offloaded
+        self._offload.arrange(samplers)
+
+    def sample_ahead(self, outputs: Sequence[Output]) -> None:
+        """Choose the tokens that take long to choose, at the same time, if they are several."""
+        self._ahead.clear()
+        slow = [
+            (sampler, index)
+            for request, index in outputs
+            if request.params.n_predict != 0 and (sampler := request.slow_sampler)
+        ]
+        if len(slow) > 1:
+            tokens = self._pool.choose(slow)
+            self._ahead.update(zip((index for _, index in slow), tokens, strict=True))
+
+    def sample(self, request: Request, index: int) -> tuple[int, bool] | None:
+        """The next token, and whether the guide lets nothing follow it; None if it lets nothing
+        follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
+        if (token := self._ahead.get(index)) is not None:
+            return token, False
+        sampler = request.sampler
+        if isinstance(sampler, OffloadedSampler):
+            return sampler.sample(index), False
+        guide, allowed = request.guide, None
+        if guide is not None:
+            if guide.ended:
+                return None
+            allowed = guide.allowed
+        if request.probs is None:
+            token = sampler.sample(self._context, index, allowed)
+        else:
+            token = request.probs.sample(sampler, self._context, index, allowed)
+        if guide is None or token in self._model.eog:
+            return token, False
+        return token, guide.advance(token)
+
+    def close(self) -> None:
+        self._pool.close()

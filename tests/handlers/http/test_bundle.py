@@ -1,0 +1,65 @@
+"""One document of many files, and what of it is served."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handlers.description import description_path
+from handlers.http.bundle import bundle, public
+
+
+def keys(node: Any) -> set[str]:
+    if isinstance(node, list):
+        return {key for child in node for key in keys(child)}
+    if not isinstance(node, dict):
+        return set()
+    return set(node) | {key for child in node.values() for key in keys(child)}
+
+
+def test_responses_are_ordered_by_status(tmp_path: Path) -> None:
+    root = tmp_path / "root.yaml"
+    root.write_text('paths: {/a: {$ref: "more.yaml#/a"}}\n')
+    (tmp_path / "more.yaml").write_text(
+        'group: &group {"500": {description: e}, "400": {description: b}}\n'
+        'a: {get: {responses: {"200": {description: y}, <<: *group, "400": {description: z}}}}\n'
+    )
+    responses = bundle(root)["paths"]["/a"]["get"]["responses"]
+    assert list(responses.items()) == [
+        ("200", {"description": "y"}),
+        ("400", {"description": "z"}),
+        ("500", {"description": "e"}),
+    ]
+
+
+def test_properties_named_responses_keep_their_order(tmp_path: Path) -> None:
+    root = tmp_path / "root.yaml"
+    root.write_text("components: {schemas: {A: {properties: {responses: {type: a, b: 1}}}}}\n")
+    schema = bundle(root)["components"]["schemas"]["A"]["properties"]["responses"]
+    assert list(schema) == ["type", "b"]
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return bundle(description_path())
+
+
+def test_what_only_connexion_reads_is_not_public(document: dict[str, Any]) -> None:
+    private = {"x-openapi-router-controller", "x-bearerInfoFunc", "x-apikeyInfoFunc"}
+    assert keys(document) - keys(public(document)) == private
+    assert private <= keys(document), "the original is left as it is"
+
+
+def test_nothing_else_is_taken_away(document: dict[str, Any]) -> None:
+    for item in document["paths"].values():
+        for operation in item.values():
+            if isinstance(operation, dict):
+                operation.pop("x-openapi-router-controller", None)
+    for scheme in document["components"]["securitySchemes"].values():
+        scheme.pop("x-bearerInfoFunc", None)
+        scheme.pop("x-apikeyInfoFunc", None)
+    assert public(document) == document
+
+
+def test_nothing_public_names_a_module_of_ours(document: dict[str, Any]) -> None:
+    assert "handlers." not in repr(public(document))
