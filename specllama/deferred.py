@@ -54,7 +54,7 @@ class _Deferred(ModuleType):
             raise AttributeError(attribute)
         if sys.modules.get(self.__name__) is not self:
             return getattr(importlib.import_module(self.__name__), attribute)
-        # Somebody imports the name now, and calls it later if at all.
+        # The name is imported now, and called later if at all.
         return self._later(attribute)
 
     def _later(self, attribute: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""`specllama doctor`: whether this machine and this installation will do, and what won't.
+"""`specllama doctor`: checks whether this machine and this installation will do.
 
 llama.cpp is asked in a child process: one that was built for another processor ends it.
 """

@@ -61,7 +61,7 @@ class Listeners:
                 if os.path.samestat(os.lstat(path), bound):  # not another server's by now
                     os.unlink(path)
             except OSError:
-                pass  # somebody else removed it, which is as good
+                pass  # another process has removed it, which is as good
         self._files.clear()
 
     def __enter__(self) -> "Listeners":
@@ -90,7 +90,7 @@ class Listeners:
 
 
 def _remove_stale(path: str) -> None:
-    """Removes a socket file that nobody listens on, and nothing else."""
+    """Removes a socket file that no process listens on, and nothing else."""
     try:
         is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
     except FileNotFoundError:

@@ -38,16 +38,16 @@ def configure(options: Options) -> None:
         file.setFormatter(_formatter(options, colored=False))
         root.addHandler(file)
     root.setLevel(level)
-    # uvicorn tells about each of its own steps, and writes a line for every request.
+    # uvicorn logs each of its own steps, and a line for every request.
     talkative = logging.NOTSET if level <= logging.DEBUG else logging.WARNING
     for name in ("uvicorn", "uvicorn.access", "uvicorn.error", "asyncio", "connexion", "httpx"):
         logging.getLogger(name).setLevel(talkative)
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_logging)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not that the start failed, which the program itself says with the reason; and not the
-    traceback of each request that the end of draining cut off: uvicorn says how many."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for the failed start, which the program itself reports with the reason, and for the
+    traceback of each request that the end of draining cut off: uvicorn logs how many."""
     kind = record.exc_info[0] if record.exc_info else None
     import asyncio  # not yet when the log is set up: that is the first thing of all
 

@@ -39,7 +39,7 @@ class ModelProgress:
         self._draws = console.is_terminal if console else sys.stderr.isatty()
         self._clock = clock
         self._tasks: dict[str, TaskID] = {}
-        self._logged: dict[str, int] = {}  # the last step told of
+        self._logged: dict[str, int] = {}  # the last step that was logged
         self._loading_since: dict[str, float] = {}
         self._bars: Progress | None = None  # once something was drawn
 
@@ -117,14 +117,14 @@ class ModelProgress:
 
 
 async def show_progress(pool: ModelPool, models: Iterable[str]) -> None:
-    """Shows what the pool downloads and loads, until it is stopped. `models` are those that it
-    may have begun with."""
-    with ModelProgress() as display, closing(pool.subscribe()) as news:
+    """Shows what the pool downloads and loads, until it is cancelled. `models` are those whose
+    loading may have begun already."""
+    with ModelProgress() as display, closing(pool.subscribe()) as events:
         for model in models:
             status = pool.status(model)
             if status.value == "loading":
                 display.load(model, status.progress)
-        async for event in news:
+        async for event in events:
             status = pool.status(event.model)
             if event.event == "download_progress" and status.transfer is not None:
                 display.download(event.model, status.transfer)

@@ -28,7 +28,7 @@ log = logging.getLogger("specllama")
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
-_FAREWELL = 2  # s in which requests that are ended are told so
+_FAREWELL = 2  # s for sending an error to requests that are ended
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
@@ -160,7 +160,7 @@ class _Server(Server):
             ending.cancel()
 
     async def _end_requests(self, runtime: Runtime | None) -> None:
-        """Let what still runs after the time for it end with the documented error: uvicorn
+        """After the drain timeout, end running requests with the documented error: uvicorn
         would just cancel it."""
         await asyncio.sleep(self._drain_timeout)
         if runtime is not None:

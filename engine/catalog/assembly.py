@@ -1,4 +1,4 @@
-"""Puts a router's catalog together: which models are there, and what is said of each."""
+"""Puts a router's catalog together: its models, and the options of each."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ all models, can't."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is there, whatever the preset file says; for source "preset" it isn't."""
+    """A model found on this machine; for source "preset" it is only named by the preset file."""
 
     name: str
     source: Source
@@ -131,7 +131,7 @@ def _sections(
 
 
 class _EntryMaker:
-    """Lays what is said of all models under and over what is said of one."""
+    """Layers the options of all models under and over those of one."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete model. `quant` is in capitals, "" if the file's name tells nothing."""
+    """A complete model. `quant` is in capitals, "" if the file's name has none."""
 
     repository: str  # user/repo
     quant: str
@@ -62,8 +62,8 @@ def cached_models(cache: Path) -> list[CachedModel]:
 
 
 def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
-    """The model that `name` means: user/repo:QUANT in any case of letters of QUANT, or user/repo
-    alone, which is that of the first of `DEFAULT_QUANTS` that there is, else any."""
+    """The model of `name`: user/repo:QUANT in any case of letters of QUANT, or user/repo alone,
+    which is that of the first of `DEFAULT_QUANTS` that there is, else any."""
     repository, colon, quant = name.partition(":")
     here = [model for model in models if model.repository == repository]
     for wanted in [quant.upper()] if colon else DEFAULT_QUANTS:

@@ -13,7 +13,7 @@ from engine.options import Options
 from engine.shipped import MODEL_NAME
 
 MAX_NEAR: Final = 5
-LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long and helps nobody
+LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long
 
 
 class Catalog:
@@ -39,8 +39,8 @@ class Catalog:
         return self.entries.get(name) or self._by_alias.get(name)
 
     def near(self, name: str) -> list[str]:
-        """Names of models that somebody who wrote `name` may have meant, the likeliest first:
-        those that contain it, or are spelled like it."""
+        """Names of models that a misspelled `name` may stand for, the likeliest first: those that
+        contain it, or are spelled like it."""
         wanted = _plain(name[:LONGEST_NAME])
         if not wanted:
             return []
@@ -54,8 +54,8 @@ class Catalog:
         return list(dict.fromkeys(found))[:MAX_NEAR]
 
     def first(self) -> Entry | None:
-        """The model whose engine process is needed as soon as the server starts, if there is
-        one that needs no download before."""
+        """The model that is loaded when the server starts, if there is one that needs no download
+        before."""
         loaded = (entry for entry in self.entries.values() if entry.load_on_startup)
         return next((entry for entry in loaded if not wants_fetch(entry.options)), None)
 

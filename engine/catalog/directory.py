@@ -7,7 +7,7 @@
     DIR/name/a.gguf, DIR/name/b.gguf     the models "name/a" and "name/b"
 
 Deeper folders don't count. Only names and kinds of files are looked at: nothing is opened, so
-that nothing can block; what is in a file is found out by whoever reads it.
+that nothing can block; the contents of a file are checked when it is read.
 """
 
 import logging

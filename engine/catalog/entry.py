@@ -14,7 +14,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     `options.model` is the path of its file, the first of several; "" with a `hf_repo` or a
     `model_url` is a model that has to be downloaded first, and "" alone is the shipped one.
-    `in_cache` tells whether its file belongs to the hub's cache.
+    `in_cache` is true if its file belongs to the hub's cache.
     """
 
     name: str

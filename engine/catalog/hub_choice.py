@@ -1,4 +1,4 @@
-"""Which files of a repository make up the model that was asked for: llama.cpp's rules.
+"""Chooses the files of a repository that make up a model, by llama.cpp's rules.
 
 Files are given by their paths in the repository, with "/" between components.
 """

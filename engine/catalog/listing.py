@@ -1,4 +1,4 @@
-"""What --cache-list prints."""
+"""The output of --cache-list."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Where downloaded models lie: the hub's cache, and that of models from other places."""
+"""The directories of downloaded models: the hub's cache, and one for models from other places."""
 
 import os
 from collections.abc import Mapping

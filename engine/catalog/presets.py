@@ -48,8 +48,8 @@ _HEADER = re.compile(r"\[([^\]]*)\]\s*(?:[;#].*)?")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of one model. `name` is as written there, `line` that of the header (0
-    for the section of all models of a file without one)."""
+    """The options of one model in a preset file. `name` is as written there, `line` that of the
+    header (0 for the section of all models of a file without one)."""
 
     name: str
     line: int

@@ -1,4 +1,4 @@
-"""What of a model has to be found or downloaded before it can be loaded."""
+"""Decides which files of a model have to be found or downloaded before it can be loaded."""
 
 from engine.options import Options
 

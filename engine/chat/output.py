@@ -1,6 +1,6 @@
-"""What a model's answer consists of, once it is told apart: text, thoughts, calls of tools.
+"""The parts of a parsed answer: content, reasoning, tool calls; and the deltas that build them up.
 
-A stream of `ChatDelta` is what every chat API is a translation of.
+Every chat API translates a stream of `ChatDelta`.
 """
 
 import msgspec
@@ -45,7 +45,7 @@ class ToolCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """What all deltas of one answer add up to."""
+    """The sum of all deltas of one answer."""
 
     content: str = ""
     reasoning: str = ""

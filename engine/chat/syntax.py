@@ -1,6 +1,6 @@
-"""How a model writes what is not plain text: plain data, found out from its chat template by
-`engine.chat.detect`, read by `engine.chat.parse.parser`, turned into a constraint by
-`engine.chat.grammar.answer`.
+"""Output syntax: how a model writes thoughts, content and tool calls. `engine.chat.detect` detects
+it in a chat template, `engine.chat.parse.parser` parses answers by it, and
+`engine.chat.grammar.answer` turns it into a constraint. Plain data.
 
 An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
 """
@@ -12,19 +12,19 @@ import msgspec
 from engine.chat import harmony_markers
 
 Hole = Literal["name", "arguments", "id", "index"]
-"""What stands between the fixed texts of a call. `name` is the tool's, `arguments` are an object
-in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
+"""The variable parts of a call, between its fixed texts. `name` is the tool's, `arguments` are an
+object in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
 number of the call, counted from 0."""
 
 
-HOLE_MARKS: dict[Hole, str] = {
+PLACEHOLDERS: dict[Hole, str] = {
     "name": "\ue000",
     "arguments": "\ue001",
     "id": "\ue002",
     "index": "\ue003",
 }
 """Stand-ins for holes in texts, from a private area of Unicode."""
-HOLES_BY_MARK = {mark: hole for hole, mark in HOLE_MARKS.items()}
+HOLES_BY_PLACEHOLDER = {text: hole for hole, text in PLACEHOLDERS.items()}
 
 
 class Fill(msgspec.Struct, frozen=True):

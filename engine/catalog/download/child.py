@@ -52,7 +52,7 @@ class Meter:
         self._reported = 0.0
 
     def of(self, index: int, item: Item) -> Callable[[int], None]:
-        """What is to be told how many bytes of item number `index` are there."""
+        """The callback that counts the bytes of item number `index`."""
         return lambda n_there: self._report(index, item, n_there)
 
     def _report(self, index: int, item: Item, n_there: int) -> None:
@@ -161,7 +161,7 @@ def _end_with(link: ServerLink) -> None:
 def main() -> int:
     link: ServerLink = take_over(wanted_decoder)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    # What goes wrong is told by what this process reports.
+    # Failures are in this process's own reports.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     match link.receive():
         case [Wanted() as wanted]:

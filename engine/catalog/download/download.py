@@ -41,7 +41,7 @@ READ_SIZE = 1 << 20  # bytes
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 
 Report = Callable[[int], None]
-"""Is told how many bytes of the file are there."""
+"""Called with the number of bytes of the file that are there."""
 
 
 @dataclass(frozen=True)

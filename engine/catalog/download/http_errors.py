@@ -1,4 +1,4 @@
-"""What goes wrong between here and a server with models, told in a line that says what to do."""
+"""Failures of downloads, as one line for the user that says what to do."""
 
 import httpx2
 
@@ -7,7 +7,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
 class DownloadError(Exception):
-    """Why something can't be had; one line for the user."""
+    """A download that can't succeed; one line for the user."""
 
 
 class TransientError(DownloadError):
@@ -40,7 +40,7 @@ def check_status(response: httpx2.Response, what: str) -> None:
 
 
 def network_failure(error: Exception, url: str, what: str) -> DownloadError:
-    """What an exception of the HTTP library means for the user."""
+    """An exception of the HTTP library as a message for the user."""
     host = _host(url)
     match error:
         case httpx2.UnsupportedProtocol() | httpx2.TooManyRedirects() | httpx2.InvalidURL():

@@ -3,7 +3,7 @@
     CACHE/models--user--repo/refs/main                     the commit that "main" was last time
     CACHE/models--user--repo/blobs/<digest>                contents
     CACHE/models--user--repo/snapshots/<commit>/<path>     links to them
-    CACHE/.locks/models--user--repo/<digest>.lock          held by whoever downloads one
+    CACHE/.locks/models--user--repo/<digest>.lock          held by the process that downloads one
 
 Names come from a server that may be hostile: whatever could leave the cache is refused.
 """

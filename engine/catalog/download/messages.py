@@ -7,7 +7,7 @@ import msgspec
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be there: a model of a repository or of a URL, or its projector alone."""
+    """The files to download: a model of a repository or of a URL, or its projector alone."""
 
     repository: str = ""  # user/repo[:quant]
     file: str = ""  # of the repository; "" = chosen by the quantization
@@ -19,7 +19,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transfer(msgspec.Struct, frozen=True, tag=True):
-    """How far the download is, over all files of the model."""
+    """The progress of the download, over all files of the model."""
 
     file: str  # that is being downloaded
     n_done: int  # bytes
@@ -27,7 +27,7 @@ class Transfer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notice(msgspec.Struct, frozen=True, tag=True):
-    """Something that the user should know, though the download goes on."""
+    """A warning for the user; the download goes on."""
 
     text: str
 

@@ -30,7 +30,7 @@ MAX_REPORT = 1 << 20  # bytes
 
 
 class FetchError(Exception):
-    """Why the model can't be had; one line for the user."""
+    """The model can't be downloaded; one line for the user."""
 
 
 async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:

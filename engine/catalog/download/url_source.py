@@ -151,7 +151,7 @@ def _item(
 ) -> Item:
     name = target.name
     size, validator = content or (None, "")
-    # Its name tells of which content it is a part.
+    # Its name has the digest of the content that it is a part of.
     digest = hashlib.sha256(validator.encode()).hexdigest()[:12]
     partial = target.with_name(f"{name}.{digest}.part")
     note = target.with_name(f"{name}.etag")

@@ -1,1 +1,1 @@
-"""What model files say, read by a child of the server process, as a file may be hostile."""
+"""Reads the metadata of model files, in a child of the server process: a file may be hostile."""

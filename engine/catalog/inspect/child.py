@@ -88,7 +88,7 @@ _POOLING: Final[Mapping[int, Pooling]] = dict(enumerate(get_args(Pooling)))
 
 
 def inspect(path: str) -> Outcome:
-    """What the file `path`, or the split model whose first part it is, tells."""
+    """The metadata of the file `path`, or of the split model whose first part it is."""
     try:
         header = _open(path)
         metadata = _described(header, os.path.getsize(path))

@@ -15,11 +15,11 @@ Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 
 
 class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
-    """What a GGUF file, or the parts of a split model together, say of the model.
+    """The metadata of a GGUF file, or of the parts of a split model together.
 
     Numbers mean the same as in `engine.protocol.messages.ModelInfo`. `file_type` is llama.cpp's
-    number for the kind of most weights, None if the file doesn't tell. `causal` is False for
-    encoders. `fim` tells whether the vocabulary has the tokens for filling in the middle, `tools`
+    number for the kind of most weights, None if the file doesn't say. `causal` is False for
+    encoders. `fim` is true if the vocabulary has the tokens for filling in the middle, `tools`
     whether the chat template is written for tool calls.
     """
 
@@ -55,7 +55,7 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
 
 
 class Unreadable(msgspec.Struct, tag="unreadable", frozen=True):
-    """Why a file tells nothing: one line."""
+    """The reason why a file can't be read, in one line."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""What model files tell of their models, without loading these.
+"""Reads the metadata of model files without loading the models.
 
 Files come from anywhere, and reading a hostile one may take for ever: it is done by a child
 process (`engine.catalog.inspect.child`), one for all files of a `read_all`. A process that takes
@@ -29,7 +29,7 @@ _Identity = tuple[str, int, int]  # path, time of the last change in ns, size in
 
 
 class MetadataReader:
-    """Reads files, and remembers what they said for as long as they don't change."""
+    """Reads files, and remembers their metadata for as long as they don't change."""
 
     def __init__(self, *, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self._time_limit = time_limit
@@ -38,14 +38,14 @@ class MetadataReader:
         self._turn = asyncio.Lock()
 
     def known(self, path: str) -> Outcome | None:
-        """What is known already of the file as it is now; never waits for a reading."""
+        """The outcome for the file as it is now, if it was read already; never waits."""
         try:
             return self._outcomes.get(_identity(path))
         except (OSError, ValueError) as e:
             return Unreadable(_no_such_file(e))
 
     async def read_all(self, paths: Iterable[str]) -> dict[str, Outcome]:
-        """What each of the files tells; of a split model name the first part.
+        """The outcome for each file; of a split model name the first part.
 
         Raises nothing: a file that can't be read, and one that takes more than the limits allow,
         is `Unreadable`. Cancelling ends the child process.

@@ -1,1 +1,1 @@
-"""How a model writes its answers, found out from its template. Runs in the template processes."""
+"""Detects the output syntax of a model from its chat template. Runs in the template processes."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from engine.chat.detect.matching import end_of_calls, objects_in, same
 from engine.chat.detect.probing import Answer, Call, Prober, Style, call_id
 from engine.chat.detect.tags import closings, common_prefix, common_suffix, inside, tags
-from engine.chat.syntax import HOLE_MARKS, HOLES_BY_MARK, CallSyntax, Fill, TaggedArguments
+from engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, TaggedArguments
 
 ONE = Call("zqfirst_tool", {"zqkey_a": "Zqvalue_a", "zqkey_b": "Zqvalue_b"}, "zqfirst11")
 TWO = Call("zqsecond_tool", {"zqkey_c": "Zqvalue_c", "zqkey_d": "Zqvalue_d"}, "zqsecond2")
@@ -163,12 +163,12 @@ def _patterns(
     if spans is None or any(a[1] > b[0] for a, b in pairwise(spans)):
         return
     for start, end in reversed(spans):
-        text = text[:start] + HOLE_MARKS["arguments"] + text[end:]
+        text = text[:start] + PLACEHOLDERS["arguments"] + text[end:]
     for index, call in enumerate(calls):
         id = call_id(call, index, style)
         if not style.named_ids:
-            text = text.replace(id, HOLE_MARKS["id"])
-        text = text.replace(call.name, HOLE_MARKS["name"])
+            text = text.replace(id, PLACEHOLDERS["id"])
+        text = text.replace(call.name, PLACEHOLDERS["name"])
     guesses = 0
     if len(calls) == 2:
         for zero in re.finditer(r"(?<!\d)0(?!\d)", text):
@@ -177,8 +177,8 @@ def _patterns(
                 alike = text[a - 1] == text[b - 1] and text[a + 1 : a + 2] == text[b + 1 : b + 2]
                 if 0 < a < b and alike and guesses < _INDEX_GUESSES:
                     guesses += 1
-                    mark = HOLE_MARKS["index"]
-                    yield text[:a] + mark + text[a + 1 : b] + mark + text[b + 1 :]
+                    filler = PLACEHOLDERS["index"]
+                    yield text[:a] + filler + text[a + 1 : b] + filler + text[b + 1 :]
     yield text
 
 
@@ -187,7 +187,7 @@ def _solve(
 ) -> CallSyntax | None:
     """The syntax that writes `pattern`, an answer of `count` calls (1 or 2)."""
     pieces = _MARK.split(pattern)
-    texts, holes = pieces[::2], [HOLES_BY_MARK[mark] for mark in pieces[1::2]]
+    texts, holes = pieces[::2], [HOLES_BY_PLACEHOLDER[each] for each in pieces[1::2]]
     size = len(holes) // count
     own = holes[:size]
     if len(holes) != size * count or own * count != holes or len(set(own)) != size:

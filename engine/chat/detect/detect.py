@@ -1,4 +1,4 @@
-"""Finds out from a chat template how its model writes thoughts, text and calls of tools.
+"""Detects in a chat template how its model writes thoughts, content and tool calls.
 
 The template is rendered with probe conversations whose words are unmistakable; what stands around
 them is the syntax. Nothing is believed that doesn't explain further renderings, too: a template

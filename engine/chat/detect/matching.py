@@ -1,4 +1,4 @@
-"""Reads calls by their syntax from a rendered answer, to see whether the syntax is true."""
+"""Checks a detected syntax: reads calls by it from a rendered answer."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Probe conversations for `engine.chat.detect`: one question, and an answer of marked words."""
+"""Probe conversations for `engine.chat.detect`: one question, and an answer of known words."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Style(msgspec.Struct, frozen=True):
-    """How a message with calls is to be put so that a template shows them."""
+    """A form of messages with calls that some templates need to show the calls."""
 
     objects: bool = True  # the arguments are an object rather than JSON text
     null: bool = False  # no content is None rather than ""

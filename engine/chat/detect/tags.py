@@ -1,4 +1,4 @@
-"""Comparing texts with markers in them: where two of them part, a marker stays whole.
+"""Compares texts with markers in them: where two of them differ, a marker stays whole.
 
 A marker is a tag in angle brackets (open-ended, too: a name may follow `<function=`) or a word in
 capitals in square ones. Words stay whole like markers.
@@ -16,7 +16,7 @@ _OPPOSITES = tuple(
 
 
 def common_prefix(first: str, *others: str) -> str:
-    """What all texts begin with, up to the end of its last whole marker or word."""
+    """The longest common prefix of all texts that ends with a whole marker or word."""
     size = len(first)
     for other in others:
         pairs = zip(first[:size], other, strict=False)
@@ -28,7 +28,7 @@ def common_prefix(first: str, *others: str) -> str:
 
 
 def common_suffix(first: str, second: str) -> str:
-    """What both texts end with, from the beginning of its first whole marker or word."""
+    """The longest common suffix of both texts that begins with a whole marker or word."""
     size = 0
     while size < min(len(first), len(second)) and first[-1 - size] == second[-1 - size]:
         size += 1
@@ -45,7 +45,7 @@ def inside(text: str, position: int) -> bool:
 
 
 def closings(tag: str) -> list[str]:
-    """What may close what the marker `tag` opens, by the habits of markup."""
+    """The markers that may close what `tag` opens, by the habits of markup."""
     brackets = re.match(r"<\||<\uff5c|<|\[", tag)
     found = [f"{tag[: brackets.end()]}/{tag[brackets.end() :]}"] if brackets else []
     if tag.startswith("<|"):
@@ -56,7 +56,7 @@ def closings(tag: str) -> list[str]:
 
 
 def openings(tag: str) -> list[str]:
-    """What the marker `tag` may close."""
+    """The markers that `tag` may close."""
     found = [tag.replace("/", "", 1)] if "/" in tag[:3] else []
     return found + [tag.replace(end, begin) for begin, end in _OPPOSITES if end in tag]
 

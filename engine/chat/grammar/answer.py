@@ -1,5 +1,5 @@
-"""The constraint of a model's answer: calls of the tools that there are, with arguments that
-follow their schemas, written as the model writes them; or JSON of a schema.
+"""Grammars for answers: calls of the given tools in the model's output syntax, with arguments that
+follow the tools' schemas; or JSON that follows a schema.
 
 The parts that stand in the answer's own syntax are rules of a grammar; arguments in JSON are
 schemas that the grammar refers to, which the engine translates and checks.
@@ -19,7 +19,7 @@ from engine.errors import invalid_request
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
 
 MAX_NAME = 128  # characters
-_NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # what any syntax can tell from its own texts
+_NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it as a marker
 _ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
 _SPACE = "/[ \\t\\n]{1,8}/"
@@ -80,7 +80,7 @@ def answer_grammar(
     prompt: str = "",
     may_think: bool = True,
 ) -> AnswerGrammar | None:
-    """What an answer in `syntax` has to look like; None if it may be anything.
+    """The grammar of an answer in `syntax`; None if any text will do.
 
     `tools` are those of `ChatRequest`; without any, only `schema` counts, which the text of the
     answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
@@ -286,8 +286,8 @@ class _Answer:
         return f"{self.lark.terminal(_SPACE)}?"
 
     def check_mixable(self) -> None:
-        """Raises EngineError if calls and JSON begin with the same text: no token could tell
-        which of the two it belongs to."""
+        """Raises EngineError if calls and JSON begin with the same text, so that no token decides
+        between the two."""
         if _PLAIN_JSON.match(self._opening.removeprefix(self._begun)):
             raise invalid_request(
                 "response_format and tools can't be used together with this model, whose calls "
@@ -295,8 +295,8 @@ class _Answer:
             )
 
     def triggers(self, functions: Functions) -> list[GrammarTrigger]:
-        """As early as it is certain that a call begins, because models don't always write
-        everything after the marker as their templates do."""
+        """The texts that start the grammar, as early as a call is certain: models don't always
+        write what follows the marker as their templates do."""
         opening = self._opening
         marker = _MARKER.match(opening)
         text = marker[0] if marker else opening
@@ -375,7 +375,7 @@ class _Harmony:
         return body
 
     def check_mixable(self) -> None:
-        """Channels tell calls and text apart."""
+        """Calls and text are in different channels."""
 
     def triggers(self, functions: Functions) -> list[GrammarTrigger]:
         return [

@@ -1,4 +1,4 @@
-"""Writing grammars in llguidance's dialect of Lark: literals, rules, and references to schemas.
+"""Writes grammars in llguidance's dialect of Lark: literals, rules, and references to schemas.
 
 A sequence of symbols is a text in which a space stands between two; "" is the empty one.
 """

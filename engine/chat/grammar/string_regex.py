@@ -1,4 +1,4 @@
-"""Texts that follow the keywords of a JSON schema, without the quotes of JSON around them."""
+"""Regular expressions for strings that follow a JSON schema, without the quotes of JSON."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ _CHECKED = frozenset(
 
 
 class StringError(ValueError):
-    """What of a schema can't be kept to."""
+    """A keyword of a schema that can't be followed."""
 
 
 def string_regex(schema: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """The JSON types that a tool's schema allows for an argument.
 
-Tagged arguments don't tell the text 123 from the number: the declaration does.
+Tagged arguments write the text 123 and the number alike: the schema says which it is.
 """
 
 import json

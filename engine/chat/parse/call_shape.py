@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.syntax import HOLE_MARKS, HOLES_BY_MARK, CallSyntax, Fill, Hole
+from engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, Hole
 
 _TOKEN = re.compile(
     r"\[[A-Za-z_]+\]"  # [TOOL_CALLS]
@@ -144,7 +144,7 @@ def _openings(begin: tuple[str, ...], head: tuple[str, ...]) -> dict[str, tuple[
 
 def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]:
     """`parts` with the JSON object that contains name and arguments, if any, as one part."""
-    flat = "".join(p if isinstance(p, str) else HOLE_MARKS[p.hole] for p in parts)
+    flat = "".join(p if isinstance(p, str) else PLACEHOLDERS[p.hole] for p in parts)
     for start in (match.start() for match in re.finditer(r"\{", flat)):
         quoted = _BARE_MARK.sub(r'"\1"', flat[start:])
         try:
@@ -171,14 +171,14 @@ def _members(
     """All members of an object and of the objects in it, with the hole that a member is."""
     for key, inner in value.items():
         here = (*path, key)
-        yield here, HOLES_BY_MARK.get(inner) if isinstance(inner, str) else None
+        yield here, HOLES_BY_PLACEHOLDER.get(inner) if isinstance(inner, str) else None
         if isinstance(inner, dict):
             yield from _members(inner, here)
 
 
 def _parts(flat: str) -> Iterator[str | Fill]:
     for piece in re.split("([\ue000-\ue003])", flat):
-        if piece in HOLES_BY_MARK:
-            yield Fill(HOLES_BY_MARK[piece])
+        if piece in HOLES_BY_PLACEHOLDER:
+            yield Fill(HOLES_BY_PLACEHOLDER[piece])
         elif piece:
             yield piece

@@ -1,4 +1,4 @@
-"""What the parsers of answers have in common: text in, deltas out."""
+"""The base of the parsers of answers: text in, deltas out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""JSON values in a text that arrives in pieces (RFC 8259), copied or decoded while they come."""
+"""Copies or decodes JSON values (RFC 8259) while their text arrives."""
 
 import re
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Tells apart what a model's answer consists of, while it is being generated.
+"""Parses an answer into content, thoughts and tool calls while it is generated.
 
-A parser takes the text in pieces of any size and returns the deltas that are certain. What may
-yet turn out to be a marker is held back, so no part of one ever shows up in the content; what
-turns out not to be one comes later. Every piece costs time in proportion to its length.
+A parser takes text of any length and returns the deltas that are certain. Text that may become a
+marker is held back, so the content never has a part of one; if it becomes none, it comes later.
+Time is in proportion to the length of the text.
 """
 
 from typing import Protocol
@@ -22,8 +22,8 @@ class AnswerParser(Protocol):
         """More of the answer."""
 
     def finish(self, *, cut_off: bool = False) -> list[ChatDelta]:
-        """The answer has ended; to be called once. With `cut_off` it ended before its time: what
-        has been held back because it may be the beginning of a marker or of a call is not told."""
+        """End the answer; to be called once. With `cut_off` it ended early: held-back text that may
+        begin a marker or a call is dropped."""
 
 
 def answer_parser(
@@ -36,12 +36,12 @@ def answer_parser(
 ) -> AnswerParser:
     """A parser for one answer.
 
-    `reasoning`: with "none" thoughts are content, markers and all; with "deepseek" and "auto"
-    they are told apart from it; with "deepseek-legacy" both. `thinking`: the prompt has opened
-    the thoughts already. `tools`: without any, calls are left in the text; a mapping from names
-    to the schemas of parameters decides what is a text in tagged arguments, where names alone
-    leave that to what an argument looks like. `prompt`: what its end has of the syntax of an
-    answer is taken for the answer's beginning.
+    `reasoning`: with "none" thoughts are content, markers included; with "deepseek" and "auto" they
+    are deltas of their own; with "deepseek-legacy" both. `thinking`: the prompt has opened the
+    thoughts already. `tools`: without any, calls are left in the text; a mapping from names to the
+    schemas of parameters decides what is a text in tagged arguments, where names alone leave that
+    to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
+    for the answer's beginning.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)

@@ -1,4 +1,4 @@
-"""Reading a text that arrives in pieces, as a grammar would be written.
+"""A reader of text that arrives bit by bit, for parsers that are written like grammars.
 
 A parser built on `Reader` is a set of generators that call each other with `yield from`. When
 the text at hand doesn't decide what comes next, the innermost one yields, and goes on at the

@@ -1,4 +1,4 @@
-"""Arguments that stand one by one between tags, as the text of a JSON object."""
+"""Parses arguments between tags into the text of a JSON object."""
 
 import json
 from collections.abc import Callable
@@ -15,8 +15,8 @@ def tagged_arguments(
 ) -> Step[None]:
     """Copy the arguments to `out`, as long as there are any.
 
-    `types` tells which JSON types a key may have. What can only be a string is copied while it
-    comes, everything else when it is complete: only then is it certain whether it is JSON.
+    `types(key)` are the JSON types that a key may have. What can only be a string is copied while
+    it comes, everything else when it is complete: only then is it certain whether it is JSON.
 
     Raises JsonError if an argument, or all of them, don't end.
     """

@@ -34,7 +34,7 @@ MAX_DESCRIPTIONS: Final = 64
 
 
 class Renderer:
-    """Makes prompts with chat templates that may do what they like.
+    """Renders chat templates that are not trusted.
 
     All methods raise EngineError: server_error if the template itself is not valid or the process
     crashes, invalid_request_error if it takes too long or too much memory, unavailable_error after
@@ -55,7 +55,7 @@ class Renderer:
         self._stopped = False
 
     def prepare(self) -> None:
-        """Start a process before it is needed; whoever needs it is told if that fails."""
+        """Start a process before it is needed. If that fails, the first job that needs it does."""
         self._preparing = asyncio.create_task(self._prepare())
 
     async def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds out what a chat template can express, by rendering probes with it.
+"""Detects what a chat template can express, by rendering probes with it.
 
 Each probe is a small conversation with marked words; a capability is there when its mark
 comes out in the prompt. The names in `Caps` are those of llama-server's `chat_template_caps`.

@@ -46,8 +46,8 @@ def conversation(
     """Check `messages` and split off a last message of the assistant, if the model is to go on
     with it: always with `continue_final_message`, otherwise if `prefill` allows it.
 
-    `continue_final_message` tells as a text which part of the message goes on; without, it is the
-    content, or else the thoughts if there is no content yet. `add_generation_prompt` is on by
+    `continue_final_message` as a text names the part of the message that goes on; without, it is
+    the content, or else the thoughts if there is no content yet. `add_generation_prompt` is on by
     default.
 
     Raises EngineError: invalid_request_error for messages that can't be continued as wished and

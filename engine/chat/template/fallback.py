@@ -1,4 +1,4 @@
-"""Tools for models whose chat template knows none: everything that tools need is said in words.
+"""Tools for models whose chat template knows none: a system message explains them in words.
 
 The system message lists the tools and shows how a call is written; earlier calls stand in the
 assistant's text in that form, and their results come from the user between `<tool_response>`

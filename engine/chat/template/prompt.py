@@ -1,6 +1,5 @@
-"""The prompt for a chat request: where the conversation, the template and what is known of the
-model's output come together. Pure functions; `engine.chat.rendering.parent` runs them in a process
-of their own.
+"""Makes the prompt for a chat request from the conversation, the template and the output syntax.
+Pure functions; `engine.chat.rendering.parent` runs them in a process of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +114,7 @@ def continued(
 ) -> ChatPrompt:
     """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
     answer. `before_text` gives what the template writes before the text of an answer without
-    thoughts: it may have empty ones, and mark the text or not.
+    thoughts: it may have empty thoughts, and a marker before the text or not.
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """

@@ -1,4 +1,4 @@
-"""Accounts of a KV cache that all sequences share: how many cells are held, and by how many."""
+"""Accounts of the KV cells that all sequences share: which sequences own how many of them."""
 
 from collections.abc import Iterable
 

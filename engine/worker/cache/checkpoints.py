@@ -1,4 +1,4 @@
-"""Where a text can be gone back to in memory that can't be cut: copies of its state."""
+"""Checkpoints: copies of the state of memory that can't be cut, to go back to."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 State = npt.NDArray[np.uint8]
-"""What the KV cache saved, good for nothing else but to be given back to it."""
+"""An opaque state of the KV cache, to be restored by it."""
 
 NEAR_END = 4
 """Tokens at the end of a prompt that its last checkpoint leaves out: a few that a chat template
@@ -14,7 +14,7 @@ puts there are often others when the conversation goes on."""
 LAST_MESSAGE = 512
 """Tokens at the end of a prompt that another one leaves out."""
 STEP = 4096
-"""In tokens: checkpoints every so often, for texts that part nobody knows where."""
+"""Tokens between checkpoints, for texts that diverge at an unknown place."""
 
 
 def positions(n_done: int, n_prompt: int) -> list[int]:
@@ -39,7 +39,7 @@ class Checkpoints:
         self.of: dict[int, list[Checkpoint]] = {}  # by sequence id; the shortest texts first
 
     def at(self, id: int, n: int) -> State | None:
-        """What was saved behind the first `n` tokens."""
+        """The state behind the first `n` tokens, if there is one."""
         return next((c.state for c in self.of.get(id, ()) if c.n == n), None)
 
     def last(self, id: int, n: int) -> int:
@@ -47,8 +47,8 @@ class Checkpoints:
         return max((c.n for c in self.of.get(id, ()) if c.n <= n), default=0)
 
     def add(self, id: int, n: int, state: State) -> None:
-        """Keep a checkpoint behind all others. If there are too many, the one goes that leaves
-        the smallest gap, for what is between two others is soon computed again."""
+        """Add a checkpoint behind all others. If there are too many, the one is dropped that leaves
+        the smallest gap: what is between two others is soon computed again."""
         kept = [c for c in self.of.get(id, ()) if c.n < n]
         kept.append(Checkpoint(n, state))
         if len(kept) > self._limit:
@@ -62,7 +62,7 @@ class Checkpoints:
             self.of[target] = shared
 
     def cut(self, id: int, n: int) -> None:
-        """The text has no longer, or no longer the same, tokens behind the first `n`."""
+        """Drop the checkpoints behind the first `n` tokens of a text, which has changed there."""
         kept = [c for c in self.of.get(id, ()) if c.n <= n and n]
         if kept:
             self.of[id] = kept

@@ -46,7 +46,7 @@ _UNFINISHED = re.compile(r"\.slot-.*\.part")
 
 
 class Stored(NamedTuple):
-    """A file that has the first `n` tokens of a text, of `length` that it has in all."""
+    """A file of `length` tokens whose first `n` are the prefix of a text."""
 
     id: int
     n: int
@@ -101,7 +101,7 @@ class DiskCache:
         return bool(covering)
 
     def find(self, tokens: TokenArray, key: Key) -> Stored | None:
-        """The file that has most of the beginning of `tokens`."""
+        """The file with the longest common prefix with `tokens`."""
         id, n = self._index.longest(tokens, key)
         if not n:
             return None
@@ -111,8 +111,8 @@ class DiskCache:
     # ---- reading -------------------------------------------------------------------------
 
     def fetch(self, stored: Stored) -> KeptText | None:
-        """What the file holds, if it was fetched already. Else it is going to be, or, if it is
-        of no use, not to be found any more; one file at a time."""
+        """The text in the file, if it was fetched already. Otherwise None: its fetch begins, one
+        file at a time, and a file that is of no use is not found again."""
         if self._fetched is not None and self._fetched[0] == stored.id:
             return self._fetched[1]
         if self._fetching is None:
@@ -121,24 +121,24 @@ class DiskCache:
         return None
 
     def use(self, text: KeptText) -> None:
-        """A text that was fetched has come to the KV cache."""
+        """Note that a fetched text was restored to the KV cache."""
         if self._fetched is not None and self._fetched[1] is text:
             self._touch(self._fetched[0])
             self._fetched = None
 
     def forget(self, text: KeptText) -> None:
-        """A text that was fetched is of no use."""
+        """Remove the file of a fetched text, which is of no use."""
         if self._fetched is not None and self._fetched[1] is text:
             self._remove(self._fetched[0])
 
     def poll(self) -> None:
-        """Take note of what has been written and read."""
+        """Take the results of finished reads and writes."""
         with suppress(Empty):
             while True:
                 self._done.get_nowait()()
 
     def wait(self, seconds: float) -> None:
-        """Until something is fetched, if something is, but not for longer than this."""
+        """Wait until a fetch is done, at most `seconds`; not at all if there is none."""
         if self._fetching is not None:
             with suppress(Empty):
                 self._done.get(timeout=seconds)()

@@ -47,8 +47,8 @@ class TextIndex:
             del self._indices[key]
 
     def longest(self, tokens: TokenArray, key: Key) -> tuple[int, int]:
-        """The text with most of the beginning of `tokens`, the shortest one of these, and how
-        much it has of it; (-1, 0) if there is none."""
+        """The text with the longest common prefix with `tokens`, the shortest of several, and the
+        length of the prefix; (-1, 0) if there is none."""
         best, found = -1, (0, 0)
         for id, n in self._matches(tokens, key).items():
             length = self._texts[id][1]
@@ -116,7 +116,7 @@ class HostCache:
         return bool(covering)
 
     def find(self, tokens: TokenArray, key: Key) -> tuple[KeptText, int] | None:
-        """The text with most of the beginning of `tokens`, and how much it has of it."""
+        """The text with the longest common prefix with `tokens`, and the length of the prefix."""
         id, n = self._index.longest(tokens, key)
         return (self._texts[id], n) if n else None
 

@@ -1,5 +1,5 @@
-"""Which tokens the KV cache holds, by sequence: of running texts, and of finished ones, which
-stay as cache until their cells or their sequence ids are needed.
+"""The tokens that the KV cache holds, by sequence: of running texts, and of finished ones, which
+stay as cache until they are evicted for their cells or their sequence ids.
 
 A *sequence id* is llama.cpp's: the tokens under one id are one text. With a unified KV cache
 several ids may own a cell together, so a prefix is shared without being copied or computed
@@ -22,13 +22,13 @@ ALL = sys.maxsize
 """How many tokens are exact where no cell was moved."""
 
 Key = tuple[tuple[int, float], ...]
-"""What tokens are evaluated under: (id, scale) of each LoRA adapter, by id, without scales 0."""
+"""The LoRA adapters of an evaluation: (id, scale) of each, by id, without scales 0."""
 
 
 class KVCache(Protocol):
     is_cuttable: bool
-    """Whether `remove` can cut any text anywhere. Not where layers keep a state of all tokens so
-    far, or a window of the last ones: there it takes checkpoints to go back."""
+    """Whether `remove` can cut any text anywhere. It can't where layers keep a state of all tokens
+    so far, or a window of the last ones: going back takes checkpoints there."""
 
     def first_cut(self, sequence: int) -> int:
         """The position from which on `remove` can cut `sequence`, at its end in any case."""
@@ -56,8 +56,8 @@ class KVCache(Protocol):
 
 
 class Found(NamedTuple):
-    """A text below the KV cache that has `n` tokens of another's beginning: its length, and what
-    the tier knows it by; None while it is being fetched."""
+    """A text in the second tier that has a prefix of `n` tokens in common with another one; its
+    length, and the tier's handle of it, None while it is being fetched."""
 
     n: int
     length: int
@@ -65,14 +65,14 @@ class Found(NamedTuple):
 
 
 class Tier(Protocol):
-    """Where finished texts go that have to leave the KV cache, and come back from."""
+    """The second tier: where evicted texts go, and are restored from."""
 
     def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
-        """`sequence`, whose cells are exactly those of `tokens` under `key`, is given up next."""
+        """`sequence`, whose cells are exactly those of `tokens` under `key`, is evicted next."""
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
-        """Where more of the beginning of `tokens` is than the `n_held` that the KV cache has, if
-        fetching it takes less time than computing it."""
+        """A text with a longer prefix of `tokens` than the `n_held` in the KV cache, if restoring
+        it takes less time than computing it."""
 
     def restore(self, sequence: int, found: Found) -> bool:
         """Let `sequence`, which is empty, have all cells of what was found. False if it can't be
@@ -100,7 +100,7 @@ class PrefixCache:
     It never claims more than the KV cache holds: all that changes that goes through here.
     Entries are ordered by their last use. Equal tokens mean equal cells only under the same key.
     `n_cells` is None for separate caches, where the ids are those of the slots. Of a text that
-    can't be cut, `n_checkpoints` are kept at most. What has to go for others is offered to `tier`.
+    can't be cut, `n_checkpoints` are kept at most. Evicted texts are offered to `tier`.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class PrefixCache:
         return self._checkpoints.of
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
-        """How many of the first of `tokens` each text has, running ones included (whether their
-        prompt is evaluated so far or not)."""
+        """The longest common prefix of `tokens` with each text, in tokens; running texts included,
+        whether their prompt is evaluated that far or not."""
         index = self._indices.get(key)
         return index.matches(tokens) if index is not None else {}
 
     def common_prefix(self, sequence: int, tokens: TokenArray, key: Key) -> int:
-        """How many of the first of `tokens` a finished text has, moved ones included."""
+        """The longest common prefix of `tokens` with a finished text, moved tokens included."""
         entry = self._entries.get(sequence)
         return 0 if entry is None or entry.key != key else common_prefix(entry.tokens, tokens)
 
@@ -161,7 +161,7 @@ class PrefixCache:
         return self._cells.n_of(ids) if self._cells is not None else 0
 
     def reachable(self, id: int, n: int) -> int:
-        """How many of the first `n` tokens of a text can be gone back to, and copied."""
+        """How many of the first `n` tokens of a text it can be cut to, or shared up to."""
         if self._kv.is_cuttable or n >= self._kv.first_cut(id):
             return n
         return self._checkpoints.last(id, n)
@@ -178,7 +178,7 @@ class PrefixCache:
         return id
 
     def reopen(self, id: int, tokens: TokenArray, key: Key) -> Entry:
-        """A finished text becomes the beginning of one that runs."""
+        """Make a finished text the beginning of the running text `tokens`; the finished one."""
         entry = self._entries.pop(id)
         self._index(id, tokens, key)
         return entry
@@ -196,8 +196,8 @@ class PrefixCache:
         return True
 
     def cut(self, id: int, start: int) -> bool:
-        """Forget all tokens of a running text from number `start` on. False if this kind of
-        memory can only forget all of them; then it did."""
+        """Remove all tokens of a running text from number `start` on. False if this kind of memory
+        can only remove all of them; then it did."""
         done = self._kv.remove(id, start)
         if not done and (state := self._checkpoints.at(id, start)) is not None:
             done = self._kv.rewind(id, start, state)
@@ -225,8 +225,8 @@ class PrefixCache:
             self._checkpoints.add(id, n, state)
 
     def is_alone(self, id: int, start: int) -> bool:
-        """Whether nobody shares the cells of a running text from `start` on, after finished ones
-        that did have given way."""
+        """Whether no other text shares the cells of a running one from `start` on. Finished texts
+        that share them are evicted for that."""
         cells = self._cells
         if cells is None:
             return True
@@ -239,7 +239,7 @@ class PrefixCache:
         return cells.n_alone(id, start) == wanted
 
     def retext(self, id: int, tokens: TokenArray) -> None:
-        """A running text has become another one."""
+        """Replace a running text by `tokens`: a context shift has dropped some."""
         self._index(id, tokens, self._keys[id])
 
     def grow(self, id: int, n: int) -> None:
@@ -248,7 +248,7 @@ class PrefixCache:
             self._cells.grow(id, n)
 
     def close(self, id: int, entry: Entry) -> None:
-        """A running text is finished, and the most recently used one from now on."""
+        """Make a running text a finished one, the most recently used of all."""
         if not len(entry.tokens):
             self.drop(id)
             return
@@ -284,8 +284,7 @@ class PrefixCache:
         self._unused.append(id)
 
     def give_up(self, id: int) -> None:
-        """Forget a finished text for the sake of another, but offer what is exact of it to the
-        tier below."""
+        """Evict a finished text; the second tier is offered what is exact of it."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact < len(entry.tokens):
             self.shorten(id, entry.n_exact)
@@ -294,7 +293,7 @@ class PrefixCache:
             self.drop(id)
 
     def offer(self, id: int) -> None:
-        """Offer a finished text, which is about to be cut, to the tier below, if all of it is
+        """Offer a finished text, which is about to be cut, to the second tier, if all of it is
         exact."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact >= len(entry.tokens):
@@ -332,7 +331,7 @@ class PrefixCache:
     # ---- room ----------------------------------------------------------------------------
 
     def make_room(self, n_tokens: int) -> int:
-        """Forget finished texts until `n_tokens` cells are free; how many of them are."""
+        """Evict finished texts until `n_tokens` cells are free; how many of these are."""
         cells = self._cells
         if cells is None:
             return n_tokens
@@ -342,7 +341,8 @@ class PrefixCache:
         return n_tokens
 
     def make_id(self, keep: int | None = None) -> bool:
-        """Make sure of an unused sequence id. Without need not at the cost of `keep`."""
+        """Have an unused sequence id, by eviction if need be, but never of `keep`. False if there
+        is none."""
         if self._unused:
             return True
         victim = next((id for id in self._entries if id != keep), None)
@@ -352,8 +352,8 @@ class PrefixCache:
         return True
 
     def evict(self) -> bool:
-        """Forget the text that was used longest ago, of those whose end frees cells; what it
-        shares with others stays as long as they do. False if there is none."""
+        """Evict the least recently used text that frees cells; cells that it shares with others
+        stay as long as these do. False if there is none."""
         cells = self._cells
         victim = next(
             (id for id in self._entries if cells is None or cells.n_alone(id)),

@@ -1,4 +1,4 @@
-"""An index of texts by their beginnings: who shares how much with a new one."""
+"""A radix index: the longest common prefix of a new text with every indexed one."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ from engine.worker.tokens import TokenArray, common_prefix
 
 
 class _Node:
-    """Where texts part: `tokens` lead here from the parent; `holders` are all whose text goes
-    through this node or ends in it."""
+    """A place where texts diverge or end: `tokens` lead here from the parent; `holders` are those
+    whose text goes through this node or ends in it."""
 
     __slots__ = ("children", "holders", "parent", "tokens")
 
@@ -30,7 +30,7 @@ class RadixIndex:
         self._ends: dict[int, _Node] = {}
 
     def __len__(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return len(self._ends)
 
     def insert(self, holder: int, tokens: TokenArray) -> None:
@@ -67,19 +67,20 @@ class RadixIndex:
             node = parent
 
     def _join(self, node: _Node) -> None:
-        """Make one of `node` and its only child, if nobody ends or parts there."""
+        """Merge `node` with its only child, if no text ends at `node`."""
         if len(node.children) != 1 or node.parent is None:
             return
         (child,) = node.children.values()
         if child.holders != node.holders:
             return
-        # The child stays: it may be somebody's end.
+        # The child object stays: `_ends` may refer to it.
         child.tokens = np.concatenate((node.tokens, child.tokens))
         child.parent = node.parent
         node.parent.children[int(node.tokens[0])] = child
 
     def matches(self, tokens: TokenArray) -> dict[int, int]:
-        """How many of the first tokens of `tokens` each holder has, of those that have any."""
+        """The longest common prefix of `tokens` with the text of each holder, in tokens; holders
+        without any are left out."""
         found: dict[int, int] = {}
         node, at = self._root, 0
         while node is not None and at < len(tokens):

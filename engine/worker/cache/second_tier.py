@@ -1,9 +1,9 @@
-"""Texts that have to leave the KV cache go to host memory, from there to files if wanted, and
-come back when that takes less time than to compute them again.
+"""The second tier: texts evicted from the KV cache are saved to host memory, from there to files if
+wanted, and restored when that takes less time than to compute them again.
 
-The rule: a text comes back if the tokens that this saves would take longer to compute than its
-bytes take to be fetched, both as measured. It leaves only if that is not known to hold up those
-who generate for long: what doesn't fit into `max_stall` of a step is forgotten instead.
+The rule: a text is restored if the tokens that this saves take longer to compute than its bytes
+take to be fetched, both as measured. It is saved unless that is known to delay generating sequences
+for long: a text whose copy doesn't fit into `max_stall` of a step is dropped instead.
 """
 
 import logging
@@ -50,9 +50,9 @@ class _Speed:
 class SecondTier:
     """`engine.worker.cache.prefix_cache.Tier` over host memory and, if there is one, a `DiskCache`.
 
-    `is_busy` tells whether somebody generates; `compute_seconds(n, start)` what `n` tokens
-    from position `start` on take to compute, 0 if this is not known. `max_stall`: seconds (0: no
-    limit).
+    `is_busy()` is true while a sequence generates. `compute_seconds(n, start)` is the time that `n`
+    tokens from position `start` on take to compute, 0 if it is unknown. `max_stall` is in seconds,
+    0 for no limit.
     """
 
     def __init__(
@@ -132,8 +132,7 @@ class SecondTier:
             self._disk.poll()
 
     def wait(self, seconds: float) -> None:
-        """Nobody has anything to do but to wait for what is being fetched: until it is there,
-        but not for longer than this."""
+        """Wait until a fetch is done, at most `seconds`: every sequence waits for one."""
         if self._disk is not None:
             self._disk.wait(seconds)
 
@@ -162,8 +161,8 @@ class SecondTier:
         return text
 
     def _pays(self, n_held: int, n: int, seconds: float) -> bool:
-        """Whether to have tokens `n_held` up to `n` without computing them is worth so much time.
-        Unless it is known what they take, it is."""
+        """Whether restoring tokens `n_held` up to `n` in that time is faster than computing them.
+        True if their time is unknown."""
         if n - n_held < MIN_TOKENS:
             return False
         computing = self._compute_seconds(n - n_held, n_held)

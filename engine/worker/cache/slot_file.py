@@ -71,7 +71,7 @@ _SAMPLES, _SAMPLE_SIZE, _HEAD_SIZE = 64, 4096, 1 << 20
 
 
 def fingerprint(path: str) -> bytes:
-    """Tells a model (or adapter) file from others: its size, its beginning, and samples from
+    """Identifies a model (or adapter) file: its size, its beginning, and samples from
     all over its weights; of a split model, of every part. Raises OSError."""
     digest = blake2b(digest_size=16)
     for part in _parts(path):

@@ -83,7 +83,7 @@ class _Compiled:
 
 
 class Constraint:
-    """What one generation may still say. Belongs to the thread that steps."""
+    """The constraint of one generation. Belongs to the thread that steps."""
 
     def __init__(self, compiled: _Compiled, compiler: "Compiler") -> None:
         self._matcher = compiled.matcher.deep_copy()

@@ -34,7 +34,7 @@ Range = tuple[int, int]
 
 
 class GrammarError(ValueError):
-    """What is wrong with a grammar or a schema, in words for whoever wrote it."""
+    """A fault in a grammar or a schema, as a message for its author."""
 
 
 @dataclass

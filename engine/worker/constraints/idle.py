@@ -1,16 +1,16 @@
-"""Background work that is not to be felt by requests."""
+"""Background work that delays no request."""
 
 import threading
 from collections.abc import Callable
 
 CHECK_SECONDS = 0.05
 QUIET_CHECKS = 10
-"""After so many checks in a row without a request, none is expected at once."""
+"""Checks in a row without a request after which none is expected at once."""
 
 
 class IdleTime:
-    """When somebody has nothing else to do. `is_busy` tells whether there is, at any moment, and
-    may be called from any thread."""
+    """Waits for moments without requests. `is_busy()` is true while there are some, and may be
+    called from any thread."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._is_busy = is_busy
@@ -28,5 +28,5 @@ class IdleTime:
         self._quiet = True
 
     def hurry(self) -> None:
-        """Somebody waits for the work: don't wait any more."""
+        """End the wait: a request needs the work now."""
         self._urgent.set()

@@ -1,4 +1,4 @@
-"""What is done to a JSON schema before llguidance compiles it, so that the output is right.
+"""Prepares a JSON schema for llguidance, so that the output follows it.
 
 llguidance is exact for most of JSON Schema, but not for all: it takes patterns for Rust's
 regular expressions, knows hardly any `oneOf`, rounds large numbers, obeys options inside of the

@@ -20,7 +20,7 @@ from engine.worker.tokens import TokenArray
 
 
 class Guide(Protocol):
-    """What one generation may say next. Belongs to the thread that steps."""
+    """The tokens that one generation may have next. Belongs to the thread that steps."""
 
     @property
     def allowed(self) -> TokenArray | None:

@@ -1,5 +1,5 @@
-"""What a constraint is compiled from: a grammar, a JSON schema, or the rules of an answer, and
-how llguidance gets to read it."""
+"""Sources of constraints (a grammar, a JSON schema, or the rules of an answer), and their
+translation for llguidance."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ WHAT: dict[Kind, str] = {
 
 
 class SchemaError(Exception):
-    """What is wrong with one of the schemas of an answer, which it names."""
+    """A fault in one of the schemas of an answer, which the message names."""
 
 
 class Source(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Where in a generated text a lazy constraint begins: the search for its triggers.
+"""Searches a generated text for the triggers with which a lazy constraint begins.
 
 Works on bytes, token by token, so that a trigger may begin and end in the middle of a token.
 """

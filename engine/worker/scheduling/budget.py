@@ -1,40 +1,43 @@
-"""How many prompt tokens go into a step, so that those who generate don't wait for long.
+"""The prefill budget: how many prompt tokens a step may have, so that generating sequences get
+their next tokens in time.
 
-Of the sizes whose steps keep the target, the one with the most prompt tokens per second, after
-what `engine.worker.scheduling.step_cost` has learnt. What has not been tried might be better than
-what is known, and costs change, so other sizes are tried now and then: soon after a change, seldom
-while everything is as expected, and never one that would take far longer than the target allows.
+Of the chunk sizes whose steps keep the target, it takes the one with the most prompt tokens per
+second, as `engine.worker.scheduling.step_cost` has measured them. An untried size may be better,
+and costs change, so other sizes are tried now and then: soon after a change, seldom while steps
+take as long as expected, and never one that would take far longer than the target allows.
 """
 
 from engine.worker.scheduling.step_cost import Finding, StepCost
 
 MIN_TOKENS = 32
-"""Of prompts in a step, however slow the machine is: fewer cost nearly as much."""
+"""Least tokens of prompts in a step, however slow the machine is: fewer cost nearly as much."""
 MIN_SHARE = 0.5
-"""Prompts may take so much of the time that the step takes without them, even if the target is
-missed: on a machine that can't meet it they go on nevertheless."""
+"""Prompts may add this part of the time that the step takes without them, even if the target is
+missed: on a machine that can't meet it, prompts go on nevertheless."""
 HARDLY = 1.15
-"""So much longer is hardly longer: worth it if a token costs less then."""
+"""A step that takes this many times as long is hardly longer: worth it if its tokens cost less."""
 BURST = 3
-"""Prompts that come together and take no more than so many targets are evaluated at once: cutting
-them would make several gaps of one, and nobody would wait for less time in all."""
+"""Prompts that arrive together and take no more than this many targets are evaluated in one step:
+cutting them would make several gaps of one, and no sequence would wait less in all."""
 LONE_SECONDS = 1.0
-"""A step of prompts alone may take so long: somebody new waits for its end, and so does a
-cancellation. Beyond one micro-batch, a longer step computes nothing faster."""
+"""Longest step of prompts alone: a new request waits for its end, and so does a cancellation.
+Beyond one micro-batch, a longer step computes nothing faster."""
 PACE = 2
-"""Every so many steps with prompts at the most, another size is tried."""
+"""Least steps with prompts between two trials of other sizes."""
 RETRY = 64
 """Steps with prompts after which a size is tried again."""
 PATHS = 128
-"""Up to so many tokens, kernels are known to change their path: to try them, a step may take three
-times as long as it should. Beyond, LEAP times, for at most twice as many tokens."""
+"""Up to this many tokens, kernels are known to change their path: a trial may take three times as
+long as a step should. Beyond, it may take LEAP times as long, for at most twice as many tokens."""
 LEAP = 1.5
 HOPE = 0.5
-"""A size is not tried again if it would be none the better for costing so much less."""
+"""A size is not tried again if even at this part of its cost it would not be the best."""
 
 
 class PrefillBudget:
-    """`target` is that of a step with somebody generating, in seconds; 0 for no limit. Limits are
+    """The sizes of prompt chunks, from measured steps.
+
+    `target` is the time of a step with generating sequences, in seconds; 0 for no limit. Limits are
     at most `n_batch`; a step of prompts alone has at least `n_ubatch`. `length` is that of
     `StepCost`."""
 
@@ -44,7 +47,7 @@ class PrefillBudget:
         self._n_batch = n_batch
         self._n_ubatch = min(n_batch, n_ubatch)
         self._sizes = [n for n in self.cost.sizes if n >= min(MIN_TOKENS, n_batch)]
-        self._steps = 0  # with prompts beside somebody who generates
+        self._steps = 0  # with prompts beside generating sequences
         self._tried: dict[int, int] = {}  # the step that tried a size, by size
         self._last_trial = -PACE
         self._asked = self._trial = 0  # sizes; 0: the last limit was no trial

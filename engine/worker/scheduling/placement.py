@@ -1,8 +1,8 @@
-"""Where the beginning of a text comes from: which sequence or tier below holds most of it, and
-whether it is taken over, shared, copied or brought back.
+"""Placement decides where the beginning of a text comes from: which sequence, or the second tier,
+holds the longest prefix of it, and whether that is taken over, shared, copied or restored.
 
-Plain data and the `KVCache` protocol, as in `engine.worker.scheduling.scheduler`, which decides who
-gets a slot.
+Plain data and the `KVCache` protocol, as in `engine.worker.scheduling.scheduler`, which decides
+which sequence gets a slot.
 """
 
 from bisect import bisect, insort
@@ -16,19 +16,19 @@ from engine.worker.scheduling.shifting import reusable_chunks
 from engine.worker.tokens import TokenArray, common_prefix
 
 MIN_COPY = 16
-"""Tokens that a copy between separate caches has to save: it moves a whole cache."""
+"""Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
 MIN_KEEP = 0.5
-"""Part of a finished text that somebody who goes on with it has to keep: if it is less, the text
-is offered to the tier below before it is cut."""
+"""Part of a finished text. A sequence that takes it over and keeps less than this offers it to the
+second tier before it is cut."""
 MIN_FOLLOW = 8
-"""Tokens that somebody else has to be about to evaluate for it to be worth a wait."""
+"""Tokens that a leader has to be about to evaluate for it to be worth the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the beginning of a text can be had: `n` tokens of sequence `seq_id` (-1: nowhere).
-    `n_soon` more are going to be there. Somebody's text has the first `n_same` tokens, whether
-    they can be had or not."""
+    """The longest prefix of a text that a sequence holds: `n` tokens of sequence `seq_id` (-1: of
+    none). A leader is about to evaluate `n_soon` more. The longest common prefix with any sequence
+    has `n_same` tokens, whether its cells can be shared or not."""
 
     seq_id: int = -1
     n: int = 0
@@ -37,7 +37,7 @@ class Source:
 
 
 class Placement:
-    """Gives sequences what is held of their texts.
+    """Gives sequences the cells that hold the beginnings of their texts.
 
     `running` are those in slots by sequence id, as the scheduler keeps them. `n_cells` is what all
     sequences share, or None if each slot has `n_ctx` of its own.
@@ -60,7 +60,7 @@ class Placement:
         self._unified = n_cells is not None
 
     def find(self, sequence: Sequence) -> Source:
-        """Where most of the text is held by now, and how much more is going to be."""
+        """The longest prefix that is held now, and how much more of it is about to be."""
         if not sequence.cache_prompt:
             return Source()
         longest, soon, best, most = 0, 0, -1, 0
@@ -82,16 +82,17 @@ class Placement:
         return Source(best, longest, max(0, soon - longest), most)
 
     def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
-        """How much of the `n_same` tokens that a waiting text shares with `leader`, who is in its
-        prompt, can be had from it when it has evaluated them; `n` can be had by now."""
+        """How many of the `n_same` tokens that a waiting text has in common with the prompt of
+        `leader` can be shared once they are evaluated; `n` can be shared now."""
         if not self._cache.needs_checkpoints:
             return n_same if self._cache.is_cuttable else n
         if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
-            _mark(leader, n_same)
-        return leader.marks[bisect(leader.marks, n_same) - 1] if leader.marks else n
+            _add_checkpoint(leader, n_same)
+        at = leader.checkpoints_at
+        return at[bisect(at, n_same) - 1] if at else n
 
     def find_below(self, sequence: Sequence, source: Source) -> Found | None:
-        """Where more of the text is than in the KV cache, if there is room to fetch it."""
+        """A longer prefix in the second tier, if there is room to restore it."""
         if self._tier is None or not sequence.cache_prompt:
             return None
         # The last one's logits are needed.
@@ -106,8 +107,8 @@ class Placement:
         return found
 
     def place(self, sequence: Sequence, source: Source, found: Found | None, slot: int) -> None:
-        """Give `sequence` a sequence id and what is held of its text, or `found` of it. It is
-        going to be in `slot`."""
+        """Give `sequence`, which is going to be in `slot`, a sequence id and the prefix of its text
+        from `source`, or from the second tier if there is a `found`."""
         if found is not None:
             self._restore(sequence, found, slot)
         elif (taken := self._to_take(sequence, source, slot)) is not None:
@@ -117,13 +118,14 @@ class Placement:
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
             if self._cache.needs_checkpoints:
-                sequence.marks = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+                sequence.checkpoints_at = checkpoints.positions(sequence.n_past, sequence.n_prompt)
                 if source.n_same - sequence.n_past >= MIN_FOLLOW:
-                    _mark(sequence, source.n_same)  # a third text is likely to part here, too
+                    # A third text is likely to diverge here, too.
+                    _add_checkpoint(sequence, source.n_same)
 
     def _to_take(self, sequence: Sequence, source: Source, slot: int) -> int | None:
-        """The finished text that `sequence` goes on with, rather than with a copy of it: it is
-        all of use, or there is nowhere else to go, or parts of it are to be moved."""
+        """The finished text whose cells `sequence` takes over rather than shares: all of them are
+        of use, or no other sequence id is free, or some of them are to be moved."""
         entries = self._cache.entries
         own = self._cache.of_slot(slot)
         found = source.seq_id if source.seq_id in entries else None
@@ -164,7 +166,8 @@ class Placement:
         sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
 
     def _reuse(self, id: int, cached: TokenArray, text: TokenArray, n_held: int, n_min: int) -> int:
-        """Move cached chunks to where `text` has them; how much of it is held then."""
+        """Move cached chunks to the positions that they have in `text`; how much of it is held
+        then."""
         moved = 0
         for source, target, length in reusable_chunks(cached, text, n_held, n_min):
             if not self._cache.cut_out(id, target, source - moved):
@@ -174,7 +177,7 @@ class Placement:
         return n_held
 
     def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
-        """An empty sequence id; without need not at the cost of the text `keep`."""
+        """A sequence id without cells. Another text than `keep` is evicted for it if need be."""
         wanted = None
         if self._unified:
             self._cache.make_id(keep)
@@ -206,6 +209,6 @@ class Placement:
             sequence.n_shared = sequence.n_past
 
 
-def _mark(sequence: Sequence, n: int) -> None:
-    if n not in sequence.marks:
-        insort(sequence.marks, n)
+def _add_checkpoint(sequence: Sequence, n: int) -> None:
+    if n not in sequence.checkpoints_at:
+        insort(sequence.checkpoints_at, n)

@@ -1,18 +1,19 @@
-"""Which tokens go into the next step.
+"""The scheduler plans which tokens go into the next step.
 
 Pure Python over plain data: the KV cache is behind the small `KVCache` protocol, so that
 tests can drive thousands of histories against a fake that checks as strictly as llama.cpp.
 
-A sequence is a text and how much of it is in the KV cache (`n_past`). There is one rule for
-prompts, for generation and for a preempted sequence that starts again: what is not in the
-cache yet has to be evaluated, and the last token's logits give the next token.
+A sequence is a text and how much of it is in the KV cache (`n_past`). One rule holds for
+prompts, for generation and for a preempted sequence that starts again: the tokens that are not in
+the cache are evaluated, and the last token's logits give the next token.
 
 A prefix that any other sequence holds is shared, not evaluated
-(`engine.worker.cache.prefix_cache`). One that another sequence is about to evaluate is waited for:
-whoever comes first leads, and if it goes away, the next one leads on from where it got to.
+(`engine.worker.cache.prefix_cache`). A prefix that another sequence is about to evaluate is waited
+for: the first sequence leads, the others follow. If the leader is cancelled, the next one leads on
+from where it got to.
 
 Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
-the end of prompts and where texts were seen to part, so chunks end there.
+the end of prompts and where two texts were seen to diverge, so chunks end there.
 """
 
 from bisect import insort
@@ -23,18 +24,18 @@ from engine.worker.scheduling.sequences import Chunk, Sequence, shares
 from engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
-"""How many steps in a row a key may have while another one waits. Changing the LoRA adapters of
+"""Steps in a row that a key may have while another one waits. Changing the LoRA adapters of
 a context costs up to a few milliseconds, so every single step would be too often."""
 
 
 class Scheduler:
-    """Slots, the waiting line, and the cells of the KV cache.
+    """Slots, the queue of waiting requests, and the cells of the KV cache.
 
     `n_cells` is what all sequences share (unified), or None if each slot has `n_ctx` of its own.
-    `n_sequences` ids are there for running and cached texts together; without a unified cache
-    they are the slots. `similarity` is the part of a prompt that a slot's old text has to share
-    to be preferred over the least recently used slot. `n_checkpoints` are kept of each text that
-    can't be cut.
+    `n_sequences` is the number of sequence ids for running and cached texts together; without a
+    unified cache they are the slots. A slot whose cached text shares more than `similarity` of a
+    prompt is preferred over the least recently used slot. `n_checkpoints` are kept of each text
+    that can't be cut.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Scheduler:
         self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
 
-    # ---- what comes and goes -------------------------------------------------------------
+    # ---- submit, cancel, finish -----------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -96,11 +97,11 @@ class Scheduler:
         return self._active.get(slot)
 
     def submit(self, sequence: Sequence) -> None:
-        """Put `sequence` (1 <= tokens < n_ctx) into the waiting line."""
+        """Put `sequence` (1 <= tokens < n_ctx) into the queue."""
         insort(self._waiting, sequence, key=lambda waiting: waiting.id)
 
     def cancel(self, id: int) -> Sequence | None:
-        """Take the sequence out, wherever it is; its cells stay as cache."""
+        """Remove the sequence from the queue or from its slot; its cells stay as cache."""
         for sequence in self._waiting:
             if sequence.id == id:
                 self._waiting.remove(sequence)
@@ -176,8 +177,8 @@ class Scheduler:
         return None if id is None else (id, self.cache.entries[id])
 
     def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> int | None:
-        """A sequence id and cells for a text that somebody brings into an idle slot, whose own
-        goes; None if there is no room. Whoever fails to bring it calls `erase`."""
+        """A sequence id and cells for a text that is restored into an idle slot, in place of the
+        slot's own; None if there is no room. The caller calls `erase` if the restore fails."""
         self.erase(slot)
         if self.cache.make_room(len(tokens)) < len(tokens) or not self.cache.make_id():
             return None
@@ -197,12 +198,12 @@ class Scheduler:
     # ---- the step ------------------------------------------------------------------------
 
     def plan(self, n_prompt: int | None = None, n_burst: int = 0) -> list[Chunk]:
-        """Admit who can be admitted, and say what to evaluate.
+        """Admit waiting sequences, and return the chunks of the next step.
 
-        At most `n_batch` tokens, of prompts at most `n_prompt` (or `n_burst`, if those are all of
-        them, and none of them has been cut before), at most the free cells, all with the same
-        key; one token of every generating sequence first. The caller evaluates the chunks and
-        reports with `advance`, or calls `relieve` if the KV cache had no room after all.
+        They have at most `n_batch` tokens and need at most the free cells, all with the same key.
+        One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
+        or `n_burst`, if all prompts end with these and none of them was cut before. The caller
+        evaluates the chunks and then calls `advance`, or `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
@@ -210,7 +211,7 @@ class Scheduler:
             if chunks := self._plan_key(key, n_most, n_burst):
                 return chunks
         if self._active:
-            # Unfinished prompts hold every cell and none can go on: the youngest gives way.
+            # Unfinished prompts hold every cell and none can go on: the youngest is preempted.
             self._preempt_youngest()
             return self.plan(n_prompt, n_burst)
         return []
@@ -226,17 +227,17 @@ class Scheduler:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there is nobody but who has just come."""
+        """Whether requests wait and no slot is in use: the next step is for new requests only."""
         return bool(self._waiting) and not self._active
 
     @property
     def n_pending(self) -> int:
-        """Tokens of those who wait and of those in slots that are not evaluated yet."""
+        """Tokens that are not evaluated yet, of waiting sequences and of those in slots."""
         return sum(s.n_pending for s in (*self._waiting, *self._active.values()))
 
     @property
     def prompt_length(self) -> int:
-        """Tokens that the next step's prompts have before them, of the one with the most."""
+        """Tokens in front of the next step's chunks of prompts; the most of any of them."""
         prompts = (s for s in self._active.values() if not s.generating or s.n_pending > 1)
         return max((s.n_past for s in prompts), default=0)
 
@@ -256,7 +257,7 @@ class Scheduler:
         return self._turns
 
     def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
-        """What to evaluate of the sequences with `key`; nothing if none of them can go on."""
+        """The chunks of the sequences with `key`; none if none of them can go on."""
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
@@ -281,7 +282,7 @@ class Scheduler:
         wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self.cache.make_room(n_ready + wanted) - n_ready
         for sequence, n in shares(prompts, min(wanted, room)):
-            n = min(n, sequence.n_to_mark)
+            n = min(n, sequence.n_to_checkpoint)
             sequence.is_cut = n < sequence.n_pending
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
@@ -291,14 +292,14 @@ class Scheduler:
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.stop - chunk.start)
             chunk.sequence.n_past = chunk.stop
-            if chunk.sequence.marks and chunk.sequence.marks[0] == chunk.stop:
-                del chunk.sequence.marks[0]
+            if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
+                del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)
 
     def relieve(self) -> bool:
-        """Make room after llama.cpp found none where the accounts saw some.
+        """Evict or preempt, after llama.cpp found no cells where the accounts had some.
 
-        False if nothing is left to give up but the only running sequence.
+        False if only one running sequence is left.
         """
         if self.cache.evict():
             return True
@@ -314,10 +315,10 @@ class Scheduler:
             if not self._idle:
                 break
             if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
-                continue  # waits for its own slot; others may pass
+                continue  # waits for its own slot; those behind it may overtake
             source = self._placement.find(sequence)
             if source.n_soon >= MIN_FOLLOW:
-                continue  # somebody evaluates its beginning at this moment
+                continue  # follows a sequence that evaluates their common prefix
             found = self._placement.find_below(sequence, source)
             if found is not None and found.text is None:
                 continue  # it is being fetched
@@ -351,7 +352,7 @@ class Scheduler:
     # ---- cells ---------------------------------------------------------------------------
 
     def _fits(self, sequence: Sequence, source: Source) -> bool:
-        """Whether the whole text fits beside what the running ones already need."""
+        """Whether the whole text fits beside the cells that running sequences still need."""
         if self._n_cells is None or not self._active:
             return True
         shared = source.n if source.seq_id in self._running else 0
@@ -359,9 +360,9 @@ class Scheduler:
         return needed + sum(s.n_pending for s in self._active.values()) <= self._n_cells
 
     def _preempt_youngest(self) -> Sequence:
-        """Send the sequence admitted last back to the waiting line; it keeps its text."""
+        """Preempt the sequence admitted last: it goes back to the queue, with its text."""
         sequence = next(reversed(self._active.values()))
         self.discard(sequence)
-        sequence.n_past, sequence.n_exact, sequence.marks = 0, ALL, []
+        sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []
         self.submit(sequence)
         return sequence

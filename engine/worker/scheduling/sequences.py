@@ -1,4 +1,4 @@
-"""The texts that the scheduler plans for, and how a step is divided among them."""
+"""Sequences and chunks: what the scheduler plans with, and how a step is divided among prompts."""
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from engine.worker.tokens import TokenBuffer
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """A request's text on its way. `id` also gives its place in the queue.
+    """The text of one request. The queue is ordered by `id`.
 
     `n_past` tokens are in the KV cache under `seq_id`, for slot `slot` (-1: waiting). `n_cached`
-    of the prompt were there already when it was admitted, `n_shared` of these in another slot's
-    text, or `n_restored` in a tier below the KV cache. It is `generating` once its first token
+    of the prompt were there when it was admitted: `n_shared` of these in another sequence, or
+    `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
     where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share a step or cells. `marks` are the positions in the prompt, in order, where
-    checkpoints are to be made.
+    same `key` share a step or cells. `checkpoints_at` are the positions in the prompt, in
+    order, where checkpoints are to be made.
     """
 
     id: int
@@ -36,7 +36,7 @@ class Sequence:
     seq_id: int = -1
     generating: bool = False
     is_cut: bool = False  # whether its prompt goes on in another step
-    marks: list[int] = field(default_factory=list)
+    checkpoints_at: list[int] = field(default_factory=list)
 
     @property
     def n_pending(self) -> int:
@@ -44,13 +44,13 @@ class Sequence:
         return len(self.tokens) - self.n_past
 
     @property
-    def n_to_mark(self) -> int:
-        """Tokens that a chunk may have, for it must not go beyond the next mark."""
-        return (self.marks[0] if self.marks else len(self.tokens)) - self.n_past
+    def n_to_checkpoint(self) -> int:
+        """Tokens that a chunk may have: it ends at the next checkpoint."""
+        return (self.checkpoints_at[0] if self.checkpoints_at else len(self.tokens)) - self.n_past
 
     @property
     def n_given(self) -> int:
-        """Tokens that others may share."""
+        """Tokens that other sequences may share."""
         return min(self.n_past, self.n_exact)
 
 
@@ -71,8 +71,8 @@ class Chunk:
 def shares(prompts: SequenceOf[Sequence], n: int) -> list[tuple[Sequence, int]]:
     """How many of `n` tokens each of `prompts`, the one admitted first in front, gets of them.
 
-    Half of them are for the first as long as it needs them, so that nobody waits for ever; the
-    others go to those that need the fewest, so that a short one doesn't wait for a long one.
+    The first gets up to half of them, so that no prompt starves. The others go to the prompts
+    that need the fewest, so that a short one doesn't wait for a long one.
     """
     if not prompts or n <= 0:
         return []

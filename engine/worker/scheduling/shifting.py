@@ -1,4 +1,5 @@
-"""Which cells of the KV cache to drop, so that those behind them are used at new positions.
+"""Context shift and chunk reuse: which KV cells to drop, so that those behind them are used at new
+positions.
 
 llama.cpp rotates the keys of moved cells to their new positions, but what the cells hold was
 computed with the dropped tokens still there: a text that goes on from moved cells is an

@@ -1,4 +1,4 @@
-"""What a step costs: seconds by generating sequences, prompt tokens and length of the texts.
+"""The cost of a step: seconds by generating sequences, prompt tokens and length of the texts.
 
 Nothing is assumed about the form of the cost but that it changes little within a size class:
 kernels take other paths at other sizes (llama.cpp's flash attention on a CPU is several times
@@ -14,21 +14,21 @@ from collections.abc import Iterable
 from enum import Enum
 
 KEPT = 12
-"""Measurements of a class that its growth is found from."""
+"""Measurements of a class from which its growth is found."""
 RECENT = 5
-"""Those of them that the level comes from: a change shows after three."""
+"""Of these, the measurements that give the level: a change shows after three."""
 MIN_SPREAD = 512
-"""Tokens between the shortest and the longest text that tell how cost grows with length."""
+"""Least difference in tokens between texts from which the growth of cost with length is taken."""
 CLEARLY = 1.2
-"""A token costs clearly more behind longer texts if it costs so many times as much."""
+"""A token costs clearly more behind longer texts if it costs this many times as much."""
 MIN_BASE = 0.02
 """Without a text before it, a token costs at least this part of what it cost lately."""
 NEAR = 0.75
 """A step with fewer tokens than this part of its class's size says little about it."""
 ODD = 1.5
-"""A step that takes so many times as long as expected, or as little, is odd."""
+"""A step that takes more than this many times as long as expected, or as little, is odd."""
 SLOWER, FASTER = 3, 2
-"""So many odd ones in a row are a change: what was measured before does not hold any more. Chance
+"""Odd steps in a row that are a change: what was measured before does not hold any more. Chance
 makes steps longer, never shorter, and seldom so far off."""
 FAR = 4.0
 FORGET = 128
