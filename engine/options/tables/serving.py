@@ -113,7 +113,7 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
             env="LLAMA_ARG_MAX_BODY_SIZE",
             metavar="MIB",
             min=1,
-            max=1000,  # a prompt has to fit into one frame of engine.protocol.messages
+            max=1000,  # a prompt has to fit into one frame (engine.processes.framing)
             help="Largest request body, in MiB; a larger one is answered with 413.",
         ),
     ] = 64
