@@ -4,6 +4,7 @@ settings, of whoever runs it."""
 import os
 import tempfile
 from collections import Counter
+from typing import Any
 
 import pytest
 from schemathesis.pytest.plugin import SchemathesisFunction
@@ -23,12 +24,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pytest-xdist knows a test by its id, and runs one of those that have the same. Schemathesis
-    gives one id to all operations that a function is parametrized with."""
+    """Gives every test an id of its own.
+
+    pytest-xdist knows a test by its id, and runs only one of those that have the same. Since
+    pytest 9.2, Schemathesis' tests of all operations have that of their function.
+    """
     for item in items:
         if isinstance(item, SchemathesisFunction) and item.parent is not None:
-            # pytest has no public way to rename a test.
-            object.__setattr__(item, "_nodeid", f"{item.parent.nodeid}::{item.name}")
+            _set_id(item, f"{item.parent.nodeid}::{item.name}")
     twice = [name for name, n in Counter(item.nodeid for item in items).items() if n > 1]
     if twice:
         raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")
+
+
+def _set_id(item: Any, nodeid: str) -> None:
+    if item.nodeid != nodeid:
+        item._id = type(item.id).parse(nodeid)
