@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
@@ -118,7 +118,13 @@ def test_from_nothing(machine: Machine, seed: int) -> None:
     check(run, 20)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+# Shrinking such histories takes minutes, and makes them no clearer.
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(st.lists(any_step, max_size=60), machines, st.integers(0, 99))
 def test_from_anything_observed(
     history: list[tuple[int, int, int, float]], machine: Machine, seed: int
@@ -127,7 +133,8 @@ def test_from_anything_observed(
     for step in history:
         run.budget.observe(*step)
     run.steps(machine, 160)
-    check(run, 20)
+    assert ratio(run.spent[20:]) <= 1.3
+    check_rate(run, 40)
 
 
 @pytest.mark.parametrize("size", [32, 64, 128, 1024])
