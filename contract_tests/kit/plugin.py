@@ -110,6 +110,12 @@ def module_server(
     yield from _starter(request, tmp_path_factory.mktemp("servers"))
 
 
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of a router that knows no model of whoever runs the tests."""
+    return {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
+
+
 # ---- the server's log in reports of failures ------------------------------------------------
 
 _logs = pytest.StashKey[list[Path]]()
