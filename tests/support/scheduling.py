@@ -22,8 +22,10 @@ def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: Any) -> Scheduler:
     return Scheduler(kv, n_slots=n_slots, n_ctx=kv.n_ctx, **arguments)
 
 
-def run_step(s: Scheduler, kv: FakeKV, next_token: int = 7) -> list[Chunk]:
-    chunks = s.plan()
+def run_step(
+    s: Scheduler, kv: FakeKV, next_token: int = 7, n_prompt: int | None = None
+) -> list[Chunk]:
+    chunks = s.plan(n_prompt)
     kv.evaluate(chunks)
     s.advance(chunks)
     for chunk in chunks:

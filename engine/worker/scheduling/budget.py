@@ -7,7 +7,7 @@ and costs change, so other sizes are tried now and then: soon after a change, se
 take as long as expected, and never one that would take far longer than the target allows.
 """
 
-from engine.worker.scheduling.step_cost import Finding, StepCost
+from engine.worker.scheduling.step_cost import FEW_ROWS, Finding, StepCost
 
 MIN_TOKENS = 32
 """Least tokens of prompts in a step, however slow the machine is: fewer cost nearly as much."""
@@ -27,8 +27,9 @@ PACE = 2
 RETRY = 64
 """Steps with prompts after which a size is tried again."""
 PATHS = 128
-"""Up to this many tokens, kernels are known to change their path: a trial may take three times as
-long as a step should. Beyond, it may take LEAP times as long, for at most twice as many tokens."""
+"""Up to this many tokens, kernels are known to change their path: the first trial of a size may
+take three times as long as a step should. Else it may take LEAP times as long, for at most twice
+as many tokens."""
 LEAP = 1.5
 HOPE = 0.5
 """A size is not tried again if even at this part of its cost it would not be the best."""
@@ -46,7 +47,8 @@ class PrefillBudget:
         self._target = target
         self._n_batch = n_batch
         self._n_ubatch = min(n_batch, n_ubatch)
-        self._sizes = [n for n in self.cost.sizes if n >= min(MIN_TOKENS, n_batch)]
+        least = min(MIN_TOKENS, n_batch)
+        self._sizes = [n for n in self.cost.sizes if n == least or n > FEW_ROWS]
         self._steps = 0  # with prompts beside generating sequences
         self._tried: dict[int, int] = {}  # the step that tried a size, by size
         self._last_trial = -PACE
@@ -139,12 +141,14 @@ class PrefillBudget:
         """A size worth a trial, the nearest; 0 if there is none."""
         each = (seconds[best] - decode) / best
         rate = best / seconds[best]
-        near = [n for n in self._sizes if best / 2 <= n <= max(PATHS, 2 * best) and n != best]
+        most_tokens = max(PATHS, 2 * best)
+        near = [n for n in self._sizes if n != best and best / 2.5 <= n <= most_tokens]
         for size in sorted(near, key=lambda n: max(n, best) / min(n, best)):
             if size > PATHS and not _is_coarse(size):
                 continue
-            bound = (3 if size <= PATHS else LEAP) * most
             tried = self._tried.get(size)
+            is_new = tried is None or not self.cost.is_measured(size)
+            bound = (3 if is_new and size <= PATHS else LEAP) * most
             if tried is None:
                 if decode + size * each <= bound:
                     return size

@@ -21,11 +21,17 @@ from bisect import insort
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
 from engine.worker.scheduling.sequences import Chunk, Sequence, shares
+from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
 """Steps in a row that a key may have while another one waits. Changing the LoRA adapters of
 a context costs up to a few milliseconds, so every single step would be too often."""
+
+LITTLE_MORE = 1.25
+"""Beside generating sequences, a prompt is evaluated to its end in a step that has this many times
+as many tokens as it should: the rest would take a step of its own, and few rows of a long text can
+take longer than many (see `engine.worker.scheduling.step_cost.FEW_ROWS`)."""
 
 
 class Scheduler:
@@ -68,6 +74,7 @@ class Scheduler:
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
+        self._n_shared = 0  # steps that prompts had a part of
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -279,9 +286,13 @@ class Scheduler:
         n_pending = sum(s.n_pending for s in prompts)
         if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
             n_prompt = n_burst
+        elif chunks:
+            n_prompt = _evenly(n_pending, n_prompt)
         wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self.cache.make_room(n_ready + wanted) - n_ready
-        for sequence, n in shares(prompts, min(wanted, room)):
+        least = FEW_ROWS + 1 if chunks and not self._unified else 1
+        self._n_shared += 1
+        for sequence, n in shares(prompts, min(wanted, room), least=least, turn=self._n_shared):
             n = min(n, sequence.n_to_checkpoint)
             sequence.is_cut = n < sequence.n_pending
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
@@ -366,3 +377,12 @@ class Scheduler:
         sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []
         self.submit(sequence)
         return sequence
+
+
+def _evenly(n_pending: int, n_prompt: int) -> int:
+    """How many of the pending tokens to evaluate, about `n_prompt`: if two steps are left, all of
+    them or half of them rather than all but a few."""
+    if n_pending <= LITTLE_MORE * n_prompt:
+        return n_pending
+    half = (n_pending + 1) // 2
+    return half if FEW_ROWS < half < n_prompt else n_prompt

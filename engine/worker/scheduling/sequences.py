@@ -68,15 +68,21 @@ class Chunk:
         return self.stop == len(self.sequence.tokens)
 
 
-def shares(prompts: SequenceOf[Sequence], n: int) -> list[tuple[Sequence, int]]:
+def shares(
+    prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
+) -> list[tuple[Sequence, int]]:
     """How many of `n` tokens each of `prompts`, the one admitted first in front, gets of them.
 
     The first gets up to half of them, so that no prompt starves. The others go to the prompts
-    that need the fewest, so that a short one doesn't wait for a long one.
+    that need the fewest, so that a short one doesn't wait for a long one. If a half is less than
+    `least` tokens, the first gets all of them in every second `turn`.
     """
     if not prompts or n <= 0:
         return []
-    granted = {prompts[0].id: min(prompts[0].n_pending, (n + 1) // 2)}
+    half = (n + 1) // 2
+    if half < least:
+        half = n * (turn % 2)
+    granted = {prompts[0].id: min(prompts[0].n_pending, half)}
     n -= granted[prompts[0].id]
     for sequence in sorted(prompts, key=lambda s: s.n_pending):
         have = granted.get(sequence.id, 0)

@@ -31,7 +31,11 @@ SLOWER, FASTER = 3, 2
 """Odd steps in a row that are a change: what was measured before does not hold any more. Chance
 makes steps longer, never shorter, and seldom so far off."""
 FAR = 4.0
-FORGET = 128
+FORGET = 512
+FEW_ROWS = 64
+"""With up to so many tokens of prompts, other sequences beside them decide which path a kernel
+takes: flash attention on a CPU wants 64 rows, of all sequences in a unified cache; of separate
+caches, which llama.cpp evaluates in batches of as many tokens of each, one row less is together."""
 """Steps with prompts after which a class that no step belonged to is forgotten."""
 
 
@@ -46,8 +50,8 @@ class Finding(Enum):
 def sizes(n_most: int) -> list[int]:
     """The sizes that stand for their classes, up to `n_most`: half an octave apart where batches
     are small, a fourth or less where prompts are cut."""
-    found = [n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24) if n < n_most]
-    found += range(32, min(257, n_most), 32)
+    small = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, FEW_ROWS, 72)
+    found = [n for n in (*small, *range(96, 257, 32)) if n < n_most]
     octave = 256
     while octave < n_most:
         found += [n for n in range(octave + octave // 4, 2 * octave + 1, octave // 4) if n < n_most]
@@ -67,7 +71,7 @@ class _Class:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self.growth: float | None = None  # None: not known
-        self._is_guess = False  # whether what there is comes from before a change
+        self.is_guess = False  # whether what there is comes from before a change
         self.seen = 0  # when the last measurement was
 
     def each(self, length: float, growth: float) -> float:
@@ -80,7 +84,7 @@ class _Class:
     def knows(self, length: float) -> bool:
         """Whether what is expected behind such a text is known well enough for another time to
         be a surprise: it was measured near there, or on both sides."""
-        if self._is_guess:
+        if self.is_guess:
             return False
         lengths = [at for at, _ in self._samples]
         if self.growth is None:
@@ -89,9 +93,9 @@ class _Class:
 
     def put(self, length: float, each: float) -> None:
         """Another measurement. It replaces a guess."""
-        if self._is_guess:
+        if self.is_guess:
             self._samples.clear()
-            self._is_guess = False
+            self.is_guess = False
         self._samples.append((length, each))
         self._find_growth()
 
@@ -103,7 +107,7 @@ class _Class:
         else:
             length, _ = self._samples[-1]
             last = [(length, ratio * self.each(length, 0.0))]
-            self._is_guess = True
+            self.is_guess = True
         self.growth = None
         self._samples.clear()
         self._samples.extend(last)
@@ -136,6 +140,8 @@ class _Table:
         self._classes: dict[int, _Class] = {}  # by size, in order
         self._odd: list[tuple[int, float]] = []
         """The last steps, if all were odd alike: class and multiple of the expected time."""
+        self.change = 1.0
+        """The costs as a multiple of those before the last change."""
 
     def __bool__(self) -> bool:
         return bool(self._classes)
@@ -168,6 +174,11 @@ class _Table:
         size = next((size for size in self._sizes if size >= n), self._sizes[-1])
         return size if n >= NEAR * size else None
 
+    def is_measured(self, size: int) -> bool:
+        """Whether there are measurements of the class that hold."""
+        found = self._classes.get(size)
+        return found is not None and not found.is_guess
+
     def add(self, n: int, length: float, seconds: float, ratio: float, now: int) -> Finding:
         """`n` tokens took so long, the whole step `ratio` times what was expected."""
         for old in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
@@ -198,8 +209,9 @@ class _Table:
         ratios = [ratio for _, ratio in self._odd]
         if len(ratios) < (SLOWER if 1 < min(ratios) < FAR else FASTER):
             return False
+        self.change = low_median(ratios)
         for other, found in self._classes.items():
-            found.cut(sum(size == other for size, _ in self._odd), low_median(ratios))
+            found.cut(sum(size == other for size, _ in self._odd), self.change)
         self._odd.clear()
         return True
 
@@ -238,6 +250,11 @@ class StepCost:
         """The size that stands for steps with `n_prompt` tokens; None if none does."""
         return self._alone.size_of(n_prompt)
 
+    def is_measured(self, size: int) -> bool:
+        """Whether steps with such a prompt beside generating sequences were measured, and nothing
+        has said since that they cost something else now."""
+        return self._beside.is_measured(size)
+
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> Finding:
         """A step took so long, from its planning to the end of the device's work."""
         if not n_prompt:
@@ -249,4 +266,10 @@ class StepCost:
         ratio = seconds / expected if expected else 1.0
         table = self._beside if n_generating else self._alone
         rest = max(1e-9, seconds - self.decode_seconds(n_generating))
-        return table.add(n_prompt, length, rest, ratio, self._now)
+        finding = table.add(n_prompt, length, rest, ratio, self._now)
+        if finding is Finding.CHANGED:
+            for steps in self._decode.values():
+                steps.append(table.change * low_median(steps))
+                while len(steps) > 1:
+                    steps.popleft()
+        return finding

@@ -1,6 +1,7 @@
 """Who gets a slot, and what goes into a step."""
 
 import numpy as np
+import pytest
 
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.scheduling.scheduler import KEY_STEPS
@@ -244,3 +245,35 @@ def test_shares_of_a_step() -> None:
     assert [n for _, n in shares(prompts, 1000)] == [100, 3, 50]
     assert shares(prompts, 0) == []
     assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]
+
+
+def test_long_prompts_take_turns_where_halves_are_too_few() -> None:
+    prompts = [sequence(1, [0] * 900), sequence(2, [0] * 800), sequence(3, [0] * 5)]
+    turns = [[(s.id, n) for s, n in shares(prompts, 128, least=65, turn=turn)] for turn in (1, 2)]
+    assert turns == [[(1, 128)], [(2, 123), (3, 5)]]
+    assert [(s.id, n) for s, n in shares(prompts[:1], 128, least=65, turn=2)] == [(1, 128)]
+    assert [(s.id, n) for s, n in shares(prompts[:2], 130, least=65)] == [(1, 65), (2, 65)]
+
+
+@pytest.mark.parametrize(
+    ("n_pending", "chunks"),
+    [
+        (300, [100, 100, 100]),
+        (310, [100, 100, 110]),
+        (180, [90, 90]),
+        (125, [125]),
+        (128, [100, 28]),  # the halves would be too few
+        (60, [60]),
+    ],
+)
+def test_the_rest_of_a_prompt_is_not_a_few_tokens(n_pending: int, chunks: list[int]) -> None:
+    kv = FakeKV(2048, 1024)
+    s = scheduler(kv, n_batch=256)
+    s.submit(sequence(1, [1, 2]))
+    run_step(s, kv)
+    prompt = sequence(2, [3] * n_pending)
+    s.submit(prompt)
+    found = []
+    while not prompt.generating:
+        found += [chunk.stop - chunk.start for chunk in run_step(s, kv, n_prompt=100)[1:]]
+    assert found == chunks
