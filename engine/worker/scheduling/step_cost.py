@@ -166,7 +166,7 @@ class _Table:
         growth = 0.0
         if found.growth is None:
             known = [c.growth for c in self._classes.values() if c.growth is not None]
-            growth = min(known, default=0.0)  # of all paths the flattest
+            growth = low_median(known) if known else 0.0
         return max(1e-9, found.each(length, growth))
 
     def size_of(self, n: int) -> int | None:
