@@ -4,4 +4,5 @@ import sys
 
 from handlers.options.help import reference
 
-sys.stdout.write(reference())
+if __name__ == "__main__":
+    sys.stdout.write(reference())
