@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.options import Options
+from engine.options import EngineOptions, replaced
 from engine.worker.backend import Context, Model, initialize
 from tools.models.build import ensure
 
@@ -80,7 +80,8 @@ def main() -> None:
     initialize()
     path = plan.model if plan.model.endswith(".gguf") else str(ensure(plan.model))
     options = {
-        name: Options(
+        name: replaced(
+            EngineOptions(),
             model=path,
             ctx_size=N_SLOTS * 2304,  # room for the longest prompt; llama.cpp counts by 256
             parallel=N_SLOTS,

@@ -1,7 +1,7 @@
 """The parameters of one generation, with the defaults of the native API.
 
 Field names are the JSON names of `POST /completion`. The command line's sampling options
-replace these defaults for a whole server (see `engine.options.Options.generation_defaults`);
+replace these defaults for a whole server (see `engine.options.EngineOptions.generation_defaults`);
 a request's own fields replace them once more. Bounds live in the OpenAPI schemas; a test
 holds the defaults there and here together.
 """

@@ -22,7 +22,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
     refuse_unsupported(body, CHAT)
     model = served(body)
-    params = generation_params(body, model.options.generation_defaults())
+    params = generation_params(body, model.options.engine.generation_defaults())
     probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
     engine = await model.engine()
@@ -30,7 +30,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     params = prepared.params
     name = body.get("model") or model.name
     native = None
-    if verbose := wants_verbose(body, model.options):
+    if verbose := wants_verbose(body, model.current.options.log):
         native = NativeFormat(
             name,
             model.name,

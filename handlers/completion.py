@@ -23,7 +23,7 @@ async def create_completion(body: dict[str, Any]) -> Response:
     """
     refuse_unsupported(body, COMPLETION)
     model = served(body)
-    params = generation_params(body, model.options.generation_defaults())
+    params = generation_params(body, model.options.engine.generation_defaults())
     given = body["prompt"]
     prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
     n = texts_per_prompt(body, prompts)
@@ -50,7 +50,7 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
     refuse_unsupported(body, TEXT_COMPLETION)
     model = served(body)
-    params = generation_params(body, model.options.generation_defaults())
+    params = generation_params(body, model.options.engine.generation_defaults())
     prompts = parse_prompts(body["prompt"])
     n = texts_per_prompt(body, prompts)
     probabilities = text_probabilities(body, params)
@@ -58,7 +58,7 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     engine = await model.engine()
     name = body.get("model") or model.name
     native = None
-    if verbose := wants_verbose(body, model.options):
+    if verbose := wants_verbose(body, model.current.options.log):
         native = NativeFormat(
             name,
             model.name,

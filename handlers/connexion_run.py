@@ -23,9 +23,9 @@ from connexion.middleware.server_error import ServerErrorMiddleware
 from starlette.types import Receive, Scope, Send
 
 from engine.catalog.catalog import open_catalog
-from engine.options import from_environ
 from handlers.http.application import application, serve_again
 from handlers.http.security import api_key_info, bearer_info
+from handlers.options import from_environ, given
 from handlers.running.runtime import lifespan
 
 __all__ = ["api_key_info", "bearer_info", "install"]
@@ -61,9 +61,9 @@ def _serves_our_handlers(app: ConnexionMiddleware) -> bool:
 
 def _replacement(launched: ConnexionMiddleware) -> Any:
     options = from_environ(os.environ)
-    catalog = open_catalog(options, [], os.environ)
+    catalog = open_catalog(options.model, options.router, given([], os.environ))
     base_paths = {api.specification.base_path for api in launched.apis}
-    prefix = options.api_prefix.rstrip("/")
+    prefix = options.http.api_prefix.rstrip("/")
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:

@@ -94,7 +94,7 @@ async def _vectors(
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
     norm = body.get("embd_normalize")
-    normalize = model.options.embd_normalize if norm is None else int(norm)
+    normalize = model.options.engine.embedding.embd_normalize if norm is None else int(norm)
     work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:

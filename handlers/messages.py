@@ -21,7 +21,7 @@ async def create_message(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, MESSAGES)
     model = served(body)
     request = message_request(body, model.options)
-    params = message_params(body, model.options.generation_defaults())
+    params = message_params(body, model.options.engine.generation_defaults())
     form = MessageFormat(
         body.get("model") or model.name,
         stop_sequences=list(params.stop),

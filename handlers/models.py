@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from engine.catalog.entry import Entry
 from engine.errors import not_supported
-from engine.options.arguments import arguments
 from engine.pool.status import ModelStatus
 from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import event_stream, sse_event
+from handlers.options.arguments import arguments
 from handlers.running.runtime import Runtime, runtime
 from handlers.running.served import find
 
@@ -99,7 +99,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
 
 def _in_cache(current: Runtime, entry: Entry) -> bool:
     """Also if it was downloaded since the server has started."""
-    return entry.in_cache or bool(entry.options.hf_repo and model_path(current, entry))
+    return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 
 def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:

@@ -52,7 +52,7 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
 async def _ollama_answer(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, CHAT)
     model = served(body)
-    params = generation_params(body, model.options.generation_defaults())
+    params = generation_params(body, model.options.engine.generation_defaults())
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))
     engine = await model.engine()
@@ -104,7 +104,7 @@ async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
 
 def _parameters(options: Options, info: ModelInfo) -> list[str]:
     """The defaults of `options` in a request, one line each, by Ollama's names."""
-    params = options.generation_defaults()
+    params = options.engine.generation_defaults()
     values: dict[str, Any] = {
         "num_ctx": info.n_ctx,
         "num_predict": params.n_predict,

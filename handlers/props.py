@@ -31,7 +31,7 @@ async def get_props() -> Response:
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
     """Nothing can be changed yet. Raises EngineError (not_supported_error) without `--props`."""
-    if not runtime().options.props:
+    if not runtime().options.model.operations.props:
         raise not_supported("POST /props is switched off; start the server with --props")
     return JSONAnswer({"success": True})
 
@@ -43,22 +43,22 @@ def _names_model() -> bool:
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     """`info` is None for a model that hasn't been loaded; what only it tells is empty then."""
     options, server = model.options, model.current.options
-    source, caps = options.chat_template, {}
+    source, caps = options.chat.chat_template, {}
     if info is not None:
         source = template_source(options, info)
         described = await description(model, info, source)
         caps = dict(described.caps) if described else {}
     props = {
         "default_generation_settings": slot_json(
-            unused_slot(info.n_ctx if info else 0), options.generation_defaults(), model.name
+            unused_slot(info.n_ctx if info else 0), options.engine.generation_defaults(), model.name
         ),
-        "total_slots": info.n_slots if info else options.n_slots(),
+        "total_slots": info.n_slots if info else options.engine.context.n_slots(),
         "model_alias": model.name,
         "model_path": model_path(model.current, model.entry),
         "modalities": {"vision": False, "audio": False, "video": False},
-        "endpoint_slots": options.slots,
-        "endpoint_props": server.props,
-        "endpoint_metrics": server.metrics,
+        "endpoint_slots": options.operations.slots,
+        "endpoint_props": server.model.operations.props,
+        "endpoint_metrics": server.model.operations.metrics,
         "chat_template": source,
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
@@ -70,7 +70,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     if model.current.catalog.router:
         props |= {
             "role": "router",
-            "max_instances": server.models_max,
-            "models_autoload": server.models_autoload,
+            "max_instances": server.router.models_max,
+            "models_autoload": server.router.models_autoload,
         }
     return props

@@ -32,7 +32,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     model = served(body)
     store = runtime().responses
-    params, probabilities = response_params(body, model.options.generation_defaults())
+    params, probabilities = response_params(body, model.options.engine.generation_defaults())
     history, items = await request_items(body, store)
     request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()

@@ -18,13 +18,13 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     """All slots. Raises EngineError: not_supported_error with `--no-slots`, and
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
     model = served()
-    if not model.options.slots:
+    if not model.options.operations.slots:
         raise not_supported("GET /slots is switched off; start the server with --slots")
     engine = await model.engine()
     slots = await engine.slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
-    defaults = model.options.generation_defaults()
+    defaults = model.options.engine.generation_defaults()
     return JSONAnswer([slot_json(slot, defaults, model.name) for slot in slots])
 
 
@@ -34,7 +34,7 @@ async def act_on_slot(
     """What was saved, restored or erased. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
     model = served(body)
-    if not model.options.slot_save_path:
+    if not model.options.engine.slot_files.slot_save_path:
         raise not_supported(
             "POST /slots/{id_slot} is switched off; start the server with --slot-save-path"
         )

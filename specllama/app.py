@@ -8,15 +8,15 @@ from typing import Any
 from connexion import AsyncApp
 
 from engine.catalog.catalog import Catalog
-from engine.options import Options
 from handlers.description import description_path
 from handlers.http.application import serve_description
+from handlers.options import ServerOptions
 from handlers.running.runtime import lifespan
 from specllama.progress import show_progress
 
 
 def create_app(
-    options: Options, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
+    options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
 ) -> AsyncApp:
     """An application that starts its engines with the ASGI lifespan, so the ASGI server must
     run that (uvicorn: `lifespan="on"`).
@@ -34,4 +34,4 @@ def create_app(
                 showing.cancel()
                 await asyncio.wait({showing})
 
-    return serve_description(description_path(), options.api_prefix, states)
+    return serve_description(description_path(), options.http.api_prefix, states)

@@ -10,15 +10,11 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.options import (
-    OptionError,
-    Options,
-    help_text,
-    parse,
-    remarks,
-)
+from engine.options import OptionError
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
+from handlers.options import ServerOptions, given, parse, remarks
+from handlers.options.help import help_text
 from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
 
@@ -32,21 +28,21 @@ log = logging.getLogger("specllama")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
-    given = sys.argv[1:] if argv is None else argv
-    if given and given[0] in COMMANDS:
-        return COMMANDS[given[0]](given[1:])
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]](words[1:])
     try:
-        options = parse(given, os.environ)
-        if options.help:
+        options = parse(words, os.environ)
+        if options.general.help:
             _print_help()
-        elif options.version:
+        elif options.general.version:
             print(_versions())
-        elif options.list_devices:
+        elif options.general.list_devices:
             return _print_devices(options)
-        elif options.cache_list:
+        elif options.general.cache_list:
             _print_cache()
         else:
-            return _run(options, given)
+            return _run(options, words)
     except OptionError as error:
         return _fail(f"{error}; see specllama --help")
     except KeyboardInterrupt:
@@ -65,7 +61,7 @@ COMMANDS = {"doctor": _doctor}
 the exit code."""
 
 
-def _run(options: Options, argv: Sequence[str]) -> int:
+def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     collecting.pause()
     # Until the server handles signals itself, they just end the program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -76,24 +72,24 @@ def _run(options: Options, argv: Sequence[str]) -> int:
     from specllama import logs
     from specllama.listen import ListenError, Listeners
 
-    logs.configure(options)
+    logs.configure(options.log)
     for remark in remarks(options, argv, os.environ):
         log.warning("%s", remark)
-    catalog = open_catalog(options, argv, os.environ)
+    catalog = open_catalog(options.model, options.router, given(argv, os.environ))
     try:
-        with Listeners(options.hosts(), options.port) as listeners:
+        with Listeners(options.http.hosts(), options.http.port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))
 
 
-def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
+def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -> int:
     if (first := catalog.first()) is not None:
-        _begin_to_load(first)
+        _begin_to_load(first, options.log.engine_level())
     with deferred_imports():
         from specllama.serve import ServeError, serve
-    scheme = "https" if options.ssl_cert_file else "http"
-    urls = listeners.urls(scheme, options.api_prefix)
+    scheme = "https" if options.http.ssl_cert_file else "http"
+    urls = listeners.urls(scheme, options.http.api_prefix)
     try:
         serve(
             options,
@@ -109,13 +105,13 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
     return 0
 
 
-def _begin_to_load(entry: "Entry") -> None:
+def _begin_to_load(entry: "Entry", log_level: int) -> None:
     """In a process of its own, while this one imports the server."""
     from engine.processes.framing import frame
     from engine.protocol.messages import Load
 
-    head_start.begin(engine_command(), frame(Load(entry.options)), logs=True)
-    if not entry.options.embeds():
+    head_start.begin(engine_command(), frame(Load(entry.options.engine, log_level)), logs=True)
+    if not entry.options.engine.embedding.embeds():
         head_start.begin(template_command())
 
 
@@ -139,13 +135,13 @@ def _versions() -> str:
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"
 
 
-def _print_devices(options: Options) -> int:
+def _print_devices(options: ServerOptions) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
     from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
 
     try:
         initialize()
-        add_rpc_servers(options.rpc)
+        add_rpc_servers(options.model.engine.compute.rpc)
     except BackendError as error:
         return _fail(str(error))
     print("Available devices:")
@@ -161,10 +157,10 @@ def _print_cache() -> None:
         print(line)
 
 
-def _tell_ready(options: Options, catalog: "Catalog", urls: Sequence[str]) -> None:
+def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
     """As a banner for people, and in the log for everybody else."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
-    if options.log_format == "text":
+    if options.log.log_format == "text":
         _print_banner(catalog, urls, ready)
     fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
     log.info("%s", ready, extra={"fields": fields, "in_banner": True})

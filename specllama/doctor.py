@@ -17,10 +17,11 @@ import msgspec
 from engine.catalog.cache import cached_models
 from engine.catalog.locations import hub_cache, url_cache
 from engine.catalog.sizes import shown_size
-from engine.options import OptionError, Options, parse
+from engine.options import OptionError
 from engine.processor import Processor, this_processor
 from engine.protocol.build_report import BuildError, BuildReport, ask
 from engine.shipped import model_path
+from handlers.options import parse
 from specllama import __version__
 from specllama.listen import ListenError, Listeners
 
@@ -218,13 +219,13 @@ def cache(environ: Mapping[str, str]) -> Check:
 def port(environ: Mapping[str, str]) -> Check:
     """The port that `specllama` would listen on without an option."""
     try:
-        options: Options = parse([], environ)
+        options = parse([], environ)
     except OptionError as error:
         return Check("environment", "fault", str(error), {})
-    data = {"hosts": options.hosts(), "port": options.port}
+    data = {"hosts": options.http.hosts(), "port": options.http.port}
     try:
-        with Listeners(options.hosts(), options.port) as listeners:
-            text = f"{', '.join(listeners.urls('http', options.api_prefix))} is free"
+        with Listeners(options.http.hosts(), options.http.port) as listeners:
+            text = f"{', '.join(listeners.urls('http', options.http.api_prefix))} is free"
     except ListenError as error:
         return Check("port", "fault", f"{error}; another one: --port", data)
     return Check("port", "ok", text, data)

@@ -8,9 +8,8 @@ from typing import TextIO
 
 import msgspec
 
-from engine.options import Options
+from handlers.options.tables.log import LogOptions
 
-_LEVELS = {0: logging.CRITICAL, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
     logging.WARNING: "\x1b[33m",
@@ -19,11 +18,11 @@ _COLORS = {
 }
 
 
-def configure(options: Options) -> None:
+def configure(options: LogOptions) -> None:
     """Sends the log to stderr, and to `--log-file` as well. Raises OSError for that file."""
     logging.captureWarnings(True)
     root = logging.getLogger()
-    level = log_level(options)
+    level = options.level()
     if options.log_disable:
         logging.disable(logging.CRITICAL)
         root.handlers = [logging.NullHandler()]
@@ -55,18 +54,13 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     return not cut_off and record.msg != "Application startup failed. Exiting."
 
 
-def log_level(options: Options) -> int:
-    """The threshold of `--verbosity` and `--verbose`, as a level of Python's logging."""
-    return logging.DEBUG if options.logs_everything() else _LEVELS[options.verbosity]
-
-
-def _use_colors(options: Options, stream: TextIO) -> bool:
+def _use_colors(options: LogOptions, stream: TextIO) -> bool:
     if options.log_colors == "auto":
         return stream.isatty() and not os.environ.get("NO_COLOR")
     return options.log_colors == "on"
 
 
-def _formatter(options: Options, *, colored: bool) -> logging.Formatter:
+def _formatter(options: LogOptions, *, colored: bool) -> logging.Formatter:
     if options.log_format == "json":
         return _JsonFormatter()
     pattern = "%(message)s"

@@ -16,8 +16,8 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from engine.catalog.catalog import Catalog
-from engine.options import Options
 from engine.processes import collecting
+from handlers.options import ServerOptions
 from handlers.running.runtime import Runtime
 from specllama.app import create_app
 from specllama.listen import Listeners
@@ -37,7 +37,7 @@ class ServeError(Exception):
 
 
 def serve(
-    options: Options,
+    options: ServerOptions,
     catalog: Catalog,
     listeners: Listeners,
     on_listening: Callable[[], None],
@@ -66,12 +66,12 @@ def serve(
         server_header=False,
         access_log=False,  # handlers.http.request_log says more, and nothing of the query
         backlog=2048,
-        timeout_keep_alive=options.timeout,
-        timeout_graceful_shutdown=options.drain_timeout + _FAREWELL,
-        ssl_keyfile=options.ssl_key_file or None,
-        ssl_certfile=options.ssl_cert_file or None,
+        timeout_keep_alive=options.http.timeout,
+        timeout_graceful_shutdown=options.http.drain_timeout + _FAREWELL,
+        ssl_keyfile=options.http.ssl_key_file or None,
+        ssl_certfile=options.http.ssl_cert_file or None,
     )
-    server = _Server(config, listeners, options.drain_timeout, on_listening, on_ready)
+    server = _Server(config, listeners, options.http.drain_timeout, on_listening, on_ready)
     try:
         server.run(sockets=listeners.tcp)
     except SystemExit:

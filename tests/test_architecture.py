@@ -42,6 +42,7 @@ FLOORS = (
     "engine.pool",
     "engine",
     # HTTP
+    "handlers.options",
     "handlers.http",
     "handlers.running",
     "handlers.apis",

@@ -12,7 +12,17 @@ from engine.catalog.directory import ModelFiles, models_in
 from engine.catalog.entry import Entry, Source
 from engine.catalog.locations import hub_cache
 from engine.catalog.presets import Presets, Section
-from engine.options import Layer, OptionError, Options, Setting, layered
+from engine.options import (
+    Given,
+    Layer,
+    OptionError,
+    Options,
+    RouterOptions,
+    Setting,
+    layered,
+    replaced,
+)
+from engine.options.declaration import fields
 from engine.options.values import quote
 from engine.shipped import MODEL_NAME
 
@@ -42,22 +52,21 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
         return Layer(self.name, (Setting(key, value),) if value else ())
 
 
-def assemble(
-    options: Options, argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[list[Entry], str]:
+def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[list[Entry], str]:
     """All models, and the name of the one for requests that name none.
 
     What the command line says of a model wins over its section of the preset file, which wins
     over the section for all models, which wins over variables. The command line's --alias and
     --tags are the default model's. Raises OptionError.
     """
-    cached = cached_models(hub_cache(environ))
-    found = _found(options, cached)
-    file = presets.read(options.models_preset) if options.models_preset else _no_presets()
+    cached = cached_models(hub_cache(given.environ))
+    found = _found(router.models_dir, cached)
+    path = router.models_preset
+    file = presets.read(path, given.names) if path else _no_presets()
     for warning in file.warnings:
         log.warning("%s", warning)
     sections = _sections(file, found, cached)
-    maker = _EntryMaker(file.everywhere, cached, argv, environ)
+    maker = _EntryMaker(file.everywhere, cached, given)
     entries = {
         name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
         for name in sorted(found.keys() | sections.keys())
@@ -73,11 +82,11 @@ def assemble(
 # ---- what is there ------------------------------------------------------------------------
 
 
-def _found(options: Options, cached: Iterable[CachedModel]) -> dict[str, _Found]:
+def _found(directory: str, cached: Iterable[CachedModel]) -> dict[str, _Found]:
     """By name; of models with the same name a directory's hides the cache's."""
     found = {model.name: _in_cache(model.name, model) for model in cached}
-    if options.models_dir:
-        found |= {model.name: _in_directory(model) for model in models_in(options.models_dir)}
+    if directory:
+        found |= {model.name: _in_directory(model) for model in models_in(directory)}
     if hidden := found.get(MODEL_NAME):
         log.warning("%s is left out: the shipped model has its name", quote(hidden.path))
     found[MODEL_NAME] = _Found(name=MODEL_NAME, source="shipped")
@@ -133,26 +142,19 @@ def _sections(
 class _EntryMaker:
     """Layers the options of all models under and over those of one."""
 
-    def __init__(
-        self,
-        everywhere: Section,
-        cached: Sequence[CachedModel],
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-    ) -> None:
+    def __init__(self, everywhere: Section, cached: Sequence[CachedModel], given: Given) -> None:
         """Raises OptionError if the section for all models names one model, or files that can't
         be read."""
-        if _names_model(everywhere):
+        self._given = given
+        if self._alone([everywhere.layer]).names_model():
             raise OptionError(f"{everywhere.place}: a model can't be what all models are")
         self._everywhere = everywhere
         self._cached = cached
-        self._argv = argv
-        self._environ = environ
         self._options([everywhere.layer], everywhere, files=True)
 
     def entry(self, found: _Found, section: Section | None) -> Entry:
         """The model with all its options. Raises OptionError that names the section."""
-        if section is not None and _names_model(section):
+        if section is not None and self._alone([section.layer]).names_model():
             found = _Found(name=found.name, source="preset")
         elif section is not None and found.source == "preset":
             raise OptionError(
@@ -162,36 +164,36 @@ class _EntryMaker:
         layers = [self._everywhere.layer, found.layer]
         if section is not None:
             layers.append(section.layer)
-        own = layered({}, layers, (), files=False)
+        own = self._alone(layers)
         # Scanned files are checked when they are loaded: one bad file mustn't end the server.
         options = self._options(layers, section, files=section is not None)
-        identity = {field: getattr(own, field) for field in _IDENTITY}
+        identity = {name: fields(Options)[name].of(own) for name in _IDENTITY}
         if found.path:
             identity["model"] = found.path
-        if options.mmproj_auto and not own.mmproj_url:
-            identity["mmproj"] = own.mmproj or found.projector
+        if options.media.mmproj_auto and not own.media.mmproj_url:
+            identity["mmproj"] = own.media.mmproj or found.projector
         said = section or self._everywhere
+        repository = own.source.hf_repo
         return Entry(
             name=found.name,
             source=found.source,
-            options=msgspec.structs.replace(options, **identity),
-            aliases=tuple(alias for alias in own.aliases() if alias != found.name),
-            tags=own.tags,
+            options=replaced(options, **identity),
+            aliases=tuple(alias for alias in own.engine.model.aliases() if alias != found.name),
+            tags=own.entry.tags,
             load_on_startup=said.load_on_startup,
             stop_timeout=said.stop_timeout,
-            in_cache=bool(own.hf_repo) and named(self._cached, own.hf_repo) is not None,
+            in_cache=bool(repository) and named(self._cached, repository) is not None,
         )
 
     def _options(self, layers: Sequence[Layer], said: Section | None, *, files: bool) -> Options:
         try:
-            return layered(self._environ, layers, self._argv, files=files)
+            return layered(self._given, layers, files=files)
         except OptionError as e:
             raise OptionError(f"{said.place}: {e}" if said else str(e)) from None
 
-
-def _names_model(section: Section) -> bool:
-    own = layered({}, [section.layer], (), files=False)
-    return bool(own.model or own.hf_repo or own.model_url)
+    def _alone(self, layers: Sequence[Layer]) -> Options:
+        """What the layers say, without variables and the command line."""
+        return layered(Given(self._given.names, {}, ()), layers, files=False)
 
 
 def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
@@ -207,11 +209,11 @@ def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> s
 
 def _with_names(entry: Entry, options: Options) -> Entry:
     """`entry` with the names and tags of the command line, too."""
-    aliases = dict.fromkeys((*entry.aliases, *options.aliases()))
+    aliases = dict.fromkeys((*entry.aliases, *options.engine.model.aliases()))
     return msgspec.structs.replace(
         entry,
         aliases=tuple(alias for alias in aliases if alias != entry.name),
-        tags=tuple(dict.fromkeys((*entry.tags, *options.tags))),
+        tags=tuple(dict.fromkeys((*entry.tags, *options.entry.tags))),
     )
 
 

@@ -1,7 +1,7 @@
 """All models that a server can serve."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from engine.catalog import assembly
@@ -9,7 +9,7 @@ from engine.catalog.cache import cached_models, named
 from engine.catalog.entry import Entry
 from engine.catalog.locations import hub_cache
 from engine.catalog.wanted import wants_fetch
-from engine.options import Options
+from engine.options import Given, Options, RouterOptions
 from engine.shipped import MODEL_NAME
 
 MAX_NEAR: Final = 5
@@ -60,32 +60,33 @@ class Catalog:
         return next((entry for entry in loaded if not wants_fetch(entry.options)), None)
 
 
-def open_catalog(options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> Catalog:
-    """The models that `options` name, which were read from `argv` and `environ`.
+def open_catalog(options: Options, router: RouterOptions, given: Given) -> Catalog:
+    """The models that `options` or `router` name, which were read from what is `given`.
 
     If they name one model, it is the only one; else there are those of the hub's cache, of
     --models-dir and of --models-preset, and the shipped one. Looks at names of files only, and
     logs a warning for each file that can't be used. Raises OptionError.
     """
-    if options.model or options.hf_repo or options.model_url:
-        entry = _single(options, environ)
+    if options.names_model():
+        entry = _single(options, given.environ)
         return Catalog([entry], default=entry.name, router=False)
-    entries, default = assembly.assemble(options, argv, environ)
+    entries, default = assembly.assemble(options, router, given)
     return Catalog(entries, default=default, router=True)
 
 
 def _single(options: Options, environ: Mapping[str, str]) -> Entry:
-    aliases = options.aliases()
-    names = [*aliases, options.model, options.hf_repo, _last_component(options.model_url)]
-    in_cache = not options.model and bool(options.hf_repo)
+    model, source = options.engine.model, options.source
+    aliases = model.aliases()
+    names = [*aliases, model.model, source.hf_repo, _last_component(source.model_url)]
+    in_cache = not model.model and bool(source.hf_repo)
     return Entry(
         name=next(filter(None, names), MODEL_NAME),
         source="command_line",
         options=options,
         aliases=tuple(aliases),
-        tags=options.tags,
+        tags=options.entry.tags,
         load_on_startup=True,
-        in_cache=in_cache and named(cached_models(hub_cache(environ)), options.hf_repo) is not None,
+        in_cache=in_cache and named(cached_models(hub_cache(environ)), source.hf_repo) is not None,
     )
 
 

@@ -15,12 +15,14 @@ lists of samplers do. Nothing is quoted, escaped, or continued on the next line.
 """
 
 import re
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from engine.options import (
     Layer,
+    Names,
     OptionError,
     Setting,
     check_layer,
@@ -73,23 +75,24 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()  # a line each, for the user
 
 
-def read(path: str) -> Presets:
-    """The file at `path`. Keys and values of all options are checked; whether options go
-    together is not, as those of other sources join them.
+def read(path: str, names: Names) -> Presets:
+    """The file at `path`, whose keys are among `names`. Keys and values of all options are
+    checked; whether options go together is not, as those of other sources join them.
 
     Raises `OptionError` with one line that names the file, and the line in it.
     """
     source = legible(path)
     drafts = _drafts(source, files.read_text(path, _FILE_MAX))
-    everywhere = _section(source, EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
-    sections = {name: _section(source, name, draft, everywhere) for name, draft in drafts.items()}
+    section = partial(_section, names, source)
+    everywhere = section(EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
+    sections = {name: section(name, draft, everywhere) for name, draft in drafts.items()}
     return Presets(
         everywhere=everywhere,
         sections=sections,
         warnings=tuple(
             remark
             for part in (everywhere, *sections.values())
-            for remark in layer_remarks(part.layer)
+            for remark in layer_remarks(names, part.layer)
         ),
     )
 
@@ -166,7 +169,9 @@ def _check_version(place: str, setting: Setting) -> None:
         )
 
 
-def _section(source: str, name: str, draft: _Draft, everywhere: Section | None) -> Section:
+def _section(
+    names: Names, source: str, name: str, draft: _Draft, everywhere: Section | None
+) -> Section:
     """The section with what `everywhere` says for all, its keys and values checked."""
     load = everywhere.load_on_startup if everywhere else False
     timeout = everywhere.stop_timeout if everywhere else STOP_TIMEOUT
@@ -183,7 +188,7 @@ def _section(source: str, name: str, draft: _Draft, everywhere: Section | None) 
         except OptionError as error:
             raise OptionError(f"{source}:{setting.line}: {setting.key}: {error}") from None
     layer = Layer(source, tuple(settings))
-    check_layer(layer)
+    check_layer(names, layer)
     return Section(
         name=name, line=draft.line, layer=layer, load_on_startup=load, stop_timeout=timeout
     )

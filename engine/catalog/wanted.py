@@ -9,8 +9,8 @@ def wants_fetch(options: Options) -> bool:
 
 
 def wants_model(options: Options) -> bool:
-    return not options.model and bool(options.hf_repo or options.model_url)
+    return not options.engine.model.model and options.names_model()
 
 
 def wants_projector(options: Options) -> bool:
-    return not options.mmproj and bool(options.mmproj_url)
+    return not options.media.mmproj and bool(options.media.mmproj_url)

@@ -1,30 +1,30 @@
-"""Every command-line option, declared once.
+"""The options of models, each declared once, and how options are read.
 
-`table` declares them; `parser`, `help` and the checks are derived from the declarations.
+`tables` declares them, `composition` puts the tables together. The parser and the checks are
+derived from the declarations; the options of the server (`handlers.options`) use the same ones.
 """
 
-from engine.options.arguments import arguments
-from engine.options.help import help_text, reference
+from engine.options.composition import EngineOptions, Options
+from engine.options.declaration import replaced
 from engine.options.layers import Layer, Setting, check_layer, layer_remarks
-from engine.options.parser import from_environ, layered, parse, remarks, unknown_variables
-from engine.options.table import Options
+from engine.options.names import Names
+from engine.options.parser import Given, layered
 from engine.options.tables.embedding import Pooling
+from engine.options.tables.router import RouterOptions
 from engine.options.values import OptionError
 
 __all__ = [
+    "EngineOptions",
+    "Given",
     "Layer",
+    "Names",
     "OptionError",
     "Options",
     "Pooling",
+    "RouterOptions",
     "Setting",
-    "arguments",
     "check_layer",
-    "from_environ",
-    "help_text",
     "layer_remarks",
     "layered",
-    "parse",
-    "reference",
-    "remarks",
-    "unknown_variables",
+    "replaced",
 ]

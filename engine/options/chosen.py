@@ -3,14 +3,15 @@
 from typing import Any
 
 from engine.options.declaration import Field
-from engine.options.names import FIELDS
+from engine.options.names import Names
 from engine.options.values import OptionError
 
 
 class Chosen:
-    """The values given so far, by field name: what `Options` is made of."""
+    """The values given so far, by field name: what a struct of options is composed of."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self.names = names
         self.values: dict[str, Any] = {}
         self._of_source: set[str] = set()
 
@@ -21,10 +22,10 @@ class Chosen:
     def set(self, field: Field, value: Any) -> None:
         """Raises `OptionError` if the source has said the same thing in another way."""
         if field.opt.joins:
-            field = FIELDS[field.opt.joins]
+            field = self.names.fields[field.opt.joins]
         for name in field.opt.excludes:
             if name in self._of_source:
-                raise OptionError(f"excludes {FIELDS[name].canonical}")
+                raise OptionError(f"excludes {self.names.fields[name].canonical}")
         if field.opt.repeats and field.name in self._of_source and value:
             value = self.values[field.name] + value
         self.values[field.name] = value

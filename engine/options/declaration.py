@@ -1,4 +1,5 @@
-"""How an option is declared: `Opt` beside a field's type, and `fields()` to read it back.
+"""How an option is declared: `Opt` beside the type of a table's field, and `fields()` to read it
+back, from a table or from tables that are put together.
 
 Everything that depends on the set of options (the parser, the environment variables,
 `--help`, the reference page) is derived from these two.
@@ -6,9 +7,9 @@ Everything that depends on the set of options (the parser, the environment varia
 
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from engine.options import values
 
 INT32_MAX = 2**31 - 1
 Switch = Literal["on", "off", "auto"]
-Scope = Literal["model", "server"]
+Composed = TypeVar("Composed", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +43,26 @@ class Opt:
     replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins
     excludes: tuple[str, ...] = ()  # the same, but one source may not use both ways
     supersedes: tuple[str, ...] = ()  # fields that mean nothing any more if a lower source set them
-    scope: Scope = "model"  # "server": one value for all models of a server
     secret: bool = False  # never shown; `read` checks the text and doesn't quote it
     read: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None
+    file: Callable[[Any], object] | None = None  # raises OptionError for files that can't be used
 
 
 @dataclass(frozen=True)
 class Field:
-    """One option as declared: its field name, type, default and metadata."""
+    """One option as declared: its field name, type, default and metadata, and the fields that
+    lead from the outermost struct to its table."""
 
     name: str
     type: Any
     default: Any
     opt: Opt
+    path: tuple[str, ...] = ()
+
+    def of(self, options: msgspec.Struct) -> Any:
+        """The option's value in the struct that the field was declared for."""
+        return functools.reduce(getattr, (*self.path, self.name), options)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,17 +119,56 @@ class Field:
 
 @functools.cache
 def fields(options: type[msgspec.Struct]) -> dict[str, Field]:
-    """The declared options of a struct by field name, in the order of declaration."""
-    hints = typing.get_type_hints(options, include_extras=True)
-    declared = {}
-    for field in msgspec.structs.fields(options):
-        type_, opt = typing.get_args(hints[field.name])
-        default = field.default
-        if default is msgspec.NODEFAULT:
-            default = field.default_factory()
-        declared[field.name] = Field(field.name, type_, default, opt)
-        _check(declared[field.name])
+    """The declared options of a table, or of a struct of tables, by field name, in the order of
+    declaration."""
+    declared: dict[str, Field] = {}
+    for table, path in tables(options):
+        hints = typing.get_type_hints(table, include_extras=True)
+        for field in msgspec.structs.fields(table):
+            if field.name in declared:
+                raise TypeError(f"two tables have the option {field.name}")
+            type_, opt = typing.get_args(hints[field.name])
+            default = field.default
+            if default is msgspec.NODEFAULT:
+                default = field.default_factory()
+            declared[field.name] = Field(field.name, type_, default, opt, path)
+            _check(declared[field.name])
     return declared
+
+
+def tables(
+    options: type[msgspec.Struct], path: tuple[str, ...] = ()
+) -> Iterator[tuple[type[msgspec.Struct], tuple[str, ...]]]:
+    """The tables of a struct, each with the fields that lead to it; a table has only itself."""
+    inner = {f.name: f.type for f in msgspec.structs.fields(options) if _is_struct(f.type)}
+    if not inner:
+        yield options, path
+    for name, struct in inner.items():
+        yield from tables(struct, (*path, name))
+
+
+def _is_struct(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+
+
+def compose(options: type[Composed], chosen: Mapping[str, Any]) -> Composed:
+    """A struct of tables with the values that are `chosen` for its options, by field name; what
+    it has no option for is left out."""
+    given = {}
+    for field in msgspec.structs.fields(options):
+        if _is_struct(field.type):
+            given[field.name] = compose(field.type, chosen)
+        elif field.name in chosen:
+            given[field.name] = chosen[field.name]
+    return options(**given)
+
+
+def replaced(options: Composed, **changes: Any) -> Composed:
+    """The same struct of tables with other values of some of its options."""
+    if unknown := changes.keys() - fields(type(options)).keys():
+        raise TypeError(f"{type(options).__name__} has no {', '.join(sorted(unknown))}")
+    kept = {name: field.of(options) for name, field in fields(type(options)).items()}
+    return compose(type(options), kept | changes)
 
 
 def _check(field: Field) -> None:

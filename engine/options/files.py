@@ -4,11 +4,13 @@ Every function raises `OptionError` with one line that names the file.
 """
 
 import os
-import ssl
 import stat
+from collections.abc import Iterable
+from typing import Any
 
 from engine.formats.gguf_names import part
-from engine.options.values import OptionError, quote
+from engine.options.values import OptionError, json_object, quote
+from engine.shipped import model_file
 
 _GGUF_MAGIC = b"GGUF"
 _TEXT_MAX = 16 << 20  # bytes; whoever names a larger text file means another file
@@ -19,7 +21,7 @@ def open_regular(path: str) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError) as error:
-        raise OptionError(f"cannot open {quote(path)}: {_reason(error)}") from None
+        raise OptionError(f"cannot open {quote(path)}: {reason(error)}") from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
@@ -28,7 +30,8 @@ def open_regular(path: str) -> int:
     return descriptor
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file can't be opened, in the system's words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -38,7 +41,7 @@ def check_gguf(path: str) -> None:
         try:
             magic = file.read(len(_GGUF_MAGIC))
         except OSError as error:
-            raise OptionError(f"cannot read {quote(path)}: {_reason(error)}") from None
+            raise OptionError(f"cannot read {quote(path)}: {reason(error)}") from None
     if not magic:
         raise OptionError(f"{quote(path)} is empty")
     if magic != _GGUF_MAGIC:
@@ -64,6 +67,22 @@ def check_model(path: str) -> None:
             raise OptionError(f"of a model in {split.count} files, {error}") from None
 
 
+def check_named_model(model: str) -> None:
+    """The same for what `--model` says, which may be the shipped model's name."""
+    check_model(model_file(model))
+
+
+def check_ggufs(paths: Iterable[str]) -> None:
+    """That all of `paths` are such files."""
+    for path in paths:
+        check_gguf(path)
+
+
+def check_scaled_ggufs(pairs: Iterable[tuple[str, float]]) -> None:
+    """The same for pairs of a path and a scale."""
+    check_ggufs(path for path, _ in pairs)
+
+
 def check_directory(path: str) -> None:
     """That files can be made in the directory `path`."""
     _check_directory(path, os.R_OK | os.W_OK | os.X_OK, "reading and writing")
@@ -81,7 +100,7 @@ def _check_directory(path: str, access: int, named: str) -> None:
         if not os.access(path, access):
             raise OptionError(f"{quote(path)}: {named} is not permitted")
     except (OSError, ValueError) as error:
-        raise OptionError(f"cannot use {quote(path)}: {_reason(error)}") from None
+        raise OptionError(f"cannot use {quote(path)}: {reason(error)}") from None
 
 
 def read_text(path: str, most: int = _TEXT_MAX) -> str:
@@ -90,7 +109,7 @@ def read_text(path: str, most: int = _TEXT_MAX) -> str:
         try:
             data = file.read(most + 1)
         except OSError as error:
-            raise OptionError(f"cannot read {quote(path)}: {_reason(error)}") from None
+            raise OptionError(f"cannot read {quote(path)}: {reason(error)}") from None
     if len(data) > most:
         raise OptionError(f"{quote(path)} is larger than {most >> 20} MiB")
     try:
@@ -99,35 +118,6 @@ def read_text(path: str, most: int = _TEXT_MAX) -> str:
         raise OptionError(f"{quote(path)} is not a UTF-8 text") from None
 
 
-def api_keys(path: str) -> list[str]:
-    """The keys in a file: one on a line; empty lines and those beginning with # don't count."""
-    lines = [line.strip() for line in read_text(path).splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        # Serving everybody is not what somebody who names a key file wants.
-        raise OptionError(f"{quote(path)} holds no key")
-    return keys
-
-
-def check_tls(certificate: str, key: str) -> None:
-    """That the two PEM files can be read and belong together."""
-    for path in (certificate, key):
-        os.close(open_regular(path))
-
-    def no_passphrase() -> str:
-        raise OptionError(f"{quote(key)} is protected by a passphrase")
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_passphrase)
-    except (OSError, ValueError):  # ssl.SSLError, whose texts explain nothing, is an OSError
-        message = f"{quote(certificate)} and {quote(key)} are no PEM certificate and its key"
-        raise OptionError(message) from None
-
-
-def check_writable(path: str) -> None:
-    """That text can be appended to `path`; creates the file."""
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except (OSError, ValueError) as error:
-        raise OptionError(f"cannot write to {quote(path)}: {_reason(error)}") from None
+def read_json_object(path: str) -> dict[str, Any]:
+    """The JSON object in a UTF-8 text file."""
+    return json_object(read_text(path))

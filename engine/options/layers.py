@@ -8,13 +8,7 @@ import msgspec
 from engine.options import shortcuts, unavailable, values
 from engine.options.chosen import Chosen
 from engine.options.declaration import Field
-from engine.options.names import (
-    BY_NAME,
-    BY_NEGATIVE,
-    BY_NEGATIVE_VARIABLE,
-    BY_VARIABLE,
-    suggestion,
-)
+from engine.options.names import Names, suggestion
 from engine.options.values import OptionError, legible
 
 
@@ -49,24 +43,24 @@ def read_layer(chosen: Chosen, layer: Layer) -> None:
     shortcuts.read(chosen, names, layer.source, whole_server=False)
     chosen.begin_source()
     for setting in layer.settings:
-        if _concerns_server(setting.key) or setting.key in _SHORTCUTS:
+        if chosen.names.key_concerns_server(setting.key) or setting.key in _SHORTCUTS:
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
-        field, negated = _find(setting.key, place)
+        field, negated = _find(chosen.names, setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
 
-def check_layer(layer: Layer) -> None:
+def check_layer(names: Names, layer: Layer) -> None:
     """Raises `OptionError` for a key or a value that can't be used, whatever other layers say."""
-    read_layer(Chosen(), layer)
+    read_layer(Chosen(names), layer)
 
 
-def layer_remarks(layer: Layer) -> list[str]:
+def layer_remarks(names: Names, layer: Layer) -> list[str]:
     """What stands in a layer in vain, each as a warning for the user."""
     found = [
         f"{layer.place(setting)}: {setting.key} has no effect here: it concerns the whole server"
         for setting in layer.settings
-        if _concerns_server(setting.key)
+        if names.key_concerns_server(setting.key)
     ]
     return found + shortcuts.notes(_shortcuts(layer))
 
@@ -80,42 +74,22 @@ def _shortcuts(layer: Layer) -> Iterator[str]:
             yield "--" + setting.key
 
 
-def _keys(names: dict[str, Field]) -> dict[str, Field]:
-    return {name.lstrip("-"): field for name, field in names.items()}
-
-
-_BY_KEY = _keys(BY_NAME) | BY_VARIABLE
-_BY_NEGATIVE_KEY = _keys(BY_NEGATIVE) | BY_NEGATIVE_VARIABLE
 _UNAVAILABLE = {name.lstrip("-") for name in unavailable.NAMES} | unavailable.VARIABLES
-_UNAVAILABLE_OF_SERVER = {name.lstrip("-") for name in unavailable.OF_SERVER}
 _SHORTCUTS = {name.lstrip("-") for name in shortcuts.SHORTCUTS}
 
 
-def _normal(key: str) -> str:
-    """As on the command line, ctx_size means ctx-size."""
-    return key if key in BY_VARIABLE or key in BY_NEGATIVE_VARIABLE else key.replace("_", "-")
-
-
-def _concerns_server(key: str) -> bool:
-    name = _normal(key)
-    field = _BY_KEY.get(name) or _BY_NEGATIVE_KEY.get(name)
-    if field is None:
-        return key in _UNAVAILABLE_OF_SERVER or name in _UNAVAILABLE_OF_SERVER
-    return field.opt.scope == "server"
-
-
-def _find(key: str, place: str) -> tuple[Field, bool]:
+def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
     """The option, and whether the key is one of those that switch it off."""
-    name = _normal(key)
-    if name in _BY_KEY:
-        return _BY_KEY[name], False
-    if name in _BY_NEGATIVE_KEY:
-        return _BY_NEGATIVE_KEY[name], True
+    name = names.normal_key(key)
+    if name in names.by_key:
+        return names.by_key[name], False
+    if name in names.by_negative_key:
+        return names.by_negative_key[name], True
     if key in _UNAVAILABLE or name in _UNAVAILABLE:
         raise OptionError(f"{place}: this option is not available yet")
     if name.startswith("-"):
         raise OptionError(f"{place}: keys are options without the dashes before them")
-    known = _BY_KEY.keys() | _BY_NEGATIVE_KEY.keys() | _SHORTCUTS
+    known = names.by_key.keys() | names.by_negative_key.keys() | _SHORTCUTS
     raise OptionError(f"{place}: unknown key{suggestion(name, known, _UNAVAILABLE)}")
 
 

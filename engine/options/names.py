@@ -1,16 +1,57 @@
 """The options by all the names that they have: on the command line, as variables, in files."""
 
 import difflib
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
-from engine.options.declaration import fields
-from engine.options.table import Options
+import msgspec
 
-FIELDS = fields(Options)
-BY_NAME = {name: field for field in FIELDS.values() for name in field.names}
-BY_NEGATIVE = {name: field for field in FIELDS.values() for name in field.negative_names}
-BY_VARIABLE = {field.opt.env: field for field in FIELDS.values() if field.opt.env}
-BY_NEGATIVE_VARIABLE = {f.negative_env: f for f in FIELDS.values() if f.negative_env}
+from engine.options import unavailable
+from engine.options.composition import Options
+from engine.options.declaration import Field, fields, tables
+
+
+class Names:
+    """All options that a server knows: those of its models, and those of itself."""
+
+    def __init__(
+        self, options: type[msgspec.Struct], order: Sequence[type[msgspec.Struct]]
+    ) -> None:
+        """`order` has every table of `options` once, in the order of `--help`."""
+        if {table for table, _ in tables(options)} != {*order}:
+            raise TypeError(f"the order has other tables than {options.__name__}")
+        declared = fields(options)
+        self.fields = {name: declared[name] for table in order for name in fields(table)}
+        every = self.fields.values()
+        self.by_name = {name: field for field in every for name in field.names}
+        self.by_negative = {name: field for field in every for name in field.negative_names}
+        self.by_variable = {field.opt.env: field for field in every if field.opt.env}
+        self.by_negative_variable = {f.negative_env: f for f in every if f.negative_env}
+        self.by_key = _keys(self.by_name) | self.by_variable
+        self.by_negative_key = _keys(self.by_negative) | self.by_negative_variable
+
+    def concerns_model(self, field: Field) -> bool:
+        """Whether each model may have its own value, so that preset files may hold it."""
+        return field.name in fields(Options)
+
+    def normal_key(self, key: str) -> str:
+        """As on the command line, ctx_size means ctx-size."""
+        is_variable = key in self.by_variable or key in self.by_negative_variable
+        return key if is_variable else key.replace("_", "-")
+
+    def key_concerns_server(self, key: str) -> bool:
+        """Whether a key of a file names an option that is the same for all models."""
+        name = self.normal_key(key)
+        field = self.by_key.get(name) or self.by_negative_key.get(name)
+        if field is None:
+            return not {key, name}.isdisjoint(_UNAVAILABLE_OF_SERVER)
+        return not self.concerns_model(field)
+
+
+_UNAVAILABLE_OF_SERVER = {name.lstrip("-") for name in unavailable.OF_SERVER}
+
+
+def _keys(names: dict[str, Field]) -> dict[str, Field]:
+    return {name.lstrip("-"): field for name, field in names.items()}
 
 
 def suggestion(name: str, *candidates: Set[str]) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.options.chosen import Chosen
-from engine.options.names import FIELDS
 from engine.options.values import OptionError
 
 GROUP = "Shortcuts"
@@ -133,8 +132,9 @@ def read(chosen: Chosen, names: Sequence[str], source: str, *, whole_server: boo
             raise OptionError(f"{source}: {names[0]} excludes {name}")
     for name in names[:1]:
         for key, text in SHORTCUTS[name].settings.items():
-            if whole_server or FIELDS[key].opt.scope == "model":
-                chosen.read(FIELDS[key], name, text)
+            field = chosen.names.fields[key]
+            if whole_server or chosen.names.concerns_model(field):
+                chosen.read(field, name, text)
 
 
 def notes(names: Iterable[str]) -> list[str]:

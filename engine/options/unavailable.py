@@ -1,7 +1,7 @@
 """llama-server's options that are known here, but not available yet.
 
 They are refused rather than taken for typing errors. An option leaves this table when it
-gets its field in `engine.options.table`.
+gets its field in a table.
 """
 
 # One option a line: all its forms, then its variable.

@@ -33,7 +33,6 @@ _HF_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
 _HF_REPO = re.compile(rf"{_HF_NAME}/{_HF_NAME}(:[A-Za-z0-9][A-Za-z0-9._-]{{0,63}})?")
 _TOKEN = re.compile(r"[!-~]{0,1024}")
 _RPC_SERVER = re.compile(r"[A-Za-z0-9._-]{1,253}:([0-9]{1,5})")
-_API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 MAX_DEVICES = 16  # llama_max_devices()
 MAX_CPUS = 512  # GGML_MAX_N_THREADS
@@ -461,22 +460,6 @@ def gpu_layers(text: str) -> int | str:
     except OptionError:
         message = f"{quote(text)} is neither a number of layers (0 or more) nor auto nor all"
         raise OptionError(message) from None
-
-
-def hosts(text: str) -> str:
-    comma_separated(text)
-    return text
-
-
-def api_prefix(text: str) -> str:
-    """A path such as /api, without the trailing slash."""
-    path = text.removesuffix("/")
-    if not _API_PREFIX.fullmatch(path):
-        raise OptionError(
-            f"{quote(text)} is not a path such as /llm/v2 (a leading slash, then letters, "
-            "digits, and . _ ~ -)"
-        )
-    return path
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.pool.client import EngineClient
 from engine.pool.restarts import Life
 from engine.processes.child import GRACE, Child
@@ -37,11 +37,13 @@ class EngineProcess:
         self._child = child
 
     @classmethod
-    async def start(cls, options: Options, engine_log: EngineLog) -> "EngineProcess":
+    async def start(
+        cls, options: EngineOptions, engine_log: EngineLog, log_level: int
+    ) -> "EngineProcess":
         """Start one that loads the model of `options`, or take the one that was given a head
-        start. What it says on stderr goes to `engine_log`. Raises OSError if the system has no
-        room for another process."""
-        load = frame(Load(options))
+        start. What it says on stderr goes to `engine_log`, from `log_level` on. Raises OSError if
+        the system has no room for another process."""
+        load = frame(Load(options, log_level))
         return cls(
             await Child.start(engine_command(), to_server_decoder, first=load, log=engine_log)
         )

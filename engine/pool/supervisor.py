@@ -66,8 +66,14 @@ class Supervisor:
     """
 
     def __init__(
-        self, options: Options, *, fetch: Fetch = fetch, restarts: Restarts | None = None
+        self,
+        options: Options,
+        *,
+        fetch: Fetch = fetch,
+        restarts: Restarts | None = None,
+        log_level: int = logging.WARNING,
     ) -> None:
+        """`log_level` is the threshold of what the engine process logs."""
         self.state: State = "downloading" if wants_fetch(options) else "loading"
         self.progress = 0.0  # of downloading or loading, 0..1
         self.transfer: Transfer | None = None  # of the last download
@@ -80,6 +86,7 @@ class Supervisor:
         self.model = ""  # its name in the log, where there are many
         self.options = options  # with the paths of files once these have been downloaded
         self._fetch = fetch
+        self._log_level = log_level
         self._restarts = restarts or Restarts()
         self._fetching: asyncio.Future[Options] | None = None
         self._client: EngineClient | None = None  # None as well while it falls asleep
@@ -287,7 +294,9 @@ class Supervisor:
         """Run one engine process to its end; how long to wait for the next one, if there shall
         be one."""
         try:
-            process = self._process = await EngineProcess.start(self.options, self._engine_log())
+            process = self._process = await EngineProcess.start(
+                self.options.engine, self._engine_log(), self._log_level
+            )
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
             return self._restarts.after(Life())
@@ -300,7 +309,7 @@ class Supervisor:
         return wait
 
     def _engine_log(self) -> EngineLog:
-        return EngineLog(self.model, everything=self.options.logs_everything())
+        return EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
 
     def _take(self, message: ToServer) -> None:
         process = self._process
@@ -317,7 +326,7 @@ class Supervisor:
                 self._client = process.open(info)
                 if self.adapter_scales is not None:
                     process.send(SetAdapters(0, self.adapter_scales))
-                if self.options.sleep_idle_seconds > 0:
+                if self.options.entry.sleep_idle_seconds > 0:
                     self._idle_watch = asyncio.create_task(self._watch_idle(process))
                 self._set_state("ready")
             case LoadFailed(message=text):
@@ -327,13 +336,13 @@ class Supervisor:
 
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
-        wait = float(self.options.sleep_idle_seconds)
+        wait = float(self.options.entry.sleep_idle_seconds)
         while wait > 0:
             await asyncio.sleep(wait)
             await self._changes.until(lambda: not self._n_leases)
             if self.n_running:  # without a lease: nobody knows when it ends
                 self._used_at = time.monotonic()
-            wait = self._used_at + self.options.sleep_idle_seconds - time.monotonic()
+            wait = self._used_at + self.options.entry.sleep_idle_seconds - time.monotonic()
         if self._process is process and not self._leaving:
             # Whoever asks for the engine from here on waits for the next one.
             self._client, self._wanted, self._dozing = None, False, True
@@ -352,7 +361,7 @@ class Supervisor:
         if process.client is not None:
             process.client.close(self._farewell(how))
         if self._dozing:
-            idle = self.options.sleep_idle_seconds
+            idle = self.options.entry.sleep_idle_seconds
             tell(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
             return self._restarts.after(Life(ready=True, served=True))
         wait = self._restarts.after(life)

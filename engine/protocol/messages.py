@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from engine.errors import ErrorInfo
-from engine.options import Options, Pooling
+from engine.options import EngineOptions, Pooling
 from engine.params import GenerationParams
 from engine.protocol.stats import Stats
 
@@ -21,9 +21,11 @@ StopType = Literal["none", "eos", "limit", "word"]
 
 
 class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
-    """The first message: which model to load, and how."""
+    """The first message: which model to load, how, and from which level of Python's logging on
+    to log."""
 
-    options: Options
+    options: EngineOptions
+    log_level: int
 
 
 class Infill(msgspec.Struct, frozen=True):

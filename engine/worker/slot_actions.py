@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.protocol.messages import Failed, SlotAction, SlotDone
 from engine.protocol.slot_names import check_name
 from engine.worker.backend import BackendError
@@ -40,11 +40,11 @@ class SlotActions:
     def __init__(
         self,
         engine: Engine | Embedder,
-        options: Options,
+        options: EngineOptions,
         reply: Callable[[SlotDone | Failed], None],
     ) -> None:
         self._generator = engine if isinstance(engine, Engine) else None
-        self._directory = options.slot_save_path
+        self._directory = options.slot_files.slot_save_path
         self._reply = reply
         self._waiting: list[SlotTask] = []
         self._files = ThreadPoolExecutor(1, thread_name_prefix="slot files")

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import engine.processes.collecting as collecting  # the very first
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.processes.stdio import Link, take_over
 from engine.protocol.engine_log import send_log
 from engine.protocol.messages import (
@@ -89,7 +89,7 @@ LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
-    def __init__(self, engine: Engine | Embedder, link: ServerLink, options: Options) -> None:
+    def __init__(self, engine: Engine | Embedder, link: ServerLink, options: EngineOptions) -> None:
         self._engine = engine
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
@@ -302,8 +302,8 @@ def _beat(link: ServerLink) -> None:
             os._exit(0)
 
 
-def _load(link: ServerLink, options: Options) -> Engine | Embedder | None:
-    path = model_file(options.model)
+def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
+    path = model_file(options.model.model)
     sent = 0.0
 
     def progress(fraction: float) -> None:
@@ -314,12 +314,12 @@ def _load(link: ServerLink, options: Options) -> Engine | Embedder | None:
                 link.send(Progress(fraction))
 
     try:
-        remark = initialize(options.numa)
-        if remark and options.repack:  # else they would not be used anyway
+        remark = initialize(options.compute.numa)
+        if remark and options.model.repack:  # else they would not be used anyway
             log.warning("%s", remark)
-        add_rpc_servers(options.rpc)
+        add_rpc_servers(options.compute.rpc)
         model = Model(path, options, progress)
-        if options.embeds():
+        if options.embedding.embeds():
             if model.has_encoder and model.has_decoder:
                 raise BackendError(f"the model {path!r} has two parts: embeddings need one")
             return Embedder(model, options)
@@ -334,15 +334,6 @@ def _load(link: ServerLink, options: Options) -> Engine | Embedder | None:
         return None
 
 
-def _log_level(options: Options) -> int:
-    """llama.cpp tells a lot at its info level: that is for those who ask for details."""
-    if options.log_disable:
-        return logging.CRITICAL + 1
-    if options.logs_everything():
-        return logging.DEBUG
-    return logging.WARNING if options.verbosity >= 2 else logging.ERROR
-
-
 def main() -> int:
     link: ServerLink = take_over(to_engine_decoder)
     match link.receive():  # the server says nothing more until it hears that this is done
@@ -350,7 +341,7 @@ def main() -> int:
             pass
         case _:
             return 2
-    send_log(_log_level(first.options))
+    send_log(first.log_level)
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = None
     with suppress(BrokenPipeError):  # the server is gone

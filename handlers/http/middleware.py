@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.options import Options
 from handlers.http.errors import RequestError
 from handlers.http.patience import within
+from handlers.options import ServerOptions
 
 JSON = b"application/json"
 """How the content type of a JSON body is spelled behind these middlewares."""
@@ -117,8 +117,8 @@ class Bodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             return await self.app(scope, receive, send)
-        options: Options = scope["state"]["runtime"].options
-        limit = options.max_body_size << 20
+        options: ServerOptions = scope["state"]["runtime"].options
+        limit = options.http.max_body_size << 20
         length = 0
         kind = b""
         for name, value in scope["headers"]:
@@ -131,7 +131,7 @@ class Bodies:
         if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
-        return await self.app(scope, _bounded(receive, limit, options.timeout), send)
+        return await self.app(scope, _bounded(receive, limit, options.http.timeout), send)
 
     @staticmethod
     def _essence(kind: bytes) -> bytes:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from connexion import context
@@ -18,9 +19,11 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
-from engine.options import OptionError, Options
+from engine.options import OptionError
 from engine.pool.pool import ModelPool
+from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
+from handlers.options import ServerOptions
 from handlers.running.response_store import ResponseStore, StoreError
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ class Runtime:
     is None without `--metrics`; `responses` are those of the Responses API that clients may
     come back to."""
 
-    options: Options
+    options: ServerOptions
     catalog: Catalog
     pool: ModelPool
     files: MetadataReader  # what the models' files tell
@@ -47,26 +50,30 @@ class Runtime:
     metrics: "Metrics | None" = None
 
     @classmethod
-    def of(cls, options: Options, catalog: Catalog) -> "Runtime":
+    def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """For a server that starts now; its engines are not started yet.
 
         Raises OptionError if the file of API keys can't be read, and if the database of
         responses can't be opened.
         """
-        api_keys = tuple(key.encode() for key in options.api_keys())
+        api_keys = tuple(key.encode() for key in options.http.api_keys())
         try:
-            responses = ResponseStore(options.responses_db)
+            responses = ResponseStore(options.responses.responses_db)
         except StoreError as error:
             raise OptionError(f"--responses-db {error}") from error
         return cls(
             options=options,
             catalog=catalog,
-            pool=ModelPool(catalog, models_max=options.models_max),
+            pool=ModelPool(
+                catalog,
+                models_max=options.router.models_max,
+                new_supervisor=partial(Supervisor, log_level=options.log.engine_level()),
+            ),
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
             api_keys=api_keys,
-            metrics=_metrics() if options.metrics else None,
+            metrics=_metrics() if options.model.operations.metrics else None,
         )
 
 
@@ -84,7 +91,7 @@ def runtime() -> Runtime:
 
 @asynccontextmanager
 async def lifespan(
-    options: Options, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
+    options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
 ) -> AsyncIterator[Runtime]:
     """Starts the engines that are to be there from the start and, at the end, stops all of them
     and the template processes.
@@ -96,7 +103,7 @@ async def lifespan(
     current = Runtime.of(options, catalog)
     try:
         await current.pool.start()
-        if not options.embeds():
+        if not options.model.engine.embedding.embeds():
             current.renderer.prepare()  # with the models, so that the first chat needn't wait
         background = [
             asyncio.create_task(_watch_loading(current, on_fatal)),
@@ -129,4 +136,6 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 async def _read_files(current: Runtime) -> None:
     """Lets `GET /models` tell of models that are not loaded."""
     entries = [each.options for each in current.catalog.entries.values()]
-    await current.files.read_all(model_file(o.model) for o in entries if not wants_fetch(o))
+    await current.files.read_all(
+        model_file(o.engine.model.model) for o in entries if not wants_fetch(o)
+    )

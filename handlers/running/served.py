@@ -79,7 +79,7 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
     return Served(
         current,
         entry,
-        current.options.models_autoload if autoload is None else autoload.lower() == "true",
+        current.options.router.models_autoload if autoload is None else autoload.lower() == "true",
     )
 
 

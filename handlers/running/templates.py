@@ -25,14 +25,14 @@ def template_source(options: Options, info: ModelInfo) -> str:
 
     Raises OptionError if `--chat-template-file` can't be read; the command line has checked it.
     """
-    if options.chat_template_file:
-        return _read_once(options.chat_template_file)
-    return options.chat_template or info.chat_template or CHATML
+    if options.chat.chat_template_file:
+        return _read_once(options.chat.chat_template_file)
+    return options.chat.chat_template or info.chat_template or CHATML
 
 
 def renders_with_jinja(options: Options, source: str) -> bool:
     """Otherwise llama.cpp's own formats are to be used."""
-    return options.jinja and source not in BUILTIN_NAMES
+    return options.chat.jinja and source not in BUILTIN_NAMES
 
 
 async def description(model: Served, info: ModelInfo, source: str) -> Description | None:

@@ -16,7 +16,6 @@ import pytest
 from connexion.spec import Specification
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, ModelInfo, Piece, SlotState, Timings, Tokens
 from engine.shipped import MODEL_NAME
@@ -24,6 +23,7 @@ from handlers.http.application import serve_description
 from handlers.http.schema import compile_schema
 from handlers.slots import unused_slot
 from tests.support.http_support import PaperPool, serving, small_runtime
+from tests.support.options_support import model_options
 
 DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
 WORDS = ["One ", "zwei ", "três", "", " 四\n"]
@@ -158,7 +158,7 @@ class PaperSupervisor:
     failure = ""
 
     def __init__(self, engine: PaperEngine) -> None:
-        self.options = Options(model=MODEL_NAME)
+        self.options = model_options(model=MODEL_NAME)
         self.info: ModelInfo | None = INFO
         self._engine = engine
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trustme
 
-from engine.options import parse
+from handlers.options import parse
 from specllama import __version__, logs
 from specllama.listen import ListenError, Listeners
 
@@ -449,7 +449,7 @@ def log_as(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     ],
 )
 def test_verbosity(argv: list[str], shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(parse([*argv, "--no-log-prefix"], {}))
+    logs.configure(parse([*argv, "--no-log-prefix"], {}).log)
     log = logging.getLogger("test")
     for level in ("critical", "error", "warning", "info", "debug"):
         getattr(log, level)(level)
@@ -460,7 +460,7 @@ def test_verbosity(argv: list[str], shown: list[str], capsys: pytest.CaptureFixt
 def test_decorations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log"
     argv = ["--log-timestamps", "--log-colors", "on", "--log-file", str(file)]
-    logs.configure(parse(argv, {}))
+    logs.configure(parse(argv, {}).log)
     logging.getLogger("test").warning("careful")
     time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
     assert re.fullmatch(

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from connexion import AsyncApp
 
-from engine.catalog.catalog import open_catalog
+from engine.catalog.catalog import Catalog, open_catalog
 from engine.catalog.entry import Entry
 from engine.options import Options
 from engine.pool.events import Subscription
@@ -22,8 +22,10 @@ from engine.pool.lease import Lease
 from engine.pool.status import ModelStatus
 from engine.shipped import MODEL_NAME
 from handlers.http.application import serve_description
+from handlers.options import ServerOptions, given
 from handlers.running.runtime import Runtime
 from specllama.app import create_app
+from tests.support.options_support import server_options
 
 DESCRIPTION = """
 openapi: 3.0.3
@@ -114,10 +116,14 @@ def handlers_module(**functions: Any) -> types.ModuleType:
     return module
 
 
-def small_runtime(**options: Any) -> Runtime:
+def small_runtime(**chosen: Any) -> Runtime:
     """The runtime of a server of one model, whose engine is never started."""
-    given = Options(**{"model": MODEL_NAME, **options})
-    return Runtime.of(given, open_catalog(given, (), {}))
+    options = server_options(**{"model": MODEL_NAME, **chosen})
+    return Runtime.of(options, _catalog(options))
+
+
+def _catalog(options: ServerOptions) -> Catalog:
+    return open_catalog(options.model, options.router, given((), {}))
 
 
 class PaperPool:
@@ -149,10 +155,10 @@ class PaperPool:
         return Lease(entry, self._supervisor, lambda: None)
 
 
-def served_app(on_fatal: Callable[[str], None] | None = None, **options: Any) -> AsyncApp:
+def served_app(on_fatal: Callable[[str], None] | None = None, **chosen: Any) -> AsyncApp:
     """The whole application for one model."""
-    given = Options(**{"model": MODEL_NAME, **options})
-    return create_app(given, open_catalog(given, (), {}), on_fatal)
+    options = server_options(**{"model": MODEL_NAME, **chosen})
+    return create_app(options, _catalog(options), on_fatal)
 
 
 def small_app(

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.options import Options
 from engine.shipped import model_path
 from engine.worker.backend import Context, Model, initialize
+from tests.support.options_support import engine_options
 
 PROMPT = [300, 301, 302]
 
@@ -15,7 +15,7 @@ PROMPT = [300, 301, 302]
 def logits(path: str = "", **options: Any) -> npt.NDArray[np.float32]:
     """After the prompt, by a model loaded and computed with `options`."""
     initialize()
-    o = Options(ctx_size=256, flash_attn="off", **{"threads": 1, **options})
+    o = engine_options(ctx_size=256, flash_attn="off", **{"threads": 1, **options})
     model = Model(path or str(model_path()), o)
     try:
         context = Context(model, o, 1, True)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from engine.options import OptionError, Options, Setting, values
 from engine.options.checks import check
-from engine.options.declaration import INT32_MAX, Field, fields
+from engine.options.declaration import INT32_MAX, Field, compose
 from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
+from handlers.options import NAMES
+from tests.support.options_support import FIELDS
 
-FIELDS = fields(Options)
 INFORMATION = {"help", "version", "list_devices", "cache_list"}
 FILES = {
     "mmproj",
@@ -136,7 +137,7 @@ def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[
 def impossible(given_values: dict[str, Any]) -> bool:
     """Whether the options exclude each other. What excludes what has tests of its own."""
     try:
-        check(Options(**given_values))
+        check(compose(Options, given_values))
     except OptionError:
         return True
     return False
@@ -161,7 +162,7 @@ many = settings(
 OF_MODEL = {
     name: field
     for name, field in FIELDS.items()
-    if field.opt.scope == "model" and not field.opt.joins
+    if NAMES.concerns_model(field) and not field.opt.joins
 }
 NO_FILES = {name: field for name, field in OF_MODEL.items() if name not in FILES}
 

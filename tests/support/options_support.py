@@ -1,11 +1,36 @@
 """What the tests of options share."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
-from engine.options import OptionError, Options, parse
-from engine.options.declaration import fields
+from engine.options import EngineOptions, Given, Layer, OptionError, Options
+from engine.options import layered as options_of_model
+from engine.options.declaration import replaced
+from handlers.options import NAMES, ServerOptions, parse
 
-FIELDS = fields(Options)
+FIELDS = NAMES.fields
+
+
+def engine_options(**chosen: Any) -> EngineOptions:
+    """Options by the names of their fields, in whatever tables these are."""
+    return replaced(EngineOptions(), **chosen)
+
+
+def model_options(**chosen: Any) -> Options:
+    return replaced(Options(), **chosen)
+
+
+def server_options(**chosen: Any) -> ServerOptions:
+    return replaced(ServerOptions(), **chosen)
+
+
+def layered(
+    environ: Mapping[str, str], layers: Sequence[Layer], argv: Sequence[str], *, files: bool = True
+) -> Options:
+    """The options of one model of a server that was started with `argv`."""
+    return options_of_model(Given(NAMES, environ, argv), layers, files=files)
 
 
 def error(*argv: str, **environ: str) -> str:

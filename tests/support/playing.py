@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Event, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
@@ -17,7 +17,7 @@ EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type
 
 
 def engine(model: Model, **options: Any) -> Engine:
-    return Engine(model, Options(**{**EXACT, **options}))
+    return Engine(model, engine_options(**{**EXACT, **options}))
 
 
 def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:

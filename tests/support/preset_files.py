@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.catalog.presets import Presets, read
-from engine.options import (
-    Options,
-    layered,
-)
+from engine.options import Options
+from handlers.options import NAMES
+from tests.support.options_support import layered
 
 
 def written(text: str, directory: Path) -> str:
@@ -17,7 +16,7 @@ def written(text: str, directory: Path) -> str:
 
 
 def presets(text: str, directory: Path) -> Presets:
-    return read(written(text, directory))
+    return read(written(text, directory), NAMES)
 
 
 def section(text: str, directory: Path, name: str = "a", argv: Sequence[str] = ()) -> Options:

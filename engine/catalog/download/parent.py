@@ -4,8 +4,6 @@ import logging
 import os
 from collections.abc import Callable
 
-import msgspec
-
 from engine.catalog.download.messages import (
     Fetched,
     FetchFailed,
@@ -16,7 +14,7 @@ from engine.catalog.download.messages import (
 )
 from engine.catalog.locations import hub_environment
 from engine.catalog.wanted import wants_fetch, wants_model, wants_projector
-from engine.options import Options
+from engine.options import Options, replaced
 from engine.processes.child import Child
 from engine.processes.commands import download_command, environment
 from engine.processes.framing import FrameError, frame
@@ -42,24 +40,24 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
     once; the next one of the same files goes on from there. Raises FetchError.
     """
     found = await _run(_wanted(options), on_progress)
-    return msgspec.structs.replace(
+    return replaced(
         options,
-        model=found.model or options.model,
-        mmproj=found.projector or options.mmproj,
+        model=found.model or options.engine.model.model,
+        mmproj=found.projector or options.media.mmproj,
     )
 
 
 def _wanted(options: Options) -> Wanted:
-    repository = options.hf_repo if wants_model(options) else ""
-    named = bool(options.mmproj or options.mmproj_url)
+    repository = options.source.hf_repo if wants_model(options) else ""
+    named = bool(options.media.mmproj or options.media.mmproj_url)
     return Wanted(
         repository=repository,
-        file=options.hf_file if repository else "",
-        token=options.hf_token,
-        url=options.model_url if wants_model(options) and not repository else "",
-        projector=options.mmproj_auto and not named,
-        projector_url=options.mmproj_url if wants_projector(options) else "",
-        offline=options.offline,
+        file=options.source.hf_file if repository else "",
+        token=options.source.hf_token,
+        url=options.source.model_url if wants_model(options) and not repository else "",
+        projector=options.media.mmproj_auto and not named,
+        projector_url=options.media.mmproj_url if wants_projector(options) else "",
+        offline=options.source.offline,
     )
 
 

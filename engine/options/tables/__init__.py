@@ -1,3 +1,2 @@
-"""The declarations, by subject. A msgspec struct has one base at the most, so they form a chain:
-model, compute, sampling, embedding, catalog, serving. Their order is that of `--help`.
-"""
+"""The options of models, a table for each subject: siblings, put together in
+`engine.options.composition`."""

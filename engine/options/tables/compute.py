@@ -1,11 +1,12 @@
-"""Options of the machine that computes, and of how positions are computed."""
+"""Options of the machine that computes."""
 
 from functools import partial
 from typing import Annotated, Literal
 
+import msgspec
+
 from engine.options import values
 from engine.options.declaration import INT32_MAX, Opt, Switch
-from engine.options.tables.model import ModelOptions
 
 THREAD_PLACEMENT = (
     "cpu_mask",
@@ -22,13 +23,10 @@ THREAD_PLACEMENT = (
 """Options of CPU threads that need pools of our own."""
 
 _compute = partial(Opt, group="Threads and devices")
-_rope = partial(Opt, group="Context extension (RoPE and YaRN)")
 
 
-class ComputeOptions(ModelOptions, kw_only=True, frozen=True):
+class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Where and how the model is computed."""
-
-    # ---- threads and devices ------------------------------------------------------------
 
     threads: Annotated[
         int,
@@ -322,102 +320,15 @@ class ComputeOptions(ModelOptions, kw_only=True, frozen=True):
         ),
     ] = True
 
-    # ---- context extension --------------------------------------------------------------
+    def cpus(self) -> list[int]:
+        """The CPUs of --cpu-mask and --cpu-range; empty if any may be used."""
+        return sorted({*self.cpu_mask, *self.cpu_range})
 
-    rope_scaling: Annotated[
-        Literal["", "none", "linear", "yarn"],
-        _rope(
-            names="--rope-scaling",
-            env="LLAMA_ARG_ROPE_SCALING_TYPE",
-            metavar="METHOD",
-            help="How positions are scaled.",
-            default="what the model says, else linear",
-        ),
-    ] = ""
-    rope_scale: Annotated[
-        float,
-        _rope(
-            names="--rope-scale",
-            env="LLAMA_ARG_ROPE_SCALE",
-            metavar="FACTOR",
-            min=0,
-            help="Makes the context this many times longer.",
-            default="0 (what the model says)",
-            replaces=("rope_freq_scale",),
-        ),
-    ] = 0.0
-    rope_freq_base: Annotated[
-        float,
-        _rope(
-            names="--rope-freq-base",
-            env="LLAMA_ARG_ROPE_FREQ_BASE",
-            metavar="BASE",
-            min=0,
-            help="Base frequency, for NTK-aware scaling.",
-            default="0 (what the model says)",
-        ),
-    ] = 0.0
-    rope_freq_scale: Annotated[
-        float,
-        _rope(
-            names="--rope-freq-scale",
-            env="LLAMA_ARG_ROPE_FREQ_SCALE",
-            metavar="FACTOR",
-            min=0,
-            help="Frequency factor, the reciprocal of --rope-scale.",
-            default="0 (what the model says)",
-            replaces=("rope_scale",),
-        ),
-    ] = 0.0
-    yarn_orig_ctx: Annotated[
-        int,
-        _rope(
-            names="--yarn-orig-ctx",
-            env="LLAMA_ARG_YARN_ORIG_CTX",
-            metavar="TOKENS",
-            min=0,
-            max=INT32_MAX,
-            help="Context size before the extension.",
-            default="0 (what the model was trained with)",
-        ),
-    ] = 0
-    yarn_ext_factor: Annotated[
-        float,
-        _rope(
-            names="--yarn-ext-factor",
-            env="LLAMA_ARG_YARN_EXT_FACTOR",
-            metavar="FACTOR",
-            help="Mix of extrapolation and interpolation (0: interpolation only).",
-            default="-1 (what the model says)",
-        ),
-    ] = -1.0
-    yarn_attn_factor: Annotated[
-        float,
-        _rope(
-            names="--yarn-attn-factor",
-            env="LLAMA_ARG_YARN_ATTN_FACTOR",
-            metavar="FACTOR",
-            help="Scale of the attention's magnitude.",
-            default="-1 (what the model says)",
-        ),
-    ] = -1.0
-    yarn_beta_slow: Annotated[
-        float,
-        _rope(
-            names="--yarn-beta-slow",
-            env="LLAMA_ARG_YARN_BETA_SLOW",
-            metavar="BETA",
-            help="Rotations below which a dimension is interpolated (alpha).",
-            default="-1 (what the model says)",
-        ),
-    ] = -1.0
-    yarn_beta_fast: Annotated[
-        float,
-        _rope(
-            names="--yarn-beta-fast",
-            env="LLAMA_ARG_YARN_BETA_FAST",
-            metavar="BETA",
-            help="Rotations above which a dimension is extrapolated (beta).",
-            default="-1 (what the model says)",
-        ),
-    ] = -1.0
+    def cpus_batch(self) -> list[int]:
+        """The same for batches."""
+        return sorted({*self.cpu_mask_batch, *self.cpu_range_batch}) or self.cpus()
+
+    def places_threads(self) -> bool:
+        """Whether anything is said of CPU threads but their number."""
+        default = ComputeOptions()
+        return any(getattr(self, name) != getattr(default, name) for name in THREAD_PLACEMENT)

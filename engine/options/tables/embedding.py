@@ -3,15 +3,16 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from engine.options.declaration import INT32_MAX, Opt
-from engine.options.tables.sampling import SamplingOptions
+import msgspec
 
-_embedding = partial(Opt, group="Embeddings and reranking")
+from engine.options.declaration import INT32_MAX, Opt
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 
+_embedding = partial(Opt, group="Embeddings and reranking")
 
-class EmbeddingOptions(SamplingOptions, kw_only=True, frozen=True):
+
+class EmbeddingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """What to make of the vectors of an input's tokens."""
 
     embedding: Annotated[
@@ -52,3 +53,7 @@ class EmbeddingOptions(SamplingOptions, kw_only=True, frozen=True):
             "becomes 32760), 1 taxicab, 2 Euclidean, N the p-norm with p = N.",
         ),
     ] = 2
+
+    def embeds(self) -> bool:
+        """Whether the model embeds or reranks, and does not generate."""
+        return self.embedding or self.reranking

@@ -3,18 +3,17 @@
 from functools import partial
 from typing import Annotated, Any
 
-from engine.options import values
+import msgspec
+
+from engine.options import files, values
 from engine.options.declaration import INT32_MAX, Opt
-from engine.options.tables.compute import ComputeOptions
 from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, SamplerName
 
 _sampling = partial(Opt, group="Sampling defaults")
 
 
-class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
+class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """How to generate where a request does not say so itself."""
-
-    # ---- sampling defaults --------------------------------------------------------------
 
     n_predict: Annotated[
         int,
@@ -324,6 +323,7 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             help="A file with a grammar that every text has to follow.",
             default="none",
             replaces=("grammar", "json_schema", "json_schema_file"),
+            file=files.read_text,
         ),
     ] = ""
     json_schema: Annotated[
@@ -346,9 +346,9 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             help="A file with a JSON schema that every text has to follow.",
             default="none",
             replaces=("grammar", "grammar_file", "json_schema"),
+            file=files.read_json_object,
         ),
     ] = ""
-
     backend_sampling: Annotated[
         bool,
         _sampling(
@@ -361,9 +361,6 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             "Experimental.",
         ),
     ] = False
-
-    # ---- texts ---------------------------------------------------------------------------
-
     reverse_prompt: Annotated[
         tuple[str, ...],
         _sampling(
@@ -391,3 +388,8 @@ class SamplingOptions(ComputeOptions, kw_only=True, frozen=True):
             "--dry-sequence-breaker.",
         ),
     ] = True
+
+    def unescaped(self, text: str) -> str:
+        """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
+        in force. Raises `OptionError` if that gives a null character."""
+        return values.unescape(text) if self.escape else text

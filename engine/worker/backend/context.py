@@ -11,7 +11,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
-from engine.options import Options, Pooling
+from engine.options import EngineOptions, Pooling
 from engine.worker.backend import control_vector
 from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
@@ -69,37 +69,36 @@ class Context:
     Raises `BackendError` if there is no memory for it or the options don't fit the model.
     """
 
-    def __init__(self, model: Model, options: Options, n_seq: int, unified: bool) -> None:
+    def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
         params = C.llama_context_default_params()
         params.n_ctx = options.context_size()
-        params.n_batch = options.batch_size
-        params.n_ubatch = min(options.ubatch_size, options.batch_size)
+        params.n_batch = options.context.batch_size
+        params.n_ubatch = min(options.context.ubatch_size, options.context.batch_size)
         params.n_seq_max = n_seq
         params.n_threads, params.n_threads_batch = threads(options)
-        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
-        params.rope_freq_base = options.rope_freq_base
-        params.rope_freq_scale = (
-            1 / options.rope_scale if options.rope_scale else options.rope_freq_scale
-        )
-        params.yarn_orig_ctx = options.yarn_orig_ctx
-        params.yarn_ext_factor = options.yarn_ext_factor
-        params.yarn_attn_factor = options.yarn_attn_factor
-        params.yarn_beta_slow = options.yarn_beta_slow
-        params.yarn_beta_fast = options.yarn_beta_fast
-        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attn]
+        rope = options.rope
+        params.rope_scaling_type = _ROPE_SCALING[rope.rope_scaling]
+        params.rope_freq_base = rope.rope_freq_base
+        params.rope_freq_scale = 1 / rope.rope_scale if rope.rope_scale else rope.rope_freq_scale
+        params.yarn_orig_ctx = rope.yarn_orig_ctx
+        params.yarn_ext_factor = rope.yarn_ext_factor
+        params.yarn_attn_factor = rope.yarn_attn_factor
+        params.yarn_beta_slow = rope.yarn_beta_slow
+        params.yarn_beta_fast = rope.yarn_beta_fast
+        params.flash_attn_type = _FLASH_ATTENTION[options.compute.flash_attn]
         params.type_k, params.type_v = (_KV_TYPES[name] for name in options.cache_types())
-        params.offload_kqv = options.kv_offload
-        params.op_offload = options.op_offload
-        params.swa_full = options.swa_full
+        params.offload_kqv = options.compute.kv_offload
+        params.op_offload = options.compute.op_offload
+        params.swa_full = options.context.swa_full
         params.kv_unified = unified
-        params.no_perf = not options.perf
-        if options.backend_sampling and not options.embeds():
+        params.no_perf = not options.compute.perf
+        if options.sampling.backend_sampling and not options.embedding.embeds():
             # The device has room for this many, each as large as the vocabulary.
             params.n_outputs_max, params.n_outputs_max_per_seq = n_seq, 1
-        self._perf = options.perf
+        self._perf = options.compute.perf
         self._pools = thread_pools(options)
-        if options.embeds():
+        if options.embedding.embeds():
             _set_pooling(params, options)
         forget_errors()
         self._ctx = C.llama_init_from_model(model._model, params)
@@ -107,15 +106,15 @@ class Context:
             raise failure("cannot create the context")
         self._memory = C.llama_get_memory(self._ctx)
         self.moves_pending = False  # whether cells were moved since the last decode
-        if not self._memory and not options.embeds():
+        if not self._memory and not options.embedding.embeds():
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         # A recurrent state is of all tokens before: none of them can be taken out.
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
         self._unified = unified
         self.n_seq = n_seq
-        self._embeds = options.embeds()
-        self._window = 0 if options.swa_full else model.n_swa
+        self._embeds = options.embedding.embeds()
+        self._window = 0 if options.context.swa_full else model.n_swa
         self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
@@ -129,13 +128,14 @@ class Context:
         # By address, as a view takes longer to make than a token to choose.
         self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
 
-    def _apply_control_vectors(self, options: Options) -> None:
-        files = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+    def _apply_control_vectors(self, options: EngineOptions) -> None:
+        model = options.model
+        files = [(path, 1.0) for path in model.control_vector] + [*model.control_vector_scaled]
         if not files:
             return
         n_embd, n_layer = self.model.n_embd, self.model.n_layer
         data = control_vector.combine(files, n_embd, n_layer)
-        first, last = options.control_vector_layer_range or (1, n_layer)
+        first, last = model.control_vector_layer_range or (1, n_layer)
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
             raise failure("cannot apply the control vectors")
@@ -355,9 +355,10 @@ class Context:
             pool.close()
 
 
-def _set_pooling(params: Any, options: Options) -> None:
+def _set_pooling(params: Any, options: EngineOptions) -> None:
     params.embeddings = True
-    params.pooling_type = _POOLING["rank" if options.reranking else options.pooling]
+    embedding = options.embedding
+    params.pooling_type = _POOLING["rank" if embedding.reranking else embedding.pooling]
     # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
     # 256), can be divided by the number of sequences.
     params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
@@ -367,13 +368,13 @@ def _set_pooling(params: Any, options: Options) -> None:
 
 
 class EmbeddingContext(Context):
-    """A context that gives vectors rather than logits. `options.embeds()` must hold.
+    """A context that gives vectors rather than logits. `options.embedding.embeds()` must hold.
 
     The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
     sequences of different lengths into pieces, which pooling must not see.
     """
 
-    def __init__(self, model: Model, options: Options, n_seq: int) -> None:
+    def __init__(self, model: Model, options: EngineOptions, n_seq: int) -> None:
         super().__init__(model, options, n_seq, unified=True)
         kinds = {number: name for name, number in _POOLING.items() if name}
         self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import BackendError
-from engine.options import Options
+from engine.options import EngineOptions
 
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 EXPERT_TENSORS = r"\.ffn_[a-z_]+_(ch)?exps\."
@@ -58,16 +58,16 @@ class _BufferOverride(ctypes.Structure):
     _fields_ = (("pattern", ctypes.c_char_p), ("buffer", ctypes.c_void_p))
 
 
-def tensor_overrides(options: Options) -> Any:
+def tensor_overrides(options: EngineOptions) -> Any:
     """What --override-tensor, --cpu-moe and --n-cpu-moe say, as llama.cpp wants it (a terminated
     array; the first pattern that a tensor's name matches decides), or None.
 
     Raises `BackendError` for an unknown buffer type.
     """
     pairs: list[tuple[str, int]] = []
-    if options.override_tensor:
+    if options.compute.override_tensor:
         known = _buffer_types()
-        for text in options.override_tensor:
+        for text in options.compute.override_tensor:
             pattern, _, name = text.partition("=")
             if name not in known:
                 raise BackendError(
@@ -75,8 +75,8 @@ def tensor_overrides(options: Options) -> Any:
                     f"(available: {', '.join(known)})"
                 )
             pairs.append((pattern, known[name]))
-    patterns = [EXPERT_TENSORS] if options.cpu_moe else []
-    patterns += [rf"blk\.{layer}{EXPERT_TENSORS}" for layer in range(options.n_cpu_moe)]
+    patterns = [EXPERT_TENSORS] if options.compute.cpu_moe else []
+    patterns += [rf"blk\.{layer}{EXPERT_TENSORS}" for layer in range(options.compute.n_cpu_moe)]
     if patterns:
         cpu = function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
         pairs += [(pattern, cpu) for pattern in patterns]

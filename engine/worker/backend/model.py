@@ -11,7 +11,7 @@ import numpy as np
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.ggml import tensor_overrides
 from engine.worker.backend.kernels import settle
@@ -54,28 +54,28 @@ class Model:
     """
 
     def __init__(
-        self, path: str, options: Options, progress: Callable[[float], None] | None = None
+        self, path: str, options: EngineOptions, progress: Callable[[float], None] | None = None
     ) -> None:
         params = C.llama_model_default_params()
-        layers = options.n_gpu_layers
+        layers = options.compute.n_gpu_layers
         params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
-        params.split_mode = _SPLIT_MODES[options.split_mode]
-        params.main_gpu = options.main_gpu
+        params.split_mode = _SPLIT_MODES[options.compute.split_mode]
+        params.main_gpu = options.compute.main_gpu
         params.load_mode = _load_mode(options)
-        params.check_tensors = options.check_tensors
-        params.use_extra_bufts = options.repack and settle().measure is not Measure.PLAIN
-        params.no_host = options.no_host
+        params.check_tensors = options.model.check_tensors
+        params.use_extra_bufts = options.model.repack and settle().measure is not Measure.PLAIN
+        params.no_host = options.model.no_host
         # ctypes keeps no reference to what a struct points to: these locals do.
         split = _tensor_split(options)
         if split is not None:
             params.tensor_split = split
-        overrides = _kv_overrides(options.override_kv)
+        overrides = _kv_overrides(options.model.override_kv)
         if overrides is not None:
             params.kv_overrides = overrides
         placed = tensor_overrides(options)
         if placed is not None:
             params.tensor_buft_overrides = ctypes.cast(placed, ctypes.c_void_p)
-        devices = _device_list(options.device)
+        devices = _device_list(options.compute.device)
         if devices is not None:
             params.devices = ctypes.cast(devices, ctypes.c_void_p)
 
@@ -106,7 +106,7 @@ class Model:
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
         try:
-            self._load_adapters(path for path, _ in options.lora)
+            self._load_adapters(path for path, _ in options.model.lora)
         except BackendError:
             self.close()
             raise
@@ -318,8 +318,8 @@ def _adapter_text(adapter: Any, key: str) -> str:
     return buffer.value.decode("utf-8", "replace") if n > 0 else ""
 
 
-def _load_mode(options: Options) -> int:
-    if options.direct_io:
+def _load_mode(options: EngineOptions) -> int:
+    if options.model.direct_io:
         return int(C.LLAMA_LOAD_MODE_DIRECT_IO)
     modes = {
         (False, False): C.LLAMA_LOAD_MODE_NONE,
@@ -327,14 +327,14 @@ def _load_mode(options: Options) -> int:
         (False, True): C.LLAMA_LOAD_MODE_MLOCK,
         (True, True): C.LLAMA_LOAD_MODE_MMAP_MLOCK,
     }
-    return int(modes[options.mmap, options.mlock])
+    return int(modes[options.model.mmap, options.model.mlock])
 
 
-def _tensor_split(options: Options) -> Any:
-    if not options.tensor_split:
+def _tensor_split(options: EngineOptions) -> Any:
+    if not options.compute.tensor_split:
         return None
     shares = (ctypes.c_float * C.llama_max_devices())()
-    for i, share in enumerate(options.tensor_split[: len(shares)]):
+    for i, share in enumerate(options.compute.tensor_split[: len(shares)]):
         shares[i] = share
     return shares
 

@@ -2,7 +2,7 @@
 
 import os
 
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.worker.backend.ggml import ThreadPool
 
 
@@ -22,22 +22,22 @@ def physical_cores() -> int:
     return max(1, len(siblings))
 
 
-def threads(options: Options) -> tuple[int, int]:
+def threads(options: EngineOptions) -> tuple[int, int]:
     """How many threads generate, and how many evaluate batches."""
-    n = options.threads
+    n = options.compute.threads
     if n <= 0:
         n = physical_cores()
-        if cpus := options.cpus():
+        if cpus := options.compute.cpus():
             n = min(n, len(cpus))
-    return n, options.threads_batch if options.threads_batch > 0 else n
+    return n, options.compute.threads_batch if options.compute.threads_batch > 0 else n
 
 
-def thread_pools(options: Options) -> list[ThreadPool]:
+def thread_pools(options: EngineOptions) -> list[ThreadPool]:
     """One for generating and one for batches; none if llama.cpp's own threads will do."""
-    if not options.places_threads():
+    if not options.compute.places_threads():
         return []
     n_threads, n_threads_batch = threads(options)
-    o = options
+    o = options.compute
     batch_priority = o.prio if o.prio_batch < 0 else o.prio_batch
     return [
         ThreadPool(n_threads, o.cpus(), strict=o.cpu_strict == 1, priority=o.prio, poll=o.poll),

@@ -3,7 +3,7 @@ only where they fit."""
 
 from dataclasses import dataclass
 
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.shipped import model_file
 from engine.worker.cache import slot_file
 from engine.worker.cache.prefix_cache import ALL, Key
@@ -19,20 +19,23 @@ class Identity:
     adapters: list[bytes]
 
     @classmethod
-    def of(cls, options: Options) -> "Identity":
+    def of(cls, options: EngineOptions) -> "Identity":
         """Reads samples of the files. Raises OSError."""
         return cls(
-            slot_file.fingerprint(model_file(options.model)),
+            slot_file.fingerprint(model_file(options.model.model)),
             _settings(options),
-            [slot_file.fingerprint(path) for path, _ in options.lora],
+            [slot_file.fingerprint(path) for path, _ in options.model.lora],
         )
 
     @classmethod
-    def of_cells(cls, options: Options) -> "Identity":
+    def of_cells(cls, options: EngineOptions) -> "Identity":
         """The same, but with what else decides how cells are laid out in memory: for those who
         have no use for a state that llama.cpp may refuse. Raises OSError."""
         own = cls.of(options)
-        layout = {"--flash-attn": options.flash_attn, "--swa-full": str(options.swa_full)}
+        layout = {
+            "--flash-attn": options.compute.flash_attn,
+            "--swa-full": str(options.context.swa_full),
+        }
         return cls(own.model, own.settings | layout, own.adapters)
 
     def origin(self, key: Key, n_exact: int = ALL) -> Origin:
@@ -54,7 +57,7 @@ class Identity:
         return tuple(sorted(found))
 
 
-def _settings(options: Options) -> dict[str, str]:
+def _settings(options: EngineOptions) -> dict[str, str]:
     """The options that decide how a text becomes cells of the KV cache."""
     names = (
         "override_kv",
@@ -69,10 +72,11 @@ def _settings(options: Options) -> dict[str, str]:
         "yarn_beta_fast",
     )
     settings = {"--" + name.replace("_", "-"): str(getattr(options, name)) for name in names}
-    vectors = [(path, 1.0) for path in options.control_vector] + [*options.control_vector_scaled]
+    model = options.model
+    vectors = [(path, 1.0) for path in model.control_vector] + [*model.control_vector_scaled]
     settings["--control-vector"] = ", ".join(
         f"{slot_file.fingerprint(path).hex()}:{scale}" for path, scale in vectors
     )
-    settings["--control-vector-layer-range"] = str(options.control_vector_layer_range)
+    settings["--control-vector-layer-range"] = str(model.control_vector_layer_range)
     settings["--cache-type-k"], settings["--cache-type-v"] = options.cache_types()
     return settings | {"--kv-unified": "on" if options.unified_kv_cache() else "off"}

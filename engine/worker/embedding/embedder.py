@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 
 from engine.errors import ErrorInfo, invalid_request, server_error
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
 from engine.protocol.stats import Stats
 from engine.worker.backend import (
@@ -41,7 +41,7 @@ SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
 class Embedder:
     """One model, and the requests for vectors. Raises `BackendError` if the model can't."""
 
-    def __init__(self, model: Model, options: Options) -> None:
+    def __init__(self, model: Model, options: EngineOptions) -> None:
         self.model = model
         self._n_sequences = _sequences(model, options)
         self.context = context = EmbeddingContext(model, options, self._n_sequences)
@@ -57,7 +57,7 @@ class Embedder:
         self.lora = LoraScales(model, options)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
-        if options.warmup:
+        if options.model.warmup:
             warm_up(context)
         if context.pooling == "rank":
             self._check_head()
@@ -311,13 +311,13 @@ class Embedder:
         self.context.close()
 
 
-def _sequences(model: Model, options: Options) -> int:
+def _sequences(model: Model, options: EngineOptions) -> int:
     """How many inputs may be in one batch."""
-    if options.parallel > 0:
-        return options.parallel
+    if options.context.parallel > 0:
+        return options.context.parallel
     if model.has_state:
         return STATEFUL_SEQUENCES
-    n_batch = min(options.ubatch_size, options.batch_size)
+    n_batch = min(options.context.ubatch_size, options.context.batch_size)
     return max(1, min(MAX_SEQUENCES, n_batch // SHORT_INPUT))
 
 

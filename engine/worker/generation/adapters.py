@@ -3,7 +3,7 @@
 import msgspec
 
 from engine.errors import invalid_request
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.protocol.messages import Adapter
 from engine.worker.backend import Model
 from engine.worker.cache.prefix_cache import Key
@@ -12,8 +12,9 @@ from engine.worker.cache.prefix_cache import Key
 class LoraScales:
     """All loaded adapters. One thread may call `set` while others read."""
 
-    def __init__(self, model: Model, options: Options) -> None:
-        scales = [0.0 if options.lora_init_without_apply else scale for _, scale in options.lora]
+    def __init__(self, model: Model, options: EngineOptions) -> None:
+        unused = options.model.lora_init_without_apply
+        scales = [0.0 if unused else scale for _, scale in options.model.lora]
         self.adapters = [
             Adapter(id, file.path, scale, file.task_name, file.prompt_prefix)
             for id, (file, scale) in enumerate(zip(model.adapters, scales, strict=True))

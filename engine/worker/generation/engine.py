@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from engine.errors import ErrorInfo
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.protocol.messages import Accepted, Event, Failed, Finished, ModelInfo, SlotState, Submit
 from engine.protocol.stats import Stats
 from engine.worker.backend import (
@@ -45,7 +45,7 @@ wait for it all."""
 class Engine:
     """One model, its KV cache, and the requests being served."""
 
-    def __init__(self, model: Model, options: Options) -> None:
+    def __init__(self, model: Model, options: EngineOptions) -> None:
         self.model = model
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
@@ -54,16 +54,16 @@ class Engine:
         self.scheduler: Scheduler = self._planner.scheduler
         """For what is done to idle slots, between steps."""
         self.compiler = Compiler(model)
-        if options.warmup:
+        if options.model.warmup:
             warm_up(self.context)
             _check_exactness(self.context, options)
-        offload = Offload(self.context) if options.backend_sampling else None
+        offload = Offload(self.context) if options.sampling.backend_sampling else None
         n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
         self._preparation = Preparation(
             self.context, options, self.lora, self.compiler, offload, n_slots=n_slots, n_ctx=n_ctx
         )
         self._sampling = Sampling(self.context, offload)
-        self._answering = Answering(model, self.scheduler, shifts=options.context_shift)
+        self._answering = Answering(model, self.scheduler, shifts=options.context.context_shift)
         self._counting = Counting()
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
@@ -228,7 +228,7 @@ class Engine:
         self.context.close()
 
 
-def _check_exactness(context: Context, options: Options) -> None:
+def _check_exactness(context: Context, options: EngineOptions) -> None:
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
             "--reproducible can't be had here: what this model's kernels compute of a token "

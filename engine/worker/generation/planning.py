@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.worker.backend import MAX_SEQUENCES, BackendError, Context, Model
 from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache
@@ -24,18 +24,18 @@ SAVING_SECONDS = 3.0
 """For saving texts to files at the end: the server waits a little longer for the process."""
 
 
-def sequence_ids(model: Model, options: Options) -> int:
+def sequence_ids(model: Model, options: EngineOptions) -> int:
     """How many sequences a KV cache is made for: the slots, and with a unified one some more, but
     not for memory that has a part for each (recurrent states, sliding windows)."""
-    n_slots = options.n_slots()
+    n_slots = options.context.n_slots()
     if (
         not options.unified_kv_cache()
         or model.is_recurrent
-        or (model.n_swa and not options.swa_full)
+        or (model.n_swa and not options.context.swa_full)
     ):
         return n_slots
     # llama.cpp asserts that a micro-batch has room for a token of each.
-    most = min(MAX_SEQUENCES, options.batch_size, options.ubatch_size)
+    most = min(MAX_SEQUENCES, options.context.batch_size, options.context.ubatch_size)
     return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
 
 
@@ -43,46 +43,47 @@ class Planner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
 
-    def __init__(self, context: Context, options: Options) -> None:
+    def __init__(self, context: Context, options: EngineOptions) -> None:
         self._context = context
         self._tier = self._make_tier(options)
         self.scheduler = Scheduler(
             context,
-            n_slots=options.n_slots(),
+            n_slots=options.context.n_slots(),
             n_ctx=context.n_ctx_seq,
             n_cells=context.n_ctx if options.unified_kv_cache() else None,
             n_batch=context.n_batch,
             n_sequences=context.n_seq,
-            similarity=options.slot_prompt_similarity,
-            n_checkpoints=options.ctx_checkpoints,
-            continuous=options.cont_batching,
+            similarity=options.context.slot_prompt_similarity,
+            n_checkpoints=options.context.ctx_checkpoints,
+            continuous=options.context.cont_batching,
             tier=self._tier,
         )
         self._budget = PrefillBudget(
-            1e-3 * options.target_itl_ms, n_batch=context.n_batch, n_ubatch=context.n_ubatch
+            1e-3 * options.context.target_itl_ms, n_batch=context.n_batch, n_ubatch=context.n_ubatch
         )
         _check_shifting(context, options)
 
-    def _make_tier(self, options: Options) -> SecondTier | None:
+    def _make_tier(self, options: EngineOptions) -> SecondTier | None:
         disk, model = None, self._context.model
         # Cells that can't be cut are of use to those only who begin with all of their text.
-        whole = model.is_recurrent or (model.n_swa > 0 and not options.swa_full)
-        if options.cache_disk:
-            limit = options.cache_disk_size << 20
+        whole = model.is_recurrent or (model.n_swa > 0 and not options.context.swa_full)
+        if options.context.cache_disk:
+            limit = options.context.cache_disk_size << 20
             try:
                 identity = Identity.of_cells(options)
-                disk = DiskCache(options.cache_disk, limit, identity, whole=whole)
+                disk = DiskCache(options.context.cache_disk, limit, identity, whole=whole)
             except OSError as error:
                 raise BackendError(f"--cache-disk: {error.strerror}") from None
-        elif not options.cache_ram:
+        elif not options.context.cache_ram:
             return None
+        ram = options.context.cache_ram
         return SecondTier(
             self._context,
-            HostCache(None if options.cache_ram < 0 else options.cache_ram << 20, whole),
+            HostCache(None if ram < 0 else ram << 20, whole),
             disk,
             is_busy=lambda: self.scheduler.n_generating > 0,
             compute_seconds=self._compute_seconds,
-            max_stall=MAX_STALL * 1e-3 * options.target_itl_ms,
+            max_stall=MAX_STALL * 1e-3 * options.context.target_itl_ms,
         )
 
     def _compute_seconds(self, n_tokens: int, start: int) -> float:
@@ -128,12 +129,12 @@ class Planner:
             self._tier.close(self.scheduler.finished(), SAVING_SECONDS)
 
 
-def _check_shifting(context: Context, options: Options) -> None:
+def _check_shifting(context: Context, options: EngineOptions) -> None:
     if context.can_shift:
         return
     for name, wanted in (
-        ("--context-shift", options.context_shift),
-        ("--cache-reuse", options.cache_reuse > 0),
+        ("--context-shift", options.context.context_shift),
+        ("--cache-reuse", options.context.cache_reuse > 0),
     ):
         if wanted:
             raise BackendError(f"{name}: the memory of this model can't be shifted")

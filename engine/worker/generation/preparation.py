@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from engine.errors import invalid_request
-from engine.options import Options
+from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams
 from engine.protocol.messages import Infill, Submit
 from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
@@ -35,7 +35,7 @@ class Preparation:
     def __init__(
         self,
         context: Context,
-        options: Options,
+        options: EngineOptions,
         lora: LoraScales,
         compiler: Compiler,
         offload: Offload | None,
@@ -50,8 +50,8 @@ class Preparation:
         self._offload = offload
         self._n_slots = n_slots
         self._n_ctx = n_ctx
-        self._special = options.special  # whether control tokens show in generated text
-        self._suffix_first = options.spm_infill
+        self._special = options.sampling.special  # whether control tokens show in generated text
+        self._suffix_first = options.context.spm_infill
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need; the parameters of `submit` become those

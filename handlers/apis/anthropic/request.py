@@ -45,9 +45,9 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         tool_choice=choice,
         tool_name=name,
         parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
-        reasoning_format=options.reasoning_format,
+        reasoning_format=options.chat.reasoning_format,
         reasoning_budget=_thinking_budget(body, options),
-        prefill=options.prefill_assistant,
+        prefill=options.chat.prefill_assistant,
         template_variables=_variables(body, options),
     )
 
@@ -60,7 +60,7 @@ def _thinking_budget(body: Mapping[str, Any], options: Options) -> int:
             return 0
         case "enabled" if budget := thinking.get("budget_tokens"):
             return int(budget)
-    return options.reasoning_budget
+    return options.chat.reasoning_budget
 
 
 def refuse_threads(body: Mapping[str, Any]) -> None:

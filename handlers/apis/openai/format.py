@@ -19,7 +19,6 @@ from engine.chat.output import (
     Content,
     Reasoning,
 )
-from engine.options import Options
 from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
 from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
@@ -27,6 +26,7 @@ from handlers.apis.native.results import timings_json
 from handlers.http.errors import Failure
 from handlers.http.json_answer import build_info
 from handlers.http.sse import DONE, error_frame
+from handlers.options.tables.log import LogOptions
 from handlers.running.batch import TextEvent
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 from handlers.running.choices import best
@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
 
 
-def wants_verbose(body: Mapping[str, Any], options: Options) -> bool:
+def wants_verbose(body: Mapping[str, Any], options: LogOptions) -> bool:
     """Whether OpenAI's answer shall have the native one in it, as `__verbose`."""
     verbose = body.get("verbose")
     return bool(options.verbose or options.verbosity >= VERBOSE) if verbose is None else verbose

@@ -27,12 +27,12 @@ def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         tool_name=name,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         parse_tool_calls=body.get("parse_tool_calls") is not False,
-        reasoning_format=body.get("reasoning_format") or options.reasoning_format,
+        reasoning_format=body.get("reasoning_format") or options.chat.reasoning_format,
         reasoning_budget=_reasoning_budget(body, options),
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
         continue_final_message=body.get("continue_final_message"),
-        prefill=options.prefill_assistant,
+        prefill=options.chat.prefill_assistant,
         template_variables=template_variables(body, options),
     )
 
@@ -43,7 +43,7 @@ def _reasoning_budget(body: Mapping[str, Any], options: Options) -> int:
         budget: int | None = body.get(name)
         if budget is not None and budget >= 0:
             return budget
-    return options.reasoning_budget
+    return options.chat.reasoning_budget
 
 
 def function_tools(tools: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, A
 
     Raises EngineError (invalid_request_error).
     """
-    variables = {**options.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
+    variables = {**options.chat.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
     effort = body.get("reasoning_effort")
     if effort == "none":
         variables["enable_thinking"] = False

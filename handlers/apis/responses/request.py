@@ -68,8 +68,8 @@ def response_chat_request(
         tool_choice=chosen,
         tool_name=name,
         parallel_tool_calls=body.get("parallel_tool_calls"),
-        reasoning_format=options.reasoning_format,
-        reasoning_budget=options.reasoning_budget,
+        reasoning_format=options.chat.reasoning_format,
+        reasoning_budget=options.chat.reasoning_budget,
         prefill=False,  # with OpenAI, an answer at the end is followed by another one
         template_variables=template_variables(variables, options),
     )

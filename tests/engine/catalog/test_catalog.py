@@ -17,9 +17,13 @@ from engine.catalog.catalog import Catalog, open_catalog
 from engine.catalog.directory import models_in
 from engine.catalog.entry import Entry
 from engine.formats.gguf_names import Part, best_projector, is_model, part, quantization, stem
-from engine.options import OptionError, Options, arguments, parse
+from engine.options import Given, OptionError
 from engine.shipped import MODEL_NAME, model_path
+from handlers.options import NAMES as OPTIONS
+from handlers.options import parse
+from handlers.options.arguments import arguments
 from tests.support.logits import logits
+from tests.support.options_support import model_options
 from tools.models.zoo import CHAT, EMBEDDER, OTHER_CHAT, RERANKER, split_model, write_zoo
 from tools.models.zoo import NAMES as ZOO
 
@@ -64,7 +68,8 @@ def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
 
 def opened(hub: Path, *argv: str, **environ: str) -> Catalog:
     variables = {"HF_HUB_CACHE": str(hub), **environ}
-    return open_catalog(parse(argv, variables), argv, variables)
+    options = parse(argv, variables)
+    return open_catalog(options.model, options.router, Given(OPTIONS, variables, argv))
 
 
 def with_presets(hub: Path, text: str, *argv: str, **environ: str) -> Catalog:
@@ -330,7 +335,7 @@ def test_the_shipped_model_alone(hub: Path) -> None:
     assert catalog.router
     assert (entry.name, entry.source, entry.load_on_startup) == (MODEL_NAME, "shipped", True)
     assert (entry.aliases, entry.tags) == (("tiny",), ("small",))
-    assert (entry.options.model, entry.options.temp) == ("", 0.5)
+    assert (entry.options.engine.model.model, entry.options.engine.sampling.temp) == ("", 0.5)
     assert catalog.find("tiny") is catalog.find(MODEL_NAME) is catalog.find("") is entry
     assert catalog.find("unknown") is None
 
@@ -344,7 +349,12 @@ def test_models_of_all_sources(hub: Path, models: Path) -> None:
         *("--models-dir", str(models)),
     )
     found = {
-        name: (entry.source, entry.in_cache, entry.options.model, entry.options.hf_repo)
+        name: (
+            entry.source,
+            entry.in_cache,
+            entry.options.engine.model.model,
+            entry.options.source.hf_repo,
+        )
         for name, entry in catalog.entries.items()
     }
     assert list(found.items()) == [
@@ -354,13 +364,13 @@ def test_models_of_all_sources(hub: Path, models: Path) -> None:
         (MODEL_NAME, ("shipped", False, "", "")),
         ("u/r:Q8_0", ("cache", True, str(snapshot / "x-Q8_0.gguf"), "u/r:Q8_0")),
     ]
-    assert catalog.entries["u/r:Q8_0"].options.mmproj == str(snapshot / "mmproj-F16.gguf")
+    assert catalog.entries["u/r:Q8_0"].options.media.mmproj == str(snapshot / "mmproj-F16.gguf")
     assert "--hf-repo" in arguments(catalog.entries["u/r:Q8_0"].options)
 
 
 def test_a_projector_can_be_left_out(hub: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf", "mmproj-F16.gguf")
-    assert opened(hub, "--no-mmproj").entries["u/r:Q8_0"].options.mmproj == ""
+    assert opened(hub, "--no-mmproj").entries["u/r:Q8_0"].options.media.mmproj == ""
 
 
 def test_what_wins(hub: Path, models: Path) -> None:
@@ -379,12 +389,16 @@ def test_what_wins(hub: Path, models: Path) -> None:
     def said(entry: Entry) -> tuple[Any, ...]:
         options = entry.options
         return (
-            *(options.ctx_size, options.batch_size, options.ubatch_size),
-            *(options.temp, options.min_p, entry.stop_timeout),
+            *(
+                options.engine.context.ctx_size,
+                options.engine.context.batch_size,
+                options.engine.context.ubatch_size,
+            ),
+            *(options.engine.sampling.temp, options.engine.sampling.min_p, entry.stop_timeout),
         )
 
     assert said(a) == (101, 200, 3, 0.9, 0.3, 4)
-    assert said(b) == (100, 200, 3, 0.9, Options().min_p, 3)
+    assert said(b) == (100, 200, 3, 0.9, model_options().engine.sampling.min_p, 3)
 
 
 def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
@@ -395,7 +409,9 @@ def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
         f"[a]\nc = 1\n[u/r:f16]\nc = 2\n[{MODEL_NAME}]\nc = 3\n[u/r]\nc = 4\nalias = r\n",
         *("--models-dir", str(models)),
     )
-    found = {name: (e.source, e.options.ctx_size) for name, e in catalog.entries.items()}
+    found = {
+        name: (e.source, e.options.engine.context.ctx_size) for name, e in catalog.entries.items()
+    }
     assert found == {
         "a": ("models_dir", 1),
         "u/r:F16": ("cache", 2),
@@ -405,8 +421,8 @@ def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
     }
     by_repository = catalog.find("r")
     assert by_repository is not None
-    assert by_repository.options.hf_repo == "u/r:Q8_0"
-    assert by_repository.options.model.endswith("x-Q8_0.gguf")
+    assert by_repository.options.source.hf_repo == "u/r:Q8_0"
+    assert by_repository.options.engine.model.model.endswith("x-Q8_0.gguf")
 
 
 def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
@@ -414,14 +430,18 @@ def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
     text = f"[a]\nmodel = {model_path()}\n[{MODEL_NAME}]\nhf-repo = u/r\n"
     catalog = with_presets(hub, text, "--models-dir", str(models))
     a, shipped = catalog.entries["a"], catalog.entries[MODEL_NAME]
-    assert (a.source, a.options.model, a.options.mmproj) == ("preset", str(model_path()), "")
-    assert (shipped.source, shipped.options.hf_repo) == ("preset", "u/r")
+    assert (a.source, a.options.engine.model.model, a.options.media.mmproj) == (
+        "preset",
+        str(model_path()),
+        "",
+    )
+    assert (shipped.source, shipped.options.source.hf_repo) == ("preset", "u/r")
 
 
 def test_a_section_can_name_a_model_by_a_shortcut(hub: Path) -> None:
     entry = with_presets(hub, "[x]\nfim-qwen-1.5b-default = true\n").entries["x"]
     assert entry.source == "preset"
-    assert entry.options.hf_repo
+    assert entry.options.source.hf_repo
 
 
 @pytest.mark.parametrize(
@@ -505,7 +525,7 @@ def test_the_zoo(hub: Path, tmp_path: Path) -> None:
     zoo = write_zoo(tmp_path / "zoo")
     catalog = opened(hub, *zoo.arguments())
     assert catalog.entries.keys() == {*ZOO, MODEL_NAME}
-    assert {name for name in ZOO if catalog.entries[name].options.embeds()} == {
+    assert {name for name in ZOO if catalog.entries[name].options.engine.embedding.embeds()} == {
         EMBEDDER,
         RERANKER,
     }
@@ -519,8 +539,8 @@ NAMES = ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", "qwen2.5-coder", "Llama-3.2-1B", 
 
 
 def catalog_of(*names: str, aliases: tuple[str, ...] = ()) -> Catalog:
-    entries = [Entry(name=name, source="preset", options=Options()) for name in names]
-    entries[0] = Entry(name=names[0], source="preset", options=Options(), aliases=aliases)
+    entries = [Entry(name=name, source="preset", options=model_options()) for name in names]
+    entries[0] = Entry(name=names[0], source="preset", options=model_options(), aliases=aliases)
     return Catalog(entries, default=names[0], router=True)
 
 
@@ -559,7 +579,7 @@ def test_near_names_of_a_long_text() -> None:
 
 def test_a_split_model_computes_as_a_whole_one(tmp_path: Path) -> None:
     parts = split_model(model_path(), tmp_path, "x", 3)
-    assert parse(["-m", str(parts[0])], {}).model == str(parts[0])
+    assert parse(["-m", str(parts[0])], {}).model.engine.model.model == str(parts[0])
     assert np.array_equal(logits(str(parts[0])), logits())
 
 

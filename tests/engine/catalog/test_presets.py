@@ -7,16 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.catalog.presets import STOP_TIMEOUT, Presets, read
-from engine.options import (
-    Layer,
-    OptionError,
-    Options,
-    Setting,
-    layer_remarks,
-    parse,
-    unavailable,
-)
-from tests.support.option_values import FIELDS, NO_FILES, chosen, keys, many, settings_of
+from engine.options import Layer, OptionError, Setting, layer_remarks, unavailable
+from handlers.options import NAMES, parse
+from tests.support.option_values import NO_FILES, chosen, keys, many, settings_of
+from tests.support.options_support import FIELDS, model_options
 from tests.support.preset_files import presets, section, written
 
 
@@ -24,7 +18,7 @@ def error(text: str, directory: Path) -> str:
     """What the file's reader says, without the file's name."""
     path = written(text, directory)
     with pytest.raises(OptionError) as caught:
-        read(path)
+        read(path, NAMES)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(path)
@@ -57,10 +51,10 @@ model = /models/my-awesome-model-Q4_K_M.gguf
 
 def test_the_documented_example(tmp_path: Path) -> None:
     name = "ggml-org/MY-MODEL-GGUF:Q8_0"
-    assert section(EXAMPLE, tmp_path, name) == Options(
+    assert section(EXAMPLE, tmp_path, name) == model_options(
         ctx_size=4096, n_gpu_layers=123, chat_template="chatml", cache_ram=0, mmproj="/second.gguf"
     )
-    assert section(EXAMPLE, tmp_path, "custom_model", ["-c", "1", "-np", "2"]) == Options(
+    assert section(EXAMPLE, tmp_path, "custom_model", ["-c", "1", "-np", "2"]) == model_options(
         model="/models/my-awesome-model-Q4_K_M.gguf", ctx_size=1, parallel=2, n_gpu_layers=8
     )
     found = presets(EXAMPLE, tmp_path)
@@ -76,11 +70,11 @@ def test_the_example_of_the_page_on_preset_files(tmp_path: Path) -> None:
     found = presets(example, tmp_path)
     assert not found.warnings
     known, coder = found.sections
-    assert section(example, tmp_path, known) == Options(
+    assert section(example, tmp_path, known) == model_options(
         ctx_size=8192, n_gpu_layers=20, alias="gemma, chat", mmap=False
     )
     assert found.sections[known].load_on_startup
-    assert section(example, tmp_path, coder).cache_reuse == 256
+    assert section(example, tmp_path, coder).engine.context.cache_reuse == 256
     assert found.sections[coder].stop_timeout == 60
 
 
@@ -154,7 +148,7 @@ def refused(data: bytes, directory: Path) -> str:
     path = directory / "any.ini"
     path.write_bytes(data)
     try:
-        assert isinstance(read(str(path)), Presets)
+        assert isinstance(read(str(path), NAMES), Presets)
     except OptionError as refusal:
         return str(refusal)
     return ""
@@ -240,17 +234,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         (odd, 'odd\\n.ini":2: '),
     ):
         with pytest.raises(OptionError) as caught:
-            read(str(path))
+            read(str(path), NAMES)
         assert reason in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
 def test_an_option_names_the_file(tmp_path: Path) -> None:
     path = written("[a]", tmp_path)
-    assert parse(["--models-preset", path], {}).models_preset == path
+    assert parse(["--models-preset", path], {}).router.models_preset == path
     with pytest.raises(OptionError, match=r"^--models-preset: cannot open"):
         parse(["--models-preset", path + "x"], {})
-    assert parse(["--models-dir", str(tmp_path)], {}).models_dir == str(tmp_path)
+    assert parse(["--models-dir", str(tmp_path)], {}).router.models_dir == str(tmp_path)
     with pytest.raises(OptionError, match=r"^--models-dir: .*is not a directory"):
         parse(["--models-dir", path], {})
 
@@ -263,10 +257,10 @@ def test_comments_and_values(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=":4: jinja: "):
         presets(text, tmp_path)
     options = section(text.replace("off;", "off ;"), tmp_path)
-    assert options.alias == "x=y,a#b"
-    assert options.samplers == ("top_k", "top_p")
-    assert not options.jinja
-    assert options.chat_template == ""
+    assert options.engine.model.alias == "x=y,a#b"
+    assert options.engine.sampling.samplers == ("top_k", "top_p")
+    assert not options.chat.jinja
+    assert options.chat.chat_template == ""
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -278,21 +272,25 @@ def test_flags_and_their_negations(tmp_path: Path, word: tuple[str, str], on: bo
         for key in ("mlock", "no-mmap", "LLAMA_ARG_NO_REPACK", "no-kvu", "kv_unified", "ndio")
     )
     options = section(text, tmp_path)
-    assert (options.mlock, options.mmap, options.repack) == (on, not on, not on)
-    assert (options.kv_unified, options.direct_io) == (on, not on)
+    assert (options.engine.model.mlock, options.engine.model.mmap, options.engine.model.repack) == (
+        on,
+        not on,
+        not on,
+    )
+    assert (options.engine.context.kv_unified, options.engine.model.direct_io) == (on, not on)
 
 
 def test_options_that_add_up_do_so_within_a_layer_only(tmp_path: Path) -> None:
     text = "[*]\nlora = g\nr = stop\n[a]\nlora = x\nlora-scaled = y:2\n[b]\nc = 1"
-    assert section(text, tmp_path).lora == (("x", 1.0), ("y", 2.0))
-    assert section(text, tmp_path, "b").lora == (("g", 1.0),)
-    assert section(text, tmp_path, argv=["--lora", "z"]).lora == (("z", 1.0),)
-    assert section(text, tmp_path).reverse_prompt == ("stop",)
+    assert section(text, tmp_path).engine.model.lora == (("x", 1.0), ("y", 2.0))
+    assert section(text, tmp_path, "b").engine.model.lora == (("g", 1.0),)
+    assert section(text, tmp_path, argv=["--lora", "z"]).engine.model.lora == (("z", 1.0),)
+    assert section(text, tmp_path).engine.sampling.reverse_prompt == ("stop",)
 
 
 def test_two_values_in_one(tmp_path: Path) -> None:
     options = section("[a]\ncontrol-vector-layer-range = 2 5", tmp_path)
-    assert options.control_vector_layer_range == (2, 5)
+    assert options.engine.model.control_vector_layer_range == (2, 5)
 
 
 def test_when_to_load_and_how_long_to_wait(tmp_path: Path) -> None:
@@ -311,12 +309,12 @@ def test_when_to_load_and_how_long_to_wait(tmp_path: Path) -> None:
 
 def test_names_for_models(tmp_path: Path) -> None:
     options = section("[a]\nalias = x, y\ntags = big,for code", tmp_path)
-    assert options.aliases() == ["x", "y"]
-    assert options.tags == ("big", "for code")
+    assert options.engine.model.aliases() == ["x", "y"]
+    assert options.entry.tags == ("big", "for code")
 
 
 SERVER_KEYS = sorted(
-    {key for f in FIELDS.values() if f.opt.scope == "server" for key in keys(f)}
+    {key for f in FIELDS.values() if not NAMES.concerns_model(f) for key in keys(f)}
     | {word.lstrip("-") for word in unavailable.OF_SERVER}
 )
 
@@ -324,7 +322,7 @@ SERVER_KEYS = sorted(
 @pytest.mark.parametrize("key", SERVER_KEYS)
 def test_options_of_the_whole_server_have_no_effect(tmp_path: Path, key: str) -> None:
     text = f"[a]\nc = 5\n{key} = whatever"
-    assert section(text, tmp_path) == Options(ctx_size=5)
+    assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
     assert warning.endswith(f"models.ini:3: {key} has no effect here: it concerns the whole server")
 
@@ -334,4 +332,4 @@ def test_documented_options_of_the_whole_server_are_among_them() -> None:
     documented += " models-preset models-autoload log-file log-disable threads-http webui no-webui"
     assert set(documented.split()) <= {*SERVER_KEYS}
     for key in ("no-webui", "no-models-autoload", "LLAMA_ARG_NO_MODELS_AUTOLOAD", "api_key"):
-        assert layer_remarks(Layer("f", [Setting(key, "1", 1)]))
+        assert layer_remarks(NAMES, Layer("f", [Setting(key, "1", 1)]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.options import OptionError, Options, parse
+from handlers.options import parse
 from tests.support.options_support import error
 
 
@@ -15,8 +15,8 @@ def test_files_of_control_vectors(tmp_path: Path) -> None:
     options = parse(
         ["--control-vector", str(good), "--control-vector-scaled", f"{good}:-0.5,{good}:2"], {}
     )
-    assert options.control_vector == (str(good),)
-    assert options.control_vector_scaled == ((str(good), -0.5), (str(good), 2.0))
+    assert options.model.engine.model.control_vector == (str(good),)
+    assert options.model.engine.model.control_vector_scaled == ((str(good), -0.5), (str(good), 2.0))
     for name, value in (
         ("--control-vector", str(text)),
         ("--control-vector", str(tmp_path)),
@@ -36,8 +36,8 @@ def test_adapters_count_in_the_order_of_the_command_line(tmp_path: Path) -> None
         Path(path).write_bytes(b"GGUF rest")
     argv = ["--lora-scaled", f"{b}:-0.5", "--lora", a, "--lora-scaled", f"{c}:2,{a}:0"]
     options = parse(argv, {})
-    assert options.lora == ((b, -0.5), (a, 1.0), (c, 2.0), (a, 0.0))
-    assert parse(["--lora", f"{a},{c}"], {}).lora == ((a, 1.0), (c, 1.0))
+    assert options.model.engine.model.lora == ((b, -0.5), (a, 1.0), (c, 2.0), (a, 0.0))
+    assert parse(["--lora", f"{a},{c}"], {}).model.engine.model.lora == ((a, 1.0), (c, 1.0))
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:nan", "a:1e7", "a:1,b"])
@@ -53,7 +53,9 @@ def test_files_of_adapters_and_slots_are_looked_at_first(tmp_path: Path) -> None
     assert "not a GGUF file" in error("--lora-scaled", f"{text}:1")
     assert "is not a directory" in error("--slot-save-path", str(text))
     assert "cannot use" in error("--slot-save-path", str(tmp_path / "missing"))
-    assert parse(["--slot-save-path", str(tmp_path)], {}).slot_save_path == str(tmp_path)
+    assert parse(
+        ["--slot-save-path", str(tmp_path)], {}
+    ).model.engine.slot_files.slot_save_path == str(tmp_path)
 
 
 def test_the_model_file(tmp_path: Path) -> None:
@@ -67,43 +69,17 @@ def test_the_model_file(tmp_path: Path) -> None:
     assert error("-m", str(other)).endswith("is not a GGUF file")
     assert "not a regular file" in error("-m", "/dev/null")
     assert error(LLAMA_ARG_MODEL=str(empty)).startswith("--model: ")
-    assert parse(["-m", str(good)], {}).model == str(good)
-
-
-def test_api_keys_are_merged(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# comment\n\nfrom-file\r\n  spaced \nboth\n", encoding="utf-8")
-    options = parse(["--api-key", 'both,"with,comma"', "--api-key-file", str(file)], {})
-    assert options.api_keys() == ["both", "with,comma", "from-file", "spaced"]
-    assert Options().api_keys() == []
-    file.write_text("# nobody\n", encoding="utf-8")
-    assert "holds no key" in error("--api-key-file", str(file))
-    file.write_bytes(b"\xff\xfe")
-    assert "UTF-8" in error("--api-key-file", str(file))
-    file.unlink()
-    with pytest.raises(OptionError):
-        options.api_keys()
-
-
-def test_tls_needs_a_certificate_and_its_key(tmp_path: Path) -> None:
-    file = tmp_path / "file.pem"
-    file.write_text("not PEM", encoding="utf-8")
-    assert "--ssl-cert-file as well" in error("--ssl-key-file", str(file))
-    assert "--ssl-key-file as well" in error("--ssl-cert-file", str(file))
-    both = ["--ssl-key-file", str(file), "--ssl-cert-file", str(file)]
-    assert "PEM" in error(*both)
-    file.unlink()
-    assert "No such file" in error(*both)
+    assert parse(["-m", str(good)], {}).model.engine.model.model == str(good)
 
 
 def test_other_files(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing" / "file")
     assert "No such file" in error("--chat-template-file", missing)
-    assert "No such file" in error("--log-file", missing)
-    parse(["--log-file", missing, "--log-disable"], {})
     template = tmp_path / "template"
     template.write_text("{{ messages }}", encoding="utf-8")
-    assert parse(["--chat-template-file", str(template)], {}).chat_template_file == str(template)
+    assert parse(["--chat-template-file", str(template)], {}).model.chat.chat_template_file == str(
+        template
+    )
 
 
 def test_a_constraint_from_a_file_or_the_command_line(tmp_path: Path) -> None:
@@ -118,5 +94,5 @@ def test_a_constraint_from_a_file_or_the_command_line(tmp_path: Path) -> None:
         ("--grammar", "root ::= x", "-jf", str(schema)): ("", '{"type": "null"}'),
     }
     for argv, constraint in expected.items():
-        defaults = parse(list(argv), {}).generation_defaults()
+        defaults = parse(list(argv), {}).model.engine.generation_defaults()
         assert (defaults.grammar, defaults.json_schema) == constraint

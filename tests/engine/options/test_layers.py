@@ -1,6 +1,5 @@
-"""Options from several sources, and back to a command line."""
+"""Options from several sources."""
 
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,32 +7,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.options import (
-    Layer,
-    OptionError,
-    Options,
-    Setting,
-    arguments,
-    check_layer,
-    layered,
-    parse,
-    remarks,
-)
-from engine.options.declaration import Field
+from engine.options import Layer, OptionError, Options, Setting, check_layer
+from handlers.options import NAMES, parse
 from tests.support.option_values import (
-    FIELDS,
-    FILES,
     NO_FILES,
-    OF_MODEL,
-    TEXT,
     chosen,
     impossible,
     keys,
     many,
     settings_of,
-    strategy,
     texts,
 )
+from tests.support.options_support import FIELDS, layered, model_options
 
 # ---- which source wins -------------------------------------------------------------------
 
@@ -71,7 +56,7 @@ def test_the_order_of_sources(data: st.DataObject) -> None:
             argv.append(field.names[0] if value else field.negative_names[0])
         else:
             argv += [f"{field.canonical}={text}" for text in texts(field, value)]
-    assert layered(environ, layers, argv, files=False) == Options(**wanted)
+    assert layered(environ, layers, argv, files=False) == model_options(**wanted)
 
 
 def test_a_model_replaces_a_model_of_a_lower_source() -> None:
@@ -80,12 +65,14 @@ def test_a_model_replaces_a_model_of_a_lower_source() -> None:
         return layered({}, made, argv, files=False)
 
     repo = {"hf-repo": "a/b", "hf-file": "c"}
-    assert options(repo, {"model": "m"}) == Options(model="m")
-    assert options({"model": "m"}, repo) == Options(hf_repo="a/b", hf_file="c")
-    assert options(repo, {"hf-repo": "d/e"}) == Options(hf_repo="d/e")
-    assert options(repo, {"hf-file": "d"}) == Options(hf_repo="a/b", hf_file="d")
-    assert options(repo, argv=["-mu", "http://h/m.gguf"]) == Options(model_url="http://h/m.gguf")
-    assert options({"mmproj": "p"}, {"mmproj-url": "http://h/p"}) == Options(
+    assert options(repo, {"model": "m"}) == model_options(model="m")
+    assert options({"model": "m"}, repo) == model_options(hf_repo="a/b", hf_file="c")
+    assert options(repo, {"hf-repo": "d/e"}) == model_options(hf_repo="d/e")
+    assert options(repo, {"hf-file": "d"}) == model_options(hf_repo="a/b", hf_file="d")
+    assert options(repo, argv=["-mu", "http://h/m.gguf"]) == model_options(
+        model_url="http://h/m.gguf"
+    )
+    assert options({"mmproj": "p"}, {"mmproj-url": "http://h/p"}) == model_options(
         mmproj_url="http://h/p"
     )
 
@@ -110,27 +97,14 @@ def test_a_file_needs_its_repository() -> None:
 
 def test_files_are_looked_at_unless_that_is_switched_off() -> None:
     missing = Layer("f", [Setting("model", "/no/such/file")])
-    assert layered({}, [missing], [], files=False).model == "/no/such/file"
+    assert layered({}, [missing], [], files=False).engine.model.model == "/no/such/file"
     with pytest.raises(OptionError, match="--model: cannot open"):
         layered({}, [missing], [])
 
 
 def test_a_layer_without_lines_is_named() -> None:
     with pytest.raises(OptionError, match=r"^the cache: ctx-size: "):
-        check_layer(Layer("the cache", [Setting("ctx-size", "x")]))
-
-
-def test_one_model_leaves_no_room_for_many() -> None:
-    def told(**given_options: str) -> list[str]:
-        return remarks(Options(**given_options), [], {})  # type: ignore[arg-type]
-
-    assert told(models_dir="d", hf_repo="a/b") == [
-        "--models-dir has no effect: --hf-repo names the only model"
-    ]
-    assert told(models_preset="f", model="m") == [
-        "--models-preset has no effect: --model names the only model"
-    ]
-    assert told(models_dir="d", models_preset="f") == told(model="m") == []
+        check_layer(NAMES, Layer("the cache", [Setting("ctx-size", "x")]))
 
 
 # ---- values ------------------------------------------------------------------------------
@@ -166,72 +140,20 @@ def test_secrets_are_not_quoted() -> None:
         with pytest.raises(OptionError) as caught:
             parse([], {"HF_TOKEN": text})
         assert "secret" not in str(caught.value)
-    assert parse([], {"HF_TOKEN": "hf_x"}).hf_token == "hf_x"
+    assert parse([], {"HF_TOKEN": "hf_x"}).model.source.hf_token == "hf_x"
 
 
 def test_defaults_of_many_models() -> None:
     options = parse([], {})
-    assert (options.models_max, options.models_autoload) == (4, True)
-    assert (options.sleep_idle_seconds, options.mmproj_auto) == (-1, True)
-    assert parse(["--no-mmproj"], {}).mmproj_auto is False
-    assert parse(["--no-models-autoload"], {}).models_autoload is False
-    assert parse([], {"LLAMA_OFFLINE": "1"}).offline is True
+    assert (options.router.models_max, options.router.models_autoload) == (4, True)
+    assert (options.model.entry.sleep_idle_seconds, options.model.media.mmproj_auto) == (-1, True)
+    assert parse(["--no-mmproj"], {}).model.media.mmproj_auto is False
+    assert parse(["--no-models-autoload"], {}).router.models_autoload is False
+    assert parse([], {"LLAMA_OFFLINE": "1"}).model.source.offline is True
 
 
 def test_names_that_only_the_documents_have() -> None:
-    assert parse(["-ctx", "8192", "-n", "1024", "-np", "2"], {}).ctx_size == 8192
-    assert parse(["--n-gpu-layer", "8"], {}).n_gpu_layers == 8
-
-
-# ---- back to a command line --------------------------------------------------------------
-
-
-def shown(field: Field) -> st.SearchStrategy[Any]:
-    if field.name == "lora":
-        path = st.text(string.ascii_letters + "/.,-", min_size=1)
-        scale = st.just(1.0) | st.floats(-1e6, 1e6, allow_subnormal=False, width=32)
-        return st.lists(st.tuples(path, scale), min_size=1).map(tuple)
-    if field.name == "control_vector_scaled":
-        return st.just((("a", 0.5), ("b:c", -2.0)))
-    if field.name == "control_vector":
-        return st.just(("a", "b,c"))
-    return TEXT if field.name in FILES else strategy(field)
-
-
-@st.composite
-def model_options(draw: st.DrawFn) -> dict[str, Any]:
-    names = draw(st.lists(st.sampled_from(sorted(OF_MODEL)), unique=True))
-    wanted: dict[str, Any] = {}
-    for name in names:
-        opt = FIELDS[name].opt
-        if not {*opt.replaces, *opt.excludes} & wanted.keys() and not opt.secret:
-            wanted[name] = draw(shown(FIELDS[name]))
-    return wanted
-
-
-@given(model_options())
-@many
-def test_arguments_mean_the_options(wanted: dict[str, Any]) -> None:
-    assume(not impossible(wanted))
-    options = Options(**wanted)
-    words = arguments(options)
-    assert words[0] == "specllama"
-    assert layered({}, (), words[1:], files=False) == options
-
-
-def test_arguments_are_those_of_the_model_and_no_secrets() -> None:
-    options = Options(
-        hf_token="hf_secret", api_key=("secret",), port=1, host="0.0.0.0", models_max=2,
-        ctx_size=4096, mmap=False, chat_template="-x", n_predict=-1, keep=-1, verbosity=1,
-    )  # fmt: skip
-    assert arguments(options) == [
-        "specllama", "--no-mmap", "--ctx-size", "4096", "--keep", "-1", "--chat-template=-x",
-    ]  # fmt: skip
-    assert arguments(Options()) == ["specllama"]
-
-
-def test_where_a_download_lies_is_not_among_the_arguments() -> None:
-    options = Options(hf_repo="a/b", model="/cache/x.gguf")
-    assert arguments(options) == ["specllama", "--hf-repo", "a/b"]
-    options = Options(model_url="http://h/f", model="/x", mmproj_url="http://h/p", mmproj="/y")
-    assert arguments(options)[1:] == ["--model-url", "http://h/f", "--mmproj-url", "http://h/p"]
+    assert (
+        parse(["-ctx", "8192", "-n", "1024", "-np", "2"], {}).model.engine.context.ctx_size == 8192
+    )
+    assert parse(["--n-gpu-layer", "8"], {}).model.engine.compute.n_gpu_layers == 8

@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 
-from engine.options import (
-    OptionError,
-    Options,
-    layered,
-    parse,
-    remarks,
-    unknown_variables,
-)
+from engine.options import OptionError
+from engine.options.declaration import compose
+from engine.options.parser import gather, unknown_variables
 from engine.options.shortcuts import SHORTCUTS
+from handlers.options import NAMES, ServerOptions, given, parse, remarks
+from tests.support.options_support import model_options, server_options
 from tests.support.preset_files import presets, section
 
 # ---- shortcuts ---------------------------------------------------------------------------
@@ -73,22 +70,22 @@ def test_all_shortcuts_are_here() -> None:
 
 @pytest.mark.parametrize("name", sorted(MEANT))
 def test_a_shortcut_stands_for_options(tmp_path: Path, name: str) -> None:
-    assert parse([name], {}) == Options(**MEANT[name])
+    assert parse([name], {}) == server_options(**MEANT[name])
     # In a file it is a model's, which has no port of its own.
     of_model = {key: value for key, value in MEANT[name].items() if key != "port"}
     text = f"[a]\nub = 7\n{name.lstrip('-')} = on"
-    assert section(text, tmp_path) == Options(**(of_model | {"ubatch_size": 7}))
-    assert section(text.replace("= on", "= off"), tmp_path) == Options(ubatch_size=7)
+    assert section(text, tmp_path) == model_options(**(of_model | {"ubatch_size": 7}))
+    assert section(text.replace("= on", "= off"), tmp_path) == model_options(ubatch_size=7)
 
 
 @pytest.mark.parametrize("name", sorted(MEANT))
 def test_other_arguments_win_over_a_shortcut(name: str) -> None:
     given_too = ["--port", "1", "-b", "99", "-c", "5"]
-    wanted = Options(**(MEANT[name] | {"port": 1, "batch_size": 99, "ctx_size": 5}))
+    wanted = server_options(**(MEANT[name] | {"port": 1, "batch_size": 99, "ctx_size": 5}))
     assert parse([name, *given_too], {}) == parse([*given_too, name], {}) == wanted
     environ = {"LLAMA_ARG_CTX_SIZE": "77", "LLAMA_ARG_HF_FILE": "x", "LLAMA_ARG_HF_REPO": "a/b"}
-    assert parse([name, "-c", "5"], environ) == Options(**(MEANT[name] | {"ctx_size": 5}))
-    assert parse([name, "-hf", "a/b"], {}).hf_file == ""
+    assert parse([name, "-c", "5"], environ) == server_options(**(MEANT[name] | {"ctx_size": 5}))
+    assert parse([name, "-hf", "a/b"], {}).model.source.hf_file == ""
 
 
 def test_shortcuts_take_no_value_and_exclude_each_other() -> None:
@@ -96,7 +93,7 @@ def test_shortcuts_take_no_value_and_exclude_each_other() -> None:
         parse(["--gpt-oss-20b-default=1"], {})
     with pytest.raises(OptionError, match="excludes --gpt-oss-20b-default"):
         parse(["--fim-qwen-7b-spec", "--gpt-oss-20b-default"], {})
-    assert parse(["--fim-qwen-3b-default"] * 2, {}).port == 8012
+    assert parse(["--fim-qwen-3b-default"] * 2, {}).http.port == 8012
     with pytest.raises(OptionError, match=r"did you mean --fim-qwen-3b-default\?"):
         parse(["--fim-qwen-3b-defalt"], {})
     with pytest.raises(OptionError, match='"--gpt-oss-20b-default" follows'):
@@ -105,7 +102,8 @@ def test_shortcuts_take_no_value_and_exclude_each_other() -> None:
 
 def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
     def told(*argv: str) -> list[str]:
-        return remarks(layered({}, (), argv, files=False), argv, {})
+        options = compose(ServerOptions, gather(given(argv, {}), ()))
+        return remarks(options, argv, {})
 
     for name in SHORTCUTS:
         [*notes] = told(name, name)
@@ -115,6 +113,6 @@ def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
     assert "media" in told("--mmproj", "p")[0]
     assert not told("-c", "5")
     environ = {"LLAMA_ARG_NONSENSE": "1"}
-    assert remarks(Options(), [], environ) == unknown_variables(environ) != []
+    assert remarks(server_options(), [], environ) == unknown_variables(NAMES, environ) != []
     found = presets("[a]\nfim-qwen-7b-spec = 1\n[b]\nfim-qwen-7b-spec = 0", tmp_path)
     assert found.warnings == tuple(told("--fim-qwen-7b-spec"))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.options import Options, parse
 from engine.options.declaration import INT32_MAX, Field
 from engine.params import RANDOM_SEED
-from tests.support.options_support import FIELDS, error
+from handlers.options import parse
+from tests.support.options_support import FIELDS, error, server_options
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,9 @@ def test_long_values_are_shortened_in_messages() -> None:
 
 
 def test_an_option_with_two_values() -> None:
-    assert parse(["--control-vector-layer-range", "2", "5"], {}).control_vector_layer_range == (
+    assert parse(
+        ["--control-vector-layer-range", "2", "5"], {}
+    ).model.engine.model.control_vector_layer_range == (
         2,
         5,
     )
@@ -155,10 +157,14 @@ def test_an_option_with_two_values() -> None:
 
 def test_cpus_of_masks_and_ranges_add_up() -> None:
     options = parse(["-C", "0x11", "-Cr", "2-3"], {})
-    assert options.cpus() == options.cpus_batch() == [0, 2, 3, 4]
-    assert parse(["-C", "1", "-Cb", "2"], {}).cpus_batch() == [1]
-    assert not Options().places_threads()
+    assert (
+        options.model.engine.compute.cpus()
+        == options.model.engine.compute.cpus_batch()
+        == [0, 2, 3, 4]
+    )
+    assert parse(["-C", "1", "-Cb", "2"], {}).model.engine.compute.cpus_batch() == [1]
+    assert not server_options().model.engine.compute.places_threads()
     assert all(
-        parse(given, {}).places_threads()
+        parse(given, {}).model.engine.compute.places_threads()
         for given in (["-C", "1"], ["--prio", "-1"], ["--poll", "0"], ["--cpu-strict-batch", "1"])
     )

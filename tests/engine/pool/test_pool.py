@@ -17,6 +17,7 @@ from engine.pool.events import ModelEvent, ModelEvents, Subscription
 from engine.pool.lease import Lease
 from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
+from tests.support.options_support import model_options
 
 
 class FakeSupervisor(Supervisor):
@@ -26,7 +27,7 @@ class FakeSupervisor(Supervisor):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.name = options.alias
+        self.name = options.engine.model.alias
         self.alive = False
         FakeSupervisor.all.append(self)
 
@@ -88,7 +89,7 @@ class FakeSupervisor(Supervisor):
 
 
 def entry(name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10) -> Entry:
-    options = Options(alias=name, hf_repo="user/repo" if remote else "")
+    options = model_options(alias=name, hf_repo="user/repo" if remote else "")
     return Entry(
         name=name,
         source="preset",

@@ -15,16 +15,17 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import FetchError, Transfer
 from engine.catalog.entry import Entry
 from engine.errors import EngineError
-from engine.options import Options
+from engine.options import Options, replaced
 from engine.params import GenerationParams
 from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
 from engine.shipped import model_path
+from tests.support.options_support import model_options
 from tests.support.playing import EXACT
 from tools.models import build
 from tools.models.lora import ADAPTERS
 
-SLEEPY = Options(sleep_idle_seconds=1, **EXACT)
+SLEEPY = model_options(sleep_idle_seconds=1, **EXACT)
 SHORT = GenerationParams(n_predict=8, seed=3, ignore_eos=True)
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
@@ -145,7 +146,7 @@ async def test_a_crash_while_it_wakes_is_a_restart() -> None:
 @in_loop
 async def test_the_scales_of_adapters_outlast_a_sleep() -> None:
     adapter = str(build.ensure_adapter(next(iter(ADAPTERS))))
-    options = Options(sleep_idle_seconds=1, lora=((adapter, 1.0),))
+    options = model_options(sleep_idle_seconds=1, lora=((adapter, 1.0),))
     async with running(Supervisor(options)) as supervisor:
         supervisor.adapter_scales = [(0, 0.25)]
         await asleep(supervisor)
@@ -168,7 +169,7 @@ async def test_stop_while_it_sleeps_or_wakes() -> None:
 
 @in_loop
 async def test_stop_waits_for_leases_but_not_for_ever() -> None:
-    async with running(Supervisor(Options())) as supervisor:
+    async with running(Supervisor(model_options())) as supervisor:
         supervisor.acquire()
         engine = await supervisor.engine()
         stop = asyncio.create_task(supervisor.stop(60, "it was unloaded"))
@@ -180,7 +181,7 @@ async def test_stop_waits_for_leases_but_not_for_ever() -> None:
         await stop
         assert supervisor.state == "stopped"
 
-    async with running(Supervisor(Options())) as supervisor:
+    async with running(Supervisor(model_options())) as supervisor:
         supervisor.acquire()
         stream = (await supervisor.engine()).generate(["a"], LONG)
         await anext(stream)
@@ -197,9 +198,9 @@ async def test_a_model_is_downloaded_before_it_is_loaded() -> None:
     async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
         on_progress(Transfer("model.gguf", 1, 4))
         await asyncio.sleep(0)
-        return msgspec.structs.replace(options, model=str(model_path()))
+        return replaced(options, model=str(model_path()))
 
-    supervisor = Supervisor(Options(hf_repo="user/repo"), fetch=fetch)
+    supervisor = Supervisor(model_options(hf_repo="user/repo"), fetch=fetch)
     supervisor.on_change = lambda: seen.append((supervisor.state, supervisor.progress))
     await supervisor.start(load=False)
     with pytest.raises(EngineError, match="Downloading"):
@@ -227,9 +228,9 @@ async def test_a_download_that_fails_and_one_that_is_stopped() -> None:
             cancelled.set()
         raise AssertionError
 
-    async with running(Supervisor(Options(hf_repo="a/b"), fetch=broken)) as supervisor:
+    async with running(Supervisor(model_options(hf_repo="a/b"), fetch=broken)) as supervisor:
         assert (supervisor.state, supervisor.failure) == ("failed", "no such repository")
-    supervisor = Supervisor(Options(hf_repo="a/b"), fetch=endless)
+    supervisor = Supervisor(model_options(hf_repo="a/b"), fetch=endless)
     await supervisor.start()
     await asyncio.sleep(0.05)
     await supervisor.stop()
@@ -240,7 +241,7 @@ async def test_a_download_that_fails_and_one_that_is_stopped() -> None:
 
 
 def entry(name: str, path: str, **settings: object) -> Entry:
-    options = msgspec.structs.replace(Options(model=path), **settings)
+    options = replaced(model_options(model=path), **settings)
     return Entry(name=name, source="models_dir", options=options, stop_timeout=60)
 
 

@@ -16,6 +16,7 @@ from engine.params import GenerationParams
 from engine.pool.restarts import Life, Restarts
 from engine.pool.supervisor import Supervisor
 from engine.protocol.messages import Delta, Finished
+from tests.support.options_support import model_options
 
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
@@ -29,7 +30,7 @@ async def running(
     options: Options | None = None, restarts: Restarts | None = None
 ) -> AsyncIterator[Supervisor]:
     before = children()
-    supervisor = Supervisor(options or Options(), restarts=restarts)
+    supervisor = Supervisor(options or model_options(), restarts=restarts)
     await supervisor.start()
     try:
         await supervisor.loaded()
@@ -56,7 +57,7 @@ async def until_idle(supervisor: Supervisor) -> None:
 @in_loop
 async def test_while_loading_requests_are_refused() -> None:
     before = children()
-    supervisor = Supervisor(Options())
+    supervisor = Supervisor(model_options())
     await supervisor.start()
     with pytest.raises(EngineError, match="Loading model"):
         await supervisor.engine()
@@ -100,7 +101,7 @@ async def test_a_killed_engine_fails_what_runs_and_serves_what_comes() -> None:
 
 @in_loop
 async def test_a_cancelled_request_frees_its_slot() -> None:
-    async with running(Options(parallel=1)) as supervisor:
+    async with running(model_options(parallel=1)) as supervisor:
         engine = await supervisor.engine()
         stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
         await anext(stream)
@@ -168,7 +169,7 @@ async def test_a_stuck_engine_is_replaced() -> None:
 
 @in_loop
 async def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason() -> None:
-    async with running(Options(model="/nowhere/model.gguf")) as supervisor:
+    async with running(model_options(model="/nowhere/model.gguf")) as supervisor:
         assert supervisor.state == "failed"
         assert "/nowhere/model.gguf" in supervisor.failure
         with pytest.raises(EngineError, match="could not be loaded"):
@@ -240,7 +241,7 @@ ADVICE = "built for another processor.*pip install.*llama-cpp-python=="
 @in_loop
 async def test_an_illegal_instruction_while_it_loads_is_final() -> None:
     restarts = Recorded()
-    supervisor = Supervisor(Options(), restarts=restarts)
+    supervisor = Supervisor(model_options(), restarts=restarts)
     await supervisor.start()
     while supervisor.pid is None:
         await asyncio.sleep(0.001)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.options import Options
 from engine.pool.supervisor import Supervisor
 from engine.protocol import engine_log
 from engine.protocol.engine_log import (
@@ -22,6 +21,7 @@ from engine.protocol.engine_log import (
     EngineLog,
     Rate,
 )
+from tests.support.options_support import model_options
 
 CHILD = """
 import logging, os, sys
@@ -140,7 +140,7 @@ def test_a_crash_while_it_starts_is_told(
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
 
     async def run() -> str:
-        supervisor = Supervisor(Options())
+        supervisor = Supervisor(model_options())
         supervisor.model = "tiny"
         await supervisor.start()
         await supervisor.loaded()
@@ -156,7 +156,7 @@ def test_a_crash_while_it_starts_is_told(
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_the_supervisor_names_the_model(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        supervisor = Supervisor(Options())
+        supervisor = Supervisor(model_options())
         supervisor.model = "tiny"
         await supervisor.start()
         await supervisor.loaded()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.processes.stdio import Link
 from engine.protocol.messages import Submit, to_engine_decoder
@@ -10,6 +9,7 @@ from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
 from engine.worker.worker import Worker
+from tests.support.options_support import engine_options
 from tests.support.playing import engine, play
 
 PATIENT = 3600.0
@@ -30,7 +30,7 @@ def prepared(engine: Engine, id: int) -> Request:
 
 
 def worker(engine: Engine) -> Worker:
-    return Worker(engine, Link(-1, -1, to_engine_decoder), Options())
+    return Worker(engine, Link(-1, -1, to_engine_decoder), engine_options())
 
 
 def test_who_comes_with_others_waits_for_them(

@@ -18,11 +18,11 @@ from jsonschema_rs import Draft202012Validator
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.errors import unavailable
-from engine.options import parse
 from engine.protocol.messages import Timings
 from handlers.http.notes import MAX_ID, Notes, notes_of, request_id
 from handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
 from handlers.http.validation_messages import sentence
+from handlers.options import parse
 from handlers.running.usage import note_texts
 from specllama import logs
 from tests.support.http_support import handlers_module, serving, small_app
@@ -231,7 +231,7 @@ def root() -> Iterator[None]:
 @pytest.mark.usefixtures("root")
 def test_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log"
-    logs.configure(parse(["--log-format", "json", "--log-file", str(file)], {}))
+    logs.configure(parse(["--log-format", "json", "--log-file", str(file)], {}).log)
     before = datetime.now(UTC)
     log = logging.getLogger("test")
     log.info("two\nlines \ud800 %s", "ä", extra={"fields": {"model": "m", "n": 1}})
@@ -256,10 +256,10 @@ def test_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_variable_and_the_file_of_what_the_banner_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert parse([], {"LLAMA_ARG_LOG_FORMAT": "json"}).log_format == "json"
-    assert parse([], {"LLAMA_LOG_PREFIX": "0"}).log_prefix is False
+    assert parse([], {"LLAMA_ARG_LOG_FORMAT": "json"}).log.log_format == "json"
+    assert parse([], {"LLAMA_LOG_PREFIX": "0"}).log.log_prefix is False
     file = tmp_path / "log"
-    logs.configure(parse(["--log-file", str(file)], {}))
+    logs.configure(parse(["--log-file", str(file)], {}).log)
     logging.getLogger("test").info("ready", extra={"in_banner": True})
     assert capsys.readouterr().err == ""
     assert file.read_text("utf-8") == "INFO test: ready\n"

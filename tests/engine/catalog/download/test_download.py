@@ -25,6 +25,7 @@ from engine.options import Options
 from engine.processes.framing import HEADER, frame
 from engine.shipped import model_path
 from tests.support.hub import Hub, serving
+from tests.support.options_support import model_options
 
 MODEL = model_path().read_bytes()
 PROJECTOR = MODEL[:20_000]  # any file that begins as GGUF does
@@ -57,7 +58,7 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hu
 
 def run(options: Options | None = None, /, **fields: Any) -> tuple[Options, list[Transfer]]:
     seen: list[Transfer] = []
-    wanted = options or Options(**{"hf_repo": REPOSITORY, **fields})
+    wanted = options or model_options(**{"hf_repo": REPOSITORY, **fields})
     found = asyncio.run(asyncio.wait_for(fetch(wanted, seen.append), 60))
     return found, seen
 
@@ -82,9 +83,9 @@ def blobs(tmp_path: Path) -> list[Path]:
 def test_a_model_and_its_projector(hub: Hub) -> None:
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL, "mmproj-F16.gguf": PROJECTOR, "README.md": b"#"})
     found, seen = run()
-    assert Path(found.model).read_bytes() == MODEL
-    assert Path(found.mmproj).read_bytes() == PROJECTOR
-    assert Path(found.model).name == "tiny-Q8_0.gguf"
+    assert Path(found.engine.model.model).read_bytes() == MODEL
+    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
+    assert Path(found.engine.model.model).name == "tiny-Q8_0.gguf"
     total = len(MODEL) + len(PROJECTOR)
     assert seen[-1] == Transfer("mmproj-F16.gguf", total, total)
     counts = [transfer.n_done for transfer in seen]
@@ -98,8 +99,8 @@ def test_the_cache_is_huggingface_hubs(hub: Hub) -> None:
     before = len(hub.requests)
     cache = os.path.join(os.environ["HF_HOME"], "hub")
     names: dict[str, Any] = {"cache_dir": cache, "endpoint": hub.url, "local_files_only": True}
-    assert hf_hub_download(REPOSITORY, "tiny-Q8_0.gguf", **names) == found.model
-    assert snapshot_download(REPOSITORY, **names) == os.path.dirname(found.model)
+    assert hf_hub_download(REPOSITORY, "tiny-Q8_0.gguf", **names) == found.engine.model.model
+    assert snapshot_download(REPOSITORY, **names) == os.path.dirname(found.engine.model.model)
     assert len(hub.requests) == before
 
 
@@ -109,7 +110,7 @@ def test_what_huggingface_hub_downloaded_is_not_downloaded_again(hub: Hub) -> No
     path = hf_hub_download(REPOSITORY, "tiny-Q8_0.gguf", cache_dir=cache, endpoint=hub.url)
     n_before = len(hub.downloads())
     found, _ = run()
-    assert found.model == path
+    assert found.engine.model.model == path
     assert len(hub.downloads()) == n_before
 
 
@@ -129,11 +130,11 @@ def test_a_new_commit_is_fetched_and_what_stayed_the_same_is_not(hub: Hub) -> No
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": variant(1), "mmproj.gguf": PROJECTOR})
     hub.requests.clear()
     found, _ = run()
-    assert Path(found.model).read_bytes() == variant(1)
-    assert Path(found.mmproj).read_bytes() == PROJECTOR
+    assert Path(found.engine.model.model).read_bytes() == variant(1)
+    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
     assert len(hub.downloads()) == 1
     offline, _ = run(offline=True)
-    assert offline.model == found.model
+    assert offline.engine.model.model == found.engine.model.model
 
 
 @pytest.mark.parametrize(
@@ -164,11 +165,11 @@ def test_the_quantization_chooses(hub: Hub, asked: str, name: str) -> None:
     }
     hub.add(REPOSITORY, files)
     found, _ = run(hf_repo=REPOSITORY + asked, mmproj_auto=False)
-    assert found.model.endswith("/" + name)
-    assert found.mmproj == ""
+    assert found.engine.model.model.endswith("/" + name)
+    assert found.media.mmproj == ""
     # All parts lie beside each other, and nothing else was downloaded.
     wanted = [name, name.replace("00001-of", "00002-of")] if "-of-" in name else [name]
-    root = Path(found.model.removesuffix(name))
+    root = Path(found.engine.model.model.removesuffix(name))
     there = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.gguf")}
     assert there == {part: files[part] for part in wanted}
 
@@ -177,44 +178,44 @@ def test_without_a_known_quantization_it_is_the_first_model(hub: Hub) -> None:
     hub.add(
         REPOSITORY, {"mmproj-a.gguf": PROJECTOR, "b-Q6_K.gguf": MODEL, "c-Q5_K.gguf": PROJECTOR}
     )
-    assert Path(run()[0].model).name == "b-Q6_K.gguf"
+    assert Path(run()[0].engine.model.model).name == "b-Q6_K.gguf"
 
 
 def test_the_named_file_wins_over_the_quantization(hub: Hub) -> None:
     hub.add(REPOSITORY, {"a/x-Q8_0.gguf": MODEL, "x-Q4_K_M.gguf": PROJECTOR})
     found, _ = run(hf_repo=REPOSITORY + ":Q4_K_M", hf_file="a/x-Q8_0.gguf")
-    assert found.model.endswith("/a/x-Q8_0.gguf")
+    assert found.engine.model.model.endswith("/a/x-Q8_0.gguf")
 
 
 def test_the_projector_beside_the_model_of_similar_precision(hub: Hub) -> None:
     names = ["mmproj-F32.gguf", "a/mmproj-BF16.gguf", "a/mmproj-Q8_0.gguf", "b/mmproj-Q4_0.gguf"]
     files = {name: variant(number, 5000) for number, name in enumerate(names)}
     hub.add(REPOSITORY, {**files, "a/x-Q4_K_M.gguf": MODEL})
-    assert run()[0].mmproj.endswith("/a/mmproj-Q8_0.gguf")
+    assert run()[0].media.mmproj.endswith("/a/mmproj-Q8_0.gguf")
 
 
 def test_no_projector_is_looked_for_when_one_is_named(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x.gguf": MODEL, "mmproj.gguf": PROJECTOR})
     hub.plain["other.gguf"] = variant(7, 9000)
-    assert run(mmproj="own.gguf")[0].mmproj == "own.gguf"
+    assert run(mmproj="own.gguf")[0].media.mmproj == "own.gguf"
     found, seen = run(mmproj_url=hub.url + "/plain/other.gguf")
-    assert Path(found.mmproj).read_bytes() == variant(7, 9000)
+    assert Path(found.media.mmproj).read_bytes() == variant(7, 9000)
     assert seen[-1].n_total == len(MODEL) + 9000
 
 
 def test_what_needs_fetching() -> None:
-    assert wants_fetch(Options(hf_repo="a/b"))
-    assert wants_fetch(Options(model_url="http://x/y.gguf"))
-    assert wants_fetch(Options(model="x.gguf", mmproj_url="http://x/y.gguf"))
-    assert not wants_fetch(Options())
-    assert not wants_fetch(Options(model="x.gguf", hf_repo="a/b"))
+    assert wants_fetch(model_options(hf_repo="a/b"))
+    assert wants_fetch(model_options(model_url="http://x/y.gguf"))
+    assert wants_fetch(model_options(model="x.gguf", mmproj_url="http://x/y.gguf"))
+    assert not wants_fetch(model_options())
+    assert not wants_fetch(model_options(model="x.gguf", hf_repo="a/b"))
 
 
 def test_a_projector_alone(hub: Hub) -> None:
     hub.plain["p.gguf"] = PROJECTOR
     found, _ = run(hf_repo="", model="x.gguf", mmproj_url=hub.url + "/plain/p.gguf")
-    assert found.model == "x.gguf"
-    assert Path(found.mmproj).read_bytes() == PROJECTOR
+    assert found.engine.model.model == "x.gguf"
+    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
 
 
 # ---- broken, slow, cancelled -------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_only_what_is_missing_is_asked_for_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.break_after, hub.faults.n_breaks = 600_000, 2
     found, _ = run()
-    assert Path(found.model).read_bytes() == MODEL
+    assert Path(found.engine.model.model).read_bytes() == MODEL
     last = len(MODEL) - 1
     ranges = [asked.range for asked in hub.downloads()]
     assert ranges == ["", f"bytes=600000-{last}", f"bytes=1200000-{last}"]
@@ -233,7 +234,7 @@ def test_only_what_is_missing_is_asked_for_again(hub: Hub) -> None:
 def test_a_stalled_connection_is_given_up_for_another(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.stall_after = 300_000
-    assert Path(run()[0].model).read_bytes() == MODEL
+    assert Path(run()[0].engine.model.model).read_bytes() == MODEL
     assert [asked.range for asked in hub.downloads()][1:] == [f"bytes=300000-{len(MODEL) - 1}"]
 
 
@@ -265,13 +266,13 @@ def test_a_huge_file_is_asked_for_in_pieces(
 def test_a_busy_server_is_asked_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.n_unavailable = 2
-    assert Path(run()[0].model).read_bytes() == MODEL
+    assert Path(run()[0].engine.model.model).read_bytes() == MODEL
 
 
 def test_a_server_that_can_only_send_all(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.break_after, hub.faults.no_ranges = 600_000, True
-    assert Path(run()[0].model).read_bytes() == MODEL
+    assert Path(run()[0].engine.model.model).read_bytes() == MODEL
 
 
 def test_progress_of_a_slow_download(hub: Hub) -> None:
@@ -323,12 +324,12 @@ def children() -> list[psutil.Process]:
 def test_a_cancelled_download_ends_at_once_and_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.stall_after = 300_000
-    options = Options(hf_repo=REPOSITORY)
+    options = model_options(hf_repo=REPOSITORY)
     partial = asyncio.run(cancelled_when_stalled(options, tmp_path, 300_000))
     assert partial.name == hashlib.sha256(MODEL).hexdigest() + ".incomplete"
     hub.requests.clear()
     found, seen = run()
-    assert Path(found.model).read_bytes() == MODEL
+    assert Path(found.engine.model.model).read_bytes() == MODEL
     assert [asked.range for asked in hub.downloads()] == [f"bytes=300000-{len(MODEL) - 1}"]
     assert seen[0].n_done >= 300_000
 
@@ -339,7 +340,7 @@ def test_a_killed_process_is_an_error(hub: Hub) -> None:
     hub.faults.stall_after = 300_000
 
     async def killed() -> None:
-        task = asyncio.create_task(fetch(Options(hf_repo=REPOSITORY), lambda _: None))
+        task = asyncio.create_task(fetch(model_options(hf_repo=REPOSITORY), lambda _: None))
         while not hub.downloads():
             await asyncio.sleep(0.02)
         for child in children():
@@ -352,7 +353,7 @@ def test_a_killed_process_is_an_error(hub: Hub) -> None:
 
 def test_a_name_that_is_not_unicode() -> None:
     with pytest.raises(FetchError, match="not valid UTF-8"):
-        asyncio.run(fetch(Options(hf_repo="a/\udcff"), lambda _: None))
+        asyncio.run(fetch(model_options(hf_repo="a/\udcff"), lambda _: None))
 
 
 @pytest.mark.usefixtures("patient")
@@ -377,12 +378,12 @@ def test_two_downloads_of_the_same_file_share_the_work(hub: Hub) -> None:
     hub.faults.bytes_per_second = 3_000_000
 
     async def both() -> list[Options]:
-        options = Options(hf_repo=REPOSITORY)
+        options = model_options(hf_repo=REPOSITORY)
         return await asyncio.gather(*(fetch(options, lambda _: None) for _ in range(3)))
 
     found = asyncio.run(asyncio.wait_for(both(), 60))
-    assert len({options.model for options in found}) == 1
-    assert Path(found[0].model).read_bytes() == MODEL
+    assert len({options.engine.model.model for options in found}) == 1
+    assert Path(found[0].engine.model.model).read_bytes() == MODEL
     assert len(hub.downloads()) == 1
 
 
@@ -392,7 +393,7 @@ def test_two_downloads_of_the_same_file_share_the_work(hub: Hub) -> None:
 def test_what_arrives_damaged_is_fetched_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.n_damaged = 1
-    assert Path(run()[0].model).read_bytes() == MODEL
+    assert Path(run()[0].engine.model.model).read_bytes() == MODEL
     assert len(hub.downloads()) == 2
 
 
@@ -409,7 +410,7 @@ def test_a_damaged_rest_of_an_earlier_download_is_not_kept(hub: Hub, tmp_path: P
     folder.mkdir(parents=True)
     digest = hashlib.sha256(MODEL).hexdigest()
     (folder / f"{digest}.incomplete").write_bytes(b"GGUF" + bytes(1000))
-    assert Path(run()[0].model).read_bytes() == MODEL
+    assert Path(run()[0].engine.model.model).read_bytes() == MODEL
     assert [asked.range for asked in hub.downloads()] == [f"bytes=1004-{len(MODEL) - 1}", ""]
 
 
@@ -435,7 +436,7 @@ def test_hostile_names_are_passed_over(hub: Hub, tmp_path: Path, name: str) -> N
     repository = hub.add(REPOSITORY, {"evil.gguf": PROJECTOR, "good-Q8_0.gguf": MODEL})
     repository.described_as["evil.gguf"] = name
     found, _ = run()
-    assert found.model.endswith("/good-Q8_0.gguf")
+    assert found.engine.model.model.endswith("/good-Q8_0.gguf")
     cache = tmp_path / "huggingface"
     outside = [p for p in tmp_path.rglob("*") if p.is_file() and cache not in p.parents]
     assert outside == []
@@ -517,7 +518,10 @@ def test_offline_takes_what_is_in_the_cache(hub: Hub) -> None:
     online, _ = run()
     hub.requests.clear()
     offline, _ = run(offline=True)
-    assert (offline.model, offline.mmproj) == (online.model, online.mmproj)
+    assert (offline.engine.model.model, offline.media.mmproj) == (
+        online.engine.model.model,
+        online.media.mmproj,
+    )
     assert hub.requests == []
     message = failure(hf_repo=REPOSITORY + ":Q4_0", offline=True)
     assert "'Q4_0'" in message
@@ -542,7 +546,7 @@ def test_an_unreachable_hub_leaves_what_is_in_the_cache(
     online, _ = run()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": nobody listens there
     found, _ = run()
-    assert found.model == online.model
+    assert found.engine.model.model == online.engine.model.model
     assert "can't connect to 127.0.0.1" in caplog.text
     assert "can't connect to 127.0.0.1" in failure(hf_repo="maker/other")
 
@@ -553,9 +557,9 @@ def test_llama_cpps_variables(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "own"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("MODEL_ENDPOINT", hub.url + "/")
-    assert Path(run()[0].model).is_relative_to(tmp_path / "own")
+    assert Path(run()[0].engine.model.model).is_relative_to(tmp_path / "own")
     of_url, _ = run(hf_repo="", model_url=hub.url + "/plain/y.gguf")
-    assert Path(of_url.model).is_relative_to(tmp_path / "own")
+    assert Path(of_url.engine.model.model).is_relative_to(tmp_path / "own")
     assert not (tmp_path / "huggingface").exists()
 
 
@@ -605,24 +609,29 @@ def test_a_url_is_downloaded_once_and_again_when_it_changed(hub: Hub, tmp_path: 
     hub.plain["a/x.gguf"] = MODEL
     url = hub.url + "/plain/a/x.gguf"
     first, seen = run(hf_repo="", model_url=url + "?signature=1")
-    assert Path(first.model).read_bytes() == MODEL
-    assert Path(first.model).name == "x.gguf"
-    assert Path(first.model).is_relative_to(tmp_path / "cache" / "specllama")
+    assert Path(first.engine.model.model).read_bytes() == MODEL
+    assert Path(first.engine.model.model).name == "x.gguf"
+    assert Path(first.engine.model.model).is_relative_to(tmp_path / "cache" / "specllama")
     assert seen[-1] == Transfer("x.gguf", len(MODEL), len(MODEL))
     hub.requests.clear()
-    assert run(hf_repo="", model_url=url + "?signature=2")[0].model == first.model
+    assert (
+        run(hf_repo="", model_url=url + "?signature=2")[0].engine.model.model
+        == first.engine.model.model
+    )
     assert [asked.range for asked in hub.requests] == ["bytes=0-3"]
     hub.plain["a/x.gguf"] = variant(9)
     second, _ = run(hf_repo="", model_url=url)
-    assert second.model == first.model
-    assert Path(second.model).read_bytes() == variant(9)
+    assert second.engine.model.model == first.engine.model.model
+    assert Path(second.engine.model.model).read_bytes() == variant(9)
     offline, _ = run(hf_repo="", model_url=url, offline=True)
-    assert offline.model == first.model
+    assert offline.engine.model.model == first.engine.model.model
 
 
 def test_files_of_one_name_from_two_places(hub: Hub) -> None:
     hub.plain |= {"a/x.gguf": MODEL, "b/x.gguf": PROJECTOR}
-    a, b = (run(hf_repo="", model_url=f"{hub.url}/plain/{d}/x.gguf")[0].model for d in "ab")
+    a, b = (
+        run(hf_repo="", model_url=f"{hub.url}/plain/{d}/x.gguf")[0].engine.model.model for d in "ab"
+    )
     assert Path(a).read_bytes() == MODEL
     assert Path(b).read_bytes() == PROJECTOR
 
@@ -631,8 +640,8 @@ def test_all_parts_of_a_url(hub: Hub) -> None:
     parts = {f"x-0000{i}-of-00003.gguf": variant(i, 5000) for i in (1, 2, 3)}
     hub.plain |= parts
     found, seen = run(hf_repo="", model_url=hub.url + "/plain/x-00002-of-00003.gguf?s=1")
-    folder = Path(found.model).parent
-    assert Path(found.model).name == "x-00001-of-00003.gguf"
+    folder = Path(found.engine.model.model).parent
+    assert Path(found.engine.model.model).name == "x-00001-of-00003.gguf"
     assert {path.name: path.read_bytes() for path in folder.glob("*.gguf")} == parts
     assert seen[-1].n_total == 15_000
 
@@ -641,19 +650,19 @@ def test_all_parts_of_a_url(hub: Hub) -> None:
 def test_a_broken_url_is_gone_on_with_unless_it_changed(hub: Hub, tmp_path: Path) -> None:
     hub.plain["x.gguf"] = MODEL
     hub.faults.stall_after = 300_000
-    options = Options(model_url=hub.url + "/plain/x.gguf")
+    options = model_options(model_url=hub.url + "/plain/x.gguf")
     asyncio.run(cancelled_when_stalled(options, tmp_path, 300_000))
     hub.requests.clear()
-    assert Path(run(options)[0].model).read_bytes() == MODEL
+    assert Path(run(options)[0].engine.model.model).read_bytes() == MODEL
     assert hub.requests[-1].range == f"bytes=300000-{len(MODEL) - 1}"
     hub.plain["x.gguf"] = variant(1)
     hub.faults.n_stalls = 1
     asyncio.run(cancelled_when_stalled(options, tmp_path, 300_000))
     hub.plain["x.gguf"] = variant(2)
     found, _ = run(options)
-    assert Path(found.model).read_bytes() == variant(2)
+    assert Path(found.engine.model.model).read_bytes() == variant(2)
     assert hub.requests[-1].range == ""
-    assert not list(Path(found.model).parent.glob("*.part"))
+    assert not list(Path(found.engine.model.model).parent.glob("*.part"))
 
 
 @pytest.mark.usefixtures("patient")
@@ -661,10 +670,10 @@ def test_what_may_have_changed_is_not_gone_on_with(hub: Hub, tmp_path: Path) -> 
     hub.plain["x.gguf"] = MODEL
     hub.faults.no_validators = True
     hub.faults.stall_after = 300_000
-    options = Options(model_url=hub.url + "/plain/x.gguf")
+    options = model_options(model_url=hub.url + "/plain/x.gguf")
     asyncio.run(cancelled_when_stalled(options, tmp_path, 300_000))
     hub.plain["x.gguf"] = variant(2)
-    assert Path(run(options)[0].model).read_bytes() == variant(2)
+    assert Path(run(options)[0].engine.model.model).read_bytes() == variant(2)
 
 
 def test_a_url_that_has_nothing(hub: Hub) -> None:

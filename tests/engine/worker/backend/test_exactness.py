@@ -9,12 +9,13 @@ from gguf import GGUFReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.options import Options, parse, remarks
-from engine.options.table import SHIPPED_CONTEXT
+from engine.options.composition import SHIPPED_CONTEXT
 from engine.shipped import MODEL_NAME, model_path
 from engine.worker.backend import Context, Model, initialize
 from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.generation.engine import Engine
+from handlers.options import parse, remarks
+from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 OTHER = "--hf-repo=user/model"
@@ -24,7 +25,7 @@ SMALL: dict[str, Any] = {"ctx_size": 2048, "threads": 1}
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), Options())
+    model = Model(str(model_path()), engine_options())
     yield model
     model.close()
 
@@ -46,15 +47,15 @@ def test_the_shipped_model_is_reproducible_and_others_may_be(
     argv: list[str], reproducible: bool
 ) -> None:
     options = parse(argv, {})
-    assert options.is_reproducible() is reproducible
-    assert options.unified_kv_cache() is not reproducible
-    assert options.cache_types() == ("f16", "bf16" if reproducible else "f16")
-    assert bool(options.irreproducible()) is not reproducible
+    assert options.model.engine.is_reproducible() is reproducible
+    assert options.model.engine.unified_kv_cache() is not reproducible
+    assert options.model.engine.cache_types() == ("f16", "bf16" if reproducible else "f16")
+    assert bool(options.model.engine.irreproducible()) is not reproducible
 
 
 def test_a_variable_sets_it() -> None:
-    assert parse([OTHER], {"LLAMA_ARG_REPRODUCIBLE": "on"}).is_reproducible()
-    assert not parse([], {"LLAMA_ARG_REPRODUCIBLE": "off"}).is_reproducible()
+    assert parse([OTHER], {"LLAMA_ARG_REPRODUCIBLE": "on"}).model.engine.is_reproducible()
+    assert not parse([], {"LLAMA_ARG_REPRODUCIBLE": "off"}).model.engine.is_reproducible()
 
 
 TYPES = st.sampled_from(["f32", "f16", "bf16", "q8_0", ""])
@@ -65,8 +66,8 @@ NEGATABLE = st.sampled_from([None, "--kv-unified", "--no-kv-unified"])
 def test_what_the_user_says_wins(k: str, v: str, unified: str | None, slots: str) -> None:
     argv = [f"-ctk={k}" if k else "", f"-ctv={v}" if v else "", unified or "", slots]
     options = parse(["--reproducible", *filter(None, argv)], {})
-    assert options.cache_types() == (k or "f16", v or "bf16")
-    assert options.unified_kv_cache() is (unified == "--kv-unified")
+    assert options.model.engine.cache_types() == (k or "f16", v or "bf16")
+    assert options.model.engine.unified_kv_cache() is (unified == "--kv-unified")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +86,8 @@ def test_who_undoes_it_is_told(undoing: list[str]) -> None:
 def test_slots_of_the_shipped_model_have_the_context_it_was_trained_with(model: Model) -> None:
     [key] = [k for k in GGUFReader(model_path()).fields.values() if "context_length" in k.name]
     assert key.contents() == SHIPPED_CONTEXT
-    options = Options()
-    context = Context(model, options, options.n_slots(), options.unified_kv_cache())
+    options = engine_options()
+    context = Context(model, options, options.context.n_slots(), options.unified_kv_cache())
     assert context.n_ctx_seq == SHIPPED_CONTEXT
     context.close()
 
@@ -103,7 +104,7 @@ def test_slots_of_the_shipped_model_have_the_context_it_was_trained_with(model: 
 def test_kernels_that_depend_on_the_batch_are_noticed(
     model: Model, options: dict[str, Any], depends: bool
 ) -> None:
-    context = Context(model, Options(**SMALL, **options), n_seq=2, unified=False)
+    context = Context(model, engine_options(**SMALL, **options), n_seq=2, unified=False)
     assert depends_on_batch(context) is depends
     assert depends_on_batch(context) is depends, "the cache is empty again"
     context.close()
@@ -113,10 +114,10 @@ def test_weights_that_depend_on_the_batch_are_told(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "engine.worker.generation.engine")
-    Engine(model, Options(**SMALL)).close()
+    Engine(model, engine_options(**SMALL)).close()
     assert not caplog.messages
     path = str(ensure("tiny-window"))
-    options = Options(model=path, reproducible="on", **SMALL)
+    options = engine_options(model=path, reproducible="on", **SMALL)
     other = Model(path, options)
     Engine(other, options).close()
     other.close()

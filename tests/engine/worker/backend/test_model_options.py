@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 from gguf import GGUFWriter
 
-from engine.options import Options
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, control_vector
 from engine.worker.backend.ggml import ThreadPool, tensor_overrides
 from tests.support.logits import logits
+from tests.support.options_support import engine_options
 from tools.models.gguf_file import write_model
 from tools.models.hostile import write_hostile_files
 from tools.models.recipes import RECIPES, Recipe
@@ -135,14 +135,14 @@ def test_unknown_buffers_and_broken_patterns_are_refused() -> None:
 
 
 def test_experts() -> None:
-    array = tensor_overrides(Options(cpu_moe=True, n_cpu_moe=2, override_tensor=("a=CPU",)))
+    array = tensor_overrides(engine_options(cpu_moe=True, n_cpu_moe=2, override_tensor=("a=CPU",)))
     patterns = [entry.pattern for entry in array]
     assert patterns[0] == b"a"
     assert patterns[1].startswith(rb"\.ffn_")
     assert [p[:8] for p in patterns[2:4]] == [rb"blk\.0\.", rb"blk\.1\."]
     assert patterns[4] is None, "the end"
     assert array[1].buffer == array[2].buffer is not None
-    assert tensor_overrides(Options()) is None
+    assert tensor_overrides(engine_options()) is None
 
 
 # ---- loading and computing ---------------------------------------------------------------

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.shipped import model_path
 from engine.worker.backend import Model, Offload, OffloadedSampler, Sampler, initialize
 from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
 PROMPTS = [f"def function_{i}(self, value):" for i in range(5)]
@@ -20,7 +20,7 @@ JSON_OBJECT = '{"type": "object", "properties": {"a": {"type": "integer"}}, "req
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), Options())
+    model = Model(str(model_path()), engine_options())
     yield model
     model.close()
 

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from engine.options import OptionError, Options, parse
+from engine.options import OptionError, Options
 from engine.params import GenerationParams
 from engine.pool.supervisor import Supervisor
+from handlers.options import parse
+from tests.support.options_support import model_options
 
 _PROBE = """
 import sys
@@ -93,8 +95,8 @@ def test_addresses_are_checked_first(text: str) -> None:
 
 def test_several_addresses() -> None:
     options = parse(["--rpc", "a:1, b.c-d:65535", "--rpc", "127.0.0.1:50052"], {})
-    assert options.rpc == ("a:1", "b.c-d:65535", "127.0.0.1:50052")
-    assert parse([], {"LLAMA_ARG_RPC": "a:1"}).rpc == ("a:1",)
+    assert options.model.engine.compute.rpc == ("a:1", "b.c-d:65535", "127.0.0.1:50052")
+    assert parse([], {"LLAMA_ARG_RPC": "a:1"}).model.engine.compute.rpc == ("a:1",)
 
 
 def test_without_the_backend_the_model_is_not_loaded() -> None:
@@ -102,7 +104,7 @@ def test_without_the_backend_the_model_is_not_loaded() -> None:
         pytest.skip("llama.cpp with the RPC backend")
 
     async def failure() -> str:
-        supervisor = Supervisor(Options(rpc=("127.0.0.1:1",)))
+        supervisor = Supervisor(model_options(rpc=("127.0.0.1:1",)))
         await supervisor.start()
         try:
             await asyncio.wait_for(supervisor.loaded(), 60)
@@ -182,7 +184,7 @@ def test_a_model_runs_on_a_lent_device() -> None:
         finally:
             await supervisor.stop()
 
-    here = asyncio.run(text(Options()))
+    here = asyncio.run(text(model_options()))
     with lending() as address:
-        there = asyncio.run(text(Options(rpc=(address,), n_gpu_layers="all")))
+        there = asyncio.run(text(model_options(rpc=(address,), n_gpu_layers="all")))
     assert there == here

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.options import Options
 from engine.params import (
     ALL_SAMPLERS,
     DEFAULT_SAMPLERS,
@@ -20,6 +19,7 @@ from engine.params import (
 from engine.shipped import model_path
 from engine.worker.backend import Context, Model, Sampler, initialize
 from engine.worker.backend.sampler_chain import is_greedy, plan, window
+from tests.support.options_support import engine_options
 
 N_CTX = 64
 DRAWS = {"dist", "greedy", "mirostat", "mirostat_v2", "adaptive_p"}
@@ -105,7 +105,7 @@ class Played:
 
     def __init__(self) -> None:
         initialize()
-        options = Options(ctx_size=N_CTX, parallel=1, threads=1)
+        options = engine_options(ctx_size=N_CTX, parallel=1, threads=1)
         self.model = Model(str(model_path()), options)
         self.context = Context(self.model, options, 1, False)
         self.prompt = self.model.tokenize(

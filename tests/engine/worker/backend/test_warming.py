@@ -6,9 +6,9 @@ import time
 import pytest
 from llama_cpp import llama_cpp
 
-from engine.options import Options
 from engine.shipped import model_path
 from engine.worker.backend import Context, EmbeddingContext, Model, initialize, warm_up, warming
+from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 SHIPPED = ""
@@ -24,9 +24,9 @@ def evaluated(
     """How many tokens of how many sequences the warm-up evaluates at a time; afterwards there is
     nothing left of them."""
     initialize()
-    chosen = Options(**{"ctx_size": 1024, **options})  # type: ignore[arg-type]
+    chosen = engine_options(**{"ctx_size": 1024, **options})
     model = Model(str(ensure(name) if name else model_path()), chosen)
-    if chosen.embeds():
+    if chosen.embedding.embeds():
         context: Context = EmbeddingContext(model, chosen, n_seq)
     else:
         context = Context(model, chosen, n_seq, unified)
@@ -37,7 +37,7 @@ def evaluated(
     def spy() -> None:
         n = batch.n_tokens
         seen.append((n, len(set(batch.sequences[:n].tolist()))))
-        if chosen.embeds():
+        if chosen.embedding.embeds():
             assert batch.outputs[:n].all()
         decode()
 
@@ -46,7 +46,7 @@ def evaluated(
         warm_up(context)
         for sequence in range(n_seq):
             assert llama_cpp.llama_memory_seq_pos_max(context._memory, sequence) == -1
-        if chosen.embeds():
+        if chosen.embedding.embeds():
             assert batch.outputs.all()
     finally:
         context.close()

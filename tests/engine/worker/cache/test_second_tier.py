@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from engine.options import Options
+from engine.options import EngineOptions, replaced
 from engine.protocol.messages import Finished
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, initialize
@@ -23,6 +22,7 @@ from engine.worker.cache.prefix_cache import Key
 from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
 from engine.worker.generation.engine import Engine
 from engine.worker.tokens import TokenArray
+from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY, play
 from tools.models.build import ensure_adapter
 
@@ -32,15 +32,15 @@ IDENTITY = Identity(b"m" * 16, {"--a": "1"}, [b"x" * 16])
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
+def options(tmp_path_factory: pytest.TempPathFactory) -> EngineOptions:
     adapter = str(ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters")))
     own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1, "metrics": True}
     lora = {"lora": ((adapter, 1.0),), "lora_init_without_apply": True}
-    return Options(**{**EXACT, **own, **lora})
+    return engine_options(**{**EXACT, **own, **lora})
 
 
 @pytest.fixture(scope="module")
-def model(options: Options) -> Iterator[Model]:
+def model(options: EngineOptions) -> Iterator[Model]:
     initialize()
     model = Model(str(model_path()), options)
     yield model
@@ -48,9 +48,9 @@ def model(options: Options) -> Iterator[Model]:
 
 
 @pytest.fixture
-def start(model: Model, options: Options) -> Callable[..., Engine]:
+def start(model: Model, options: EngineOptions) -> Callable[..., Engine]:
     def starting(**changes: Any) -> Engine:
-        return Engine(model, msgspec.structs.replace(options, **changes))
+        return Engine(model, replaced(options, **changes))
 
     return starting
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Event, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
 
 PERSON = {
     "type": "object",
@@ -24,7 +24,7 @@ PERSON = {
 @pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
     # Options with which a text does not depend on how its prompt was cut into batches.
-    engine = Engine(model, Options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
+    engine = Engine(model, engine_options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
     yield engine
     engine.close()
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, Thoughts
 from engine.protocol.messages import Finished, Submit
 from engine.worker.backend import Model
@@ -19,6 +18,7 @@ from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.lazy import Guide
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
 
 FIM = "<|fim_prefix|>"  # a control token of the shipped model that doesn't end a text
 HIDDEN = "<|fim_suffix|>"  # another one
@@ -28,7 +28,7 @@ VALID = re.compile(r"<go>[0-9]+\.")
 
 @pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
-    engine = Engine(model, Options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
+    engine = Engine(model, engine_options(flash_attn="off", cache_type_k="f32", cache_type_v="f32"))
     yield engine
     engine.close()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from engine.errors import EngineError
-from engine.options import Options, Pooling
+from engine.options import Pooling
 from engine.protocol.messages import Embed, Failed, Rerank, Vectors
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, initialize
@@ -20,6 +20,7 @@ from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
+from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 TEXTS = [
@@ -44,7 +45,7 @@ Rows = npt.NDArray[np.float32]
 def model(name: str) -> Model:
     """Kept until the process ends: engines of many tests use it."""
     initialize()
-    return Model(str(ensure(name) if name else model_path()), Options())
+    return Model(str(ensure(name) if name else model_path()), engine_options())
 
 
 @cache
@@ -53,7 +54,7 @@ def weights(name: str) -> reference.Weights:
 
 
 def embedder(name: str, **options: Any) -> Embedder:
-    return Embedder(model(name), Options(**{"embedding": True, **EXACT, **options}))
+    return Embedder(model(name), engine_options(**{"embedding": True, **EXACT, **options}))
 
 
 def tokens_of(name: str, text: str) -> list[int]:
@@ -334,7 +335,7 @@ def test_models_that_can_not_do_it() -> None:
         with pytest.raises(BackendError, match="no classification head"):
             embedder(name, reranking=True)
     with pytest.raises(BackendError, match="--embeddings"):
-        Engine(model("tiny-bert"), Options(threads=1))
+        Engine(model("tiny-bert"), engine_options(threads=1))
 
 
 def test_numbers_that_are_none_fail_their_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from engine.errors import EngineError
-from engine.options import Options
+from engine.options import EngineOptions, replaced
 from engine.params import GenerationParams
 from engine.protocol.messages import Failed, Finished, SlotAction, SlotDone, Submit
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.slot_actions import SlotActions, SlotTask
+from tests.support.options_support import engine_options
 from tools.models.build import ensure, ensure_adapter
 
 PROMPT = "def read(self, path):"
@@ -35,13 +35,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def options(files: tuple[str, str]) -> Options:
+def options(files: tuple[str, str]) -> EngineOptions:
     lora = tuple((path, 1.0) for path in files)
-    return Options(**EXACT, lora=lora, lora_init_without_apply=True, ctx_size=1024)
+    return engine_options(**EXACT, lora=lora, lora_init_without_apply=True, ctx_size=1024)
 
 
 @pytest.fixture(scope="module")
-def model(options: Options) -> Iterator[Model]:
+def model(options: EngineOptions) -> Iterator[Model]:
     initialize()
     model = Model(str(model_path()), options)
     yield model
@@ -70,8 +70,8 @@ def play(engine: Engine, **params: Any) -> Finished:
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    plain = Model(str(model_path()), Options())
-    text = play(Engine(plain, Options(**EXACT))).text
+    plain = Model(str(model_path()), engine_options())
+    text = play(Engine(plain, engine_options(**EXACT))).text
     plain.close()
     return text
 
@@ -89,7 +89,7 @@ SETS: tuple[list[tuple[int, float]], ...] = (
 
 
 def test_scale_0_is_the_base_model_and_others_are_not(
-    model: Model, options: Options, base: str
+    model: Model, options: EngineOptions, base: str
 ) -> None:
     engine = Engine(model, options)
     assert play(engine, lora=[(0, 0.0), (1, 0.0)]).text == base
@@ -100,7 +100,7 @@ def test_scale_0_is_the_base_model_and_others_are_not(
 
 
 def test_alternating_and_simultaneous_requests_give_each_its_own_text(
-    model: Model, options: Options
+    model: Model, options: EngineOptions
 ) -> None:
     engine = Engine(model, options)
     alone = [play(engine, lora=scales, cache_prompt=False).text for scales in SETS]
@@ -115,7 +115,7 @@ def test_alternating_and_simultaneous_requests_give_each_its_own_text(
 
 
 def test_cached_prefixes_are_reused_under_the_same_adapters_only(
-    model: Model, options: Options
+    model: Model, options: EngineOptions
 ) -> None:
     engine = Engine(model, options)
     n = play(engine, id_slot=0).n_prompt
@@ -128,7 +128,7 @@ def test_cached_prefixes_are_reused_under_the_same_adapters_only(
 
 
 def test_the_servers_scales_are_for_requests_without_their_own(
-    model: Model, options: Options, base: str
+    model: Model, options: EngineOptions, base: str
 ) -> None:
     engine = Engine(model, options)
     engine.lora.set([(1, 1.0)])
@@ -145,7 +145,7 @@ def test_the_servers_scales_are_for_requests_without_their_own(
     engine.close()
 
 
-def test_unknown_adapters_are_refused(model: Model, options: Options) -> None:
+def test_unknown_adapters_are_refused(model: Model, options: EngineOptions) -> None:
     engine = Engine(model, options)
     for id in (2, 2**31 - 1):
         with pytest.raises(EngineError, match=f"there is no adapter {id}"):
@@ -154,7 +154,9 @@ def test_unknown_adapters_are_refused(model: Model, options: Options) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e6, -1e6, 1e-30])
-def test_extreme_scales_generate_something(model: Model, options: Options, scale: float) -> None:
+def test_extreme_scales_generate_something(
+    model: Model, options: EngineOptions, scale: float
+) -> None:
     engine = Engine(model, options)
     assert play(engine, lora=[(0, scale)], temperature=1.0).n_decoded == 16
     engine.close()
@@ -173,7 +175,7 @@ def test_files_that_are_no_adapter_for_this_model(tmp_path: Path, files: tuple[s
         (str(tmp_path / "missing"), ""),
     ):
         with pytest.raises(BackendError, match=rf"cannot load the LoRA adapter .*{what}"):
-            Model(str(model_path()), Options(lora=((path, 1.0),)))
+            Model(str(model_path()), engine_options(lora=((path, 1.0),)))
 
 
 # ---- saved slots ---------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_files_that_are_no_adapter_for_this_model(tmp_path: Path, files: tuple[s
 class Slots:
     """Slot actions of an engine, without the worker around it."""
 
-    def __init__(self, engine: Engine, options: Options) -> None:
+    def __init__(self, engine: Engine, options: EngineOptions) -> None:
         self.engine = engine
         self.replies: queue.SimpleQueue[SlotDone | Failed] = queue.SimpleQueue()
         self.tasks: queue.SimpleQueue[SlotTask] = queue.SimpleQueue()
@@ -205,15 +207,17 @@ class Slots:
         return reply
 
 
-def slots(loaded: Model, options: Options, directory: Path, **changes: Any) -> tuple[Engine, Slots]:
-    options = msgspec.structs.replace(options, slot_save_path=str(directory), **changes)
+def slots(
+    loaded: Model, options: EngineOptions, directory: Path, **changes: Any
+) -> tuple[Engine, Slots]:
+    options = replaced(options, slot_save_path=str(directory), **changes)
     engine = Engine(loaded, options)
     return engine, Slots(engine, options)
 
 
 @pytest.mark.parametrize("unified", [True, False])
 def test_a_restored_slot_saves_the_work(
-    model: Model, options: Options, tmp_path: Path, unified: bool
+    model: Model, options: EngineOptions, tmp_path: Path, unified: bool
 ) -> None:
     engine, actions = slots(model, options, tmp_path, parallel=2, kv_unified=unified)
     first = play(engine, id_slot=0)
@@ -239,7 +243,7 @@ def test_a_restored_slot_saves_the_work(
 
 
 def test_an_empty_slot_can_be_saved_and_restored(
-    model: Model, options: Options, tmp_path: Path
+    model: Model, options: EngineOptions, tmp_path: Path
 ) -> None:
     engine, actions = slots(model, options, tmp_path)
     assert actions.act(0, "save").n_tokens == 0
@@ -249,7 +253,9 @@ def test_an_empty_slot_can_be_saved_and_restored(
     engine.close()
 
 
-def test_the_adapters_of_a_saved_text_count(model: Model, options: Options, tmp_path: Path) -> None:
+def test_the_adapters_of_a_saved_text_count(
+    model: Model, options: EngineOptions, tmp_path: Path
+) -> None:
     engine, actions = slots(model, options, tmp_path)
     n = play(engine, id_slot=0, lora=[(1, 0.5)]).n_prompt
     actions.act(0, "save")
@@ -260,7 +266,7 @@ def test_the_adapters_of_a_saved_text_count(model: Model, options: Options, tmp_
     assert cached == [0, 0, n - 1]
     engine.close()
 
-    without = Options(**EXACT, ctx_size=1024)
+    without = engine_options(**EXACT, ctx_size=1024)
     plain = Model(str(model_path()), without)
     engine, actions = slots(plain, without, tmp_path)
     with pytest.raises(EngineError, match="LoRA adapter that is not loaded"):
@@ -270,7 +276,7 @@ def test_the_adapters_of_a_saved_text_count(model: Model, options: Options, tmp_
 
 
 def test_files_of_other_servers_are_refused_and_the_slot_keeps_its_text(
-    model: Model, options: Options, tmp_path: Path
+    model: Model, options: EngineOptions, tmp_path: Path
 ) -> None:
     engine, actions = slots(model, options, tmp_path)
     play(engine, id_slot=0, n_predict=200)
@@ -284,7 +290,7 @@ def test_files_of_other_servers_are_refused_and_the_slot_keeps_its_text(
     ]
     for changes, message in others:
         if "model" in changes:
-            changes["model"] = options.lora[0][0]  # any other file: it is not loaded again
+            changes["model"] = options.model.lora[0][0]  # any other file: it is not loaded again
         engine, actions = slots(model, options, tmp_path, **changes)
         n = play(engine, id_slot=0).n_prompt
         with pytest.raises(EngineError, match=message) as caught:
@@ -294,7 +300,9 @@ def test_files_of_other_servers_are_refused_and_the_slot_keeps_its_text(
         engine.close()
 
 
-def test_a_text_that_is_too_long_for_a_slot(model: Model, options: Options, tmp_path: Path) -> None:
+def test_a_text_that_is_too_long_for_a_slot(
+    model: Model, options: EngineOptions, tmp_path: Path
+) -> None:
     engine, actions = slots(model, options, tmp_path)
     play(engine, id_slot=0, n_predict=300)
     actions.act(0, "save")
@@ -306,7 +314,7 @@ def test_a_text_that_is_too_long_for_a_slot(model: Model, options: Options, tmp_
 
 
 def test_without_room_in_the_cache_it_is_unavailable(
-    model: Model, options: Options, tmp_path: Path
+    model: Model, options: EngineOptions, tmp_path: Path
 ) -> None:
     engine, actions = slots(model, options, tmp_path, ctx_size=512)
     play(engine, id_slot=0, n_predict=250)
@@ -322,7 +330,7 @@ def test_without_room_in_the_cache_it_is_unavailable(
 
 
 def test_a_busy_slot_is_waited_for_and_others_are_not(
-    model: Model, options: Options, tmp_path: Path
+    model: Model, options: EngineOptions, tmp_path: Path
 ) -> None:
     engine, actions = slots(model, options, tmp_path, parallel=2)
     submit(engine, 1, id_slot=0)
@@ -350,7 +358,7 @@ def test_a_busy_slot_is_waited_for_and_others_are_not(
     engine.close()
 
 
-def test_without_a_directory_and_without_such_a_slot(model: Model, options: Options) -> None:
+def test_without_a_directory_and_without_such_a_slot(model: Model, options: EngineOptions) -> None:
     engine = Engine(model, options)
     with pytest.raises(EngineError) as caught:
         Slots(engine, options).act(0, "erase")
@@ -359,7 +367,7 @@ def test_without_a_directory_and_without_such_a_slot(model: Model, options: Opti
 
 
 def test_a_text_with_moved_cells_is_saved_as_such(
-    model: Model, options: Options, tmp_path: Path
+    model: Model, options: EngineOptions, tmp_path: Path
 ) -> None:
     engine, actions = slots(model, options, tmp_path, ctx_size=256, parallel=1, context_shift=True)
     assert play(engine, id_slot=0, n_predict=300, n_keep=4).truncated

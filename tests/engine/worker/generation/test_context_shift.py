@@ -15,12 +15,12 @@ import pytest
 from llama_cpp import llama_cpp
 
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, Infill, Submit
 from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.scheduling.shifting import context_shift
+from tests.support.options_support import engine_options
 from tests.support.playing import EXACT
 from tools.models.gguf_file import write_model
 from tools.models.recipes import RECIPES, Recipe
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     decoder = dataclasses.replace(recipe.decoder, n_layer=1)
     write_model(dataclasses.replace(recipe, decoder=decoder), path)
     initialize()
-    model = Model(str(path), Options())
+    model = Model(str(path), engine_options())
     yield model
     model.close()
 
@@ -52,7 +52,7 @@ def engine(model: Model, **options: Any) -> Engine:
         **EXACT,
         **options,
     }
-    return Engine(model, Options(**arguments))
+    return Engine(model, engine_options(**arguments))
 
 
 def run(
@@ -193,7 +193,7 @@ def test_memory_that_cannot_shift_is_refused_at_the_start(
 
 def test_a_recurrent_model_cannot_shift(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "llama_model_is_recurrent", lambda model: True)
-    context = Context(model, Options(ctx_size=N_CTX), 1, False)
+    context = Context(model, engine_options(ctx_size=N_CTX), 1, False)
     assert not context.can_shift
     assert not context.cut_out(0, 1, 2)
     context.close()

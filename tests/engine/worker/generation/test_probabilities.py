@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, Submit, TokenProbs
 from engine.worker.backend import Model
@@ -30,6 +29,7 @@ from handlers.apis.native.probabilities import (
     whole_text,
 )
 from handlers.running.choices import mean_log_probability
+from tests.support.options_support import engine_options
 
 # ---- arithmetic --------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ def test_an_event_has_the_tokens_whose_text_it_begins(
 
 @pytest.fixture(scope="module")
 def engine(model: Model) -> Iterator[Engine]:
-    options = Options(ctx_size=512, parallel=1, threads=1, threads_batch=1)
+    options = engine_options(ctx_size=512, parallel=1, threads=1, threads_batch=1)
     engine = Engine(model, options)
     yield engine
     engine.close()

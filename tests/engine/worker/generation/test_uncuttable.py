@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Failed, Finished, Submit
 from engine.worker.backend import Model, initialize
 from engine.worker.cache.checkpoints import NEAR_END
 from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tools.models.build import ensure
 
@@ -25,7 +25,7 @@ PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" *
 @pytest.fixture(scope="module", params=["tiny-mamba", "tiny-hybrid", "tiny-window"])
 def model(request: pytest.FixtureRequest) -> Iterator[Model]:
     initialize()
-    model = Model(str(ensure(request.param)), Options())
+    model = Model(str(ensure(request.param)), engine_options())
     yield model
     model.close()
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from handlers.apis.anthropic.request import message_params, message_request
+from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
@@ -19,7 +19,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
 
 
 def request(**body: Any) -> Any:
-    return message_request({"messages": [USER], **body}, Options())
+    return message_request({"messages": [USER], **body}, model_options())
 
 
 def turns(*messages: tuple[str, Any], **body: Any) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def test_thinking(body: Any, budget: int, variables: Any) -> None:
 
 
 def test_options_of_the_server_stand_in() -> None:
-    options = Options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
+    options = model_options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
     asked = message_request({"messages": [USER]}, options)
     assert (asked.reasoning_budget, asked.reasoning_format, asked.prefill) == (0, "none", False)
     thinking = {"type": "enabled", "budget_tokens": 2048}

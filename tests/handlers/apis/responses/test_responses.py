@@ -20,7 +20,6 @@ from contract_tests.kit.events import read_events
 from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, Reasoning
 from engine.chat.request import ChatRequest
 from engine.errors import EngineError, ErrorInfo
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, Timings, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
@@ -38,6 +37,7 @@ from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.http.errors import Failure
 from handlers.running.chat_batch import ChatEvent
 from handlers.running.response_store import ResponseStore
+from tests.support.options_support import model_options
 
 TIMINGS = Timings(cache_n=3, prompt_n=4, prompt_ms=1.0, predicted_n=9, predicted_ms=2.0)
 USER = {"role": "user", "content": "Hello"}
@@ -140,11 +140,11 @@ def test_a_thousand_items_keep_their_order() -> None:
 
 def request(body: dict[str, Any], **options: Any) -> ChatRequest:
     items = input_items(body.get("input", "Hello"))
-    return response_chat_request(body, items, Options(**options))
+    return response_chat_request(body, items, model_options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
-    options = Options(reasoning_budget=0, reasoning_format="none")
+    options = model_options(reasoning_budget=0, reasoning_format="none")
     asked = response_chat_request({}, input_items("Hello"), options)
     assert (asked.reasoning_budget, asked.reasoning_format) == (0, "none")
 

@@ -6,9 +6,10 @@ import msgspec
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from engine.options import OptionError, Options, from_environ, parse, unavailable
+from engine.options import OptionError, unavailable
+from handlers.options import from_environ, parse
 from tests.support.option_values import GIVEN, chosen, impossible, texts
-from tests.support.options_support import FIELDS
+from tests.support.options_support import FIELDS, server_options
 
 
 @given(chosen(), st.data())
@@ -33,7 +34,7 @@ def test_round_trip_through_the_command_line(wanted: dict[str, Any], data: st.Da
                 argv += [form, *parts]
             else:
                 argv.append(f"{form}={text}")
-    assert parse(argv, {}) == Options(**wanted)
+    assert parse(argv, {}) == server_options(**wanted)
 
 
 WITH_VARIABLE = {n: f for n, f in GIVEN.items() if f.opt.env}
@@ -45,7 +46,7 @@ def test_round_trip_through_variables(wanted: dict[str, Any]) -> None:
     assume(not impossible(wanted))
     environ = {FIELDS[n].opt.env: FIELDS[n].show(value) for n, value in wanted.items()}
     assume(all(environ.values()))  # an empty variable counts as not set
-    assert from_environ(environ) == Options(**wanted)
+    assert from_environ(environ) == server_options(**wanted)
 
 
 @given(
@@ -69,7 +70,7 @@ def test_any_input_gives_options_or_an_option_error(
         message = str(refusal)
     else:
         msgspec.msgpack.encode(options)
-        options.generation_defaults()
-        assert options.hosts()
+        options.model.engine.generation_defaults()
+        assert options.http.hosts()
         message = "fine"
     assert message.isprintable()

@@ -8,19 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.options import (
-    Options,
-    from_environ,
-    help_text,
-    parse,
-    reference,
-    unavailable,
-    unknown_variables,
-)
+from engine.options import EngineOptions, unavailable
 from engine.options.declaration import Field
+from engine.options.parser import unknown_variables
 from engine.options.shortcuts import SHORTCUTS
 from engine.params import GenerationParams
-from tests.support.options_support import FIELDS, error
+from handlers.options import NAMES, from_environ, parse, remarks
+from handlers.options.help import help_text, reference
+from tests.support.options_support import FIELDS, error, server_options
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_given_gives_the_declared_defaults() -> None:
-    assert parse([], {}) == Options()
+    assert parse([], {}) == server_options()
 
 
 def test_names_and_variables_are_unique() -> None:
@@ -55,15 +50,15 @@ def test_declaration_is_consistent(field: Field) -> None:
 
 
 def test_generation_defaults_are_those_of_the_api() -> None:
-    assert Options().generation_defaults() == GenerationParams()
+    assert server_options().model.engine.generation_defaults() == GenerationParams()
 
 
 def test_options_travel_to_the_engine_process() -> None:
     options = parse(
         ["-ngl", "3", "-ts", "3,1", "-l", "5-inf", "--chat-template-kwargs", '{"a": [1, null]}'], {}
     )
-    data = msgspec.msgpack.encode(options)
-    assert msgspec.msgpack.decode(data, type=Options) == options
+    data = msgspec.msgpack.encode(options.model.engine)
+    assert msgspec.msgpack.decode(data, type=EngineOptions) == options.model.engine
 
 
 # ---- how options are written -------------------------------------------------------------
@@ -71,24 +66,24 @@ def test_options_travel_to_the_engine_process() -> None:
 
 def test_forms_of_an_option() -> None:
     for argv in (["-c", "8"], ["--ctx-size", "8"], ["--ctx-size=8"], ["-c=8"], ["--ctx_size", "8"]):
-        assert parse(argv, {}).ctx_size == 8
-    assert parse(["--chat-template", "a=b"], {}).chat_template == "a=b"
-    assert parse(["--chat-template=a=b"], {}).chat_template == "a=b"
+        assert parse(argv, {}).model.engine.context.ctx_size == 8
+    assert parse(["--chat-template", "a=b"], {}).model.chat.chat_template == "a=b"
+    assert parse(["--chat-template=a=b"], {}).model.chat.chat_template == "a=b"
 
 
 def test_a_switch_may_stand_alone() -> None:
-    assert parse(["-fa"], {}).flash_attn == "on"
-    assert parse(["-fa", "-c", "8"], {}).flash_attn == "on"
-    assert parse(["-fa", "off", "-c", "8"], {}).flash_attn == "off"
-    assert parse(["-fa", "-1"], {}).flash_attn == "auto"
-    assert parse(["--log-colors"], {}).log_colors == "on"
+    assert parse(["-fa"], {}).model.engine.compute.flash_attn == "on"
+    assert parse(["-fa", "-c", "8"], {}).model.engine.compute.flash_attn == "on"
+    assert parse(["-fa", "off", "-c", "8"], {}).model.engine.compute.flash_attn == "off"
+    assert parse(["-fa", "-1"], {}).model.engine.compute.flash_attn == "auto"
+    assert parse(["--log-colors"], {}).log.log_colors == "on"
     assert '"maybe"' in error("-fa", "maybe")
 
 
 def test_reranking_is_a_kind_of_pooling() -> None:
-    assert parse(["--rerank"], {}).embeds()
-    assert parse(["--embeddings", "--pooling", "rank"], {}).embeds()
-    assert not parse(["--pooling", "mean"], {}).embeds()
+    assert parse(["--rerank"], {}).model.engine.embedding.embeds()
+    assert parse(["--embeddings", "--pooling", "rank"], {}).model.engine.embedding.embeds()
+    assert not parse(["--pooling", "mean"], {}).model.engine.embedding.embeds()
     parse(["--reranking", "--pooling", "rank"], {})
     assert "--pooling rank" in error("--reranking", "--pooling", "mean")
 
@@ -101,24 +96,35 @@ def test_a_value_is_missing() -> None:
 
 
 def test_the_last_occurrence_wins_unless_values_add_up() -> None:
-    assert parse(["-c", "1", "--ctx-size", "2"], {}).ctx_size == 2
-    assert parse(["--mmap", "--no-mmap"], {}).mmap is False
-    assert parse(["-l", "1+1", "-l", "2-1"], {}).logit_bias == ((1, 1.0), (2, -1.0))
-    assert parse(["--api-key", "a,b", "--api-key", "c"], {}).api_key == ("a", "b", "c")
+    assert parse(["-c", "1", "--ctx-size", "2"], {}).model.engine.context.ctx_size == 2
+    assert parse(["--mmap", "--no-mmap"], {}).model.engine.model.mmap is False
+    assert parse(["-l", "1+1", "-l", "2-1"], {}).model.engine.sampling.logit_bias == (
+        (1, 1.0),
+        (2, -1.0),
+    )
+    assert parse(["--api-key", "a,b", "--api-key", "c"], {}).http.api_key == ("a", "b", "c")
     breakers = ["--dry-sequence-breaker", "a", "--dry-sequence-breaker", "none"]
-    assert parse(breakers, {}).dry_sequence_breaker == ()
-    assert parse([*breakers, "--dry-sequence-breaker", "b"], {}).dry_sequence_breaker == ("b",)
+    assert parse(breakers, {}).model.engine.sampling.dry_sequence_breaker == ()
+    assert parse(
+        [*breakers, "--dry-sequence-breaker", "b"], {}
+    ).model.engine.sampling.dry_sequence_breaker == ("b",)
 
 
 def test_two_ways_to_say_one_thing_replace_each_other() -> None:
     options = parse(["--samplers", "top_k", "--sampler-seq", "pt"], {})
-    assert options.generation_defaults().samplers == ["top_p", "temperature"]
+    assert options.model.engine.generation_defaults().samplers == [
+        "top_p",
+        "temperature",
+    ]
     options = parse(["--sampler-seq", "pt", "--samplers", "top_k"], {})
-    assert options.generation_defaults().samplers == ["top_k"]
+    assert options.model.engine.generation_defaults().samplers == ["top_k"]
     options = parse(["-v", "-lv", "1"], {})
-    assert (options.verbose, options.verbosity) == (False, 1)
+    assert (options.log.verbose, options.log.verbosity) == (False, 1)
     options = parse(["--rope-freq-scale", "0.5"], {"LLAMA_ARG_ROPE_SCALE": "4"})
-    assert (options.rope_freq_scale, options.rope_scale) == (0.5, 0.0)
+    assert (options.model.engine.rope.rope_freq_scale, options.model.engine.rope.rope_scale) == (
+        0.5,
+        0.0,
+    )
 
 
 def test_unknown_options_get_a_suggestion() -> None:
@@ -139,7 +145,7 @@ def test_options_that_come_later_say_so(name: str) -> None:
 @pytest.mark.parametrize("variable", sorted(unavailable.VARIABLES))
 def test_variables_of_options_that_come_later_say_so(variable: str) -> None:
     assert error(**{variable: "1"}).endswith(f"{variable} is not available yet")
-    assert from_environ({variable: ""}) == Options()
+    assert from_environ({variable: ""}) == server_options()
 
 
 # ---- variables ---------------------------------------------------------------------------
@@ -148,41 +154,47 @@ def test_variables_of_options_that_come_later_say_so(variable: str) -> None:
 @pytest.mark.parametrize("text", ["1", "true", "on", "enabled"])
 def test_variables_switch_on(text: str) -> None:
     options = from_environ({"LLAMA_ARG_MLOCK": text, "LLAMA_ARG_MMAP": text})
-    assert (options.mlock, options.mmap) == (True, True)
+    assert (options.model.engine.model.mlock, options.model.engine.model.mmap) == (True, True)
 
 
 @pytest.mark.parametrize("text", ["0", "false", "off", "disabled"])
 def test_variables_switch_off(text: str) -> None:
     options = from_environ({"LLAMA_ARG_MLOCK": text, "LLAMA_ARG_MMAP": text})
-    assert (options.mlock, options.mmap) == (False, False)
+    assert (options.model.engine.model.mlock, options.model.engine.model.mmap) == (False, False)
 
 
 @pytest.mark.parametrize("text", ["", "0", "1", "false", "nonsense"])
 def test_the_presence_of_a_negative_variable_switches_off(text: str) -> None:
     environ = {"LLAMA_ARG_NO_MMAP": text, "LLAMA_ARG_MMAP": "1"}
-    assert from_environ(environ).mmap is False
-    assert parse(["--mmap"], environ).mmap is True
+    assert from_environ(environ).model.engine.model.mmap is False
+    assert parse(["--mmap"], environ).model.engine.model.mmap is True
 
 
 def test_a_bad_variable_is_named() -> None:
     assert error(LLAMA_ARG_MMAP="2").startswith("LLAMA_ARG_MMAP: ")
     assert error(LLAMA_ARG_PORT="x").startswith("LLAMA_ARG_PORT: ")
-    assert from_environ({"LLAMA_ARG_PORT": ""}) == Options()
+    assert from_environ({"LLAMA_ARG_PORT": ""}) == server_options()
 
 
 def test_the_command_line_wins() -> None:
     environ = {"LLAMA_ARG_PORT": "1", "LLAMA_API_KEY": "from-env", "LLAMA_ARG_ALIAS": "kept"}
     options = parse(["--port", "2", "--api-key", "given"], environ)
-    assert (options.port, options.api_key, options.alias) == (2, ("given",), "kept")
+    assert (options.http.port, options.http.api_key, options.model.engine.model.alias) == (
+        2,
+        ("given",),
+        "kept",
+    )
     environ = {"LLAMA_ARG_CHAT_TEMPLATE_FILE": "/does/not/exist"}
-    assert parse(["--chat-template", "x"], environ).chat_template_file == ""
+    assert parse(["--chat-template", "x"], environ).model.chat.chat_template_file == ""
 
 
 def test_unknown_variables_are_reported() -> None:
-    (warning,) = unknown_variables({"LLAMA_ARG_CTXSIZE": "1", "LLAMA_ARG_PORT": "1", "HOME": "/"})
+    (warning,) = unknown_variables(
+        NAMES, {"LLAMA_ARG_CTXSIZE": "1", "LLAMA_ARG_PORT": "1", "HOME": "/"}
+    )
     assert "LLAMA_ARG_CTXSIZE" in warning
     assert "LLAMA_ARG_CTX_SIZE" in warning
-    assert unknown_variables({"LLAMA_ARG_NO_MMAP": "1", "LLAMA_ARG_HF_REPO": ""}) == []
+    assert unknown_variables(NAMES, {"LLAMA_ARG_NO_MMAP": "1", "LLAMA_ARG_HF_REPO": ""}) == []
 
 
 # ---- what goes together, and what goes first -----------------------------------------------
@@ -199,6 +211,19 @@ def test_information_is_given_whatever_else_is_wrong() -> None:
         parse([name, "-m", "/does/not/exist"], {})
 
 
+def test_one_model_leaves_no_room_for_many() -> None:
+    def told(**given_options: str) -> list[str]:
+        return remarks(server_options(**given_options), [], {})
+
+    assert told(models_dir="d", hf_repo="a/b") == [
+        "--models-dir has no effect: --hf-repo names the only model"
+    ]
+    assert told(models_preset="f", model="m") == [
+        "--models-preset has no effect: --model names the only model"
+    ]
+    assert told(models_dir="d", models_preset="f") == told(model="m") == []
+
+
 # ---- what follows from the options -------------------------------------------------------
 
 
@@ -211,7 +236,7 @@ def test_sampling_options_become_generation_defaults() -> None:
          "--adaptive-target", "0.5", "--adaptive-decay", "0.25"],
         {},
     )  # fmt: skip
-    assert options.generation_defaults() == GenerationParams(
+    assert options.model.engine.generation_defaults() == GenerationParams(
         temperature=0.0,
         seed=7,
         n_predict=9,
@@ -235,10 +260,10 @@ def test_sampling_options_become_generation_defaults() -> None:
 
 def test_escapes_can_be_left_alone() -> None:
     texts = ["-r", r"\n\q\\", "--dry-sequence-breaker", r"\t"]
-    defaults = parse(texts, {}).generation_defaults()
+    defaults = parse(texts, {}).model.engine.generation_defaults()
     assert (defaults.stop, defaults.dry_sequence_breakers) == (["\n\\q\\"], ["\t"])
     for argv in (["--no-escape", *texts], [*texts, "--no-escape"]):
-        defaults = parse(argv, {}).generation_defaults()
+        defaults = parse(argv, {}).model.engine.generation_defaults()
         assert (defaults.stop, defaults.dry_sequence_breakers) == ([r"\n\q\\"], [r"\t"])
     for name in ("-r", "--dry-sequence-breaker"):
         assert "null character" in error(name, r"a\x00")
@@ -246,23 +271,28 @@ def test_escapes_can_be_left_alone() -> None:
         assert "empty" in error(name, "")
 
 
-def test_slots_and_the_kv_cache() -> None:
+def test_slots_and_the_kv_cache(tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF rest")
     for argv, slots, unified in [
         ([], 4, False),  # the shipped model is to be reproducible
         (["--reproducible", "off"], 4, True),
-        (["-hf", "user/model"], 4, True),
+        (["-m", str(other)], 4, True),
         (["-np", "3"], 3, False),
         (["-np", "3", "-kvu"], 3, True),
         (["--no-kv-unified"], 4, False),
     ]:
         options = parse(argv, {})
-        assert (options.n_slots(), options.unified_kv_cache()) == (slots, unified)
+        assert (
+            options.model.engine.context.n_slots(),
+            options.model.engine.unified_kv_cache(),
+        ) == (slots, unified)
 
 
 def test_names_and_addresses() -> None:
-    assert parse(["-a", "b, a,,b"], {}).aliases() == ["a", "b"]
-    assert Options().aliases() == []
-    assert parse(["--host", "::1, x.sock,::1"], {}).hosts() == ["::1", "x.sock"]
+    assert parse(["-a", "b, a,,b"], {}).model.engine.model.aliases() == ["a", "b"]
+    assert server_options().model.engine.model.aliases() == []
+    assert parse(["--host", "::1, x.sock,::1"], {}).http.hosts() == ["::1", "x.sock"]
 
 
 # ---- what people read --------------------------------------------------------------------
@@ -281,10 +311,10 @@ def test_help_is_complete_and_fits(width: int) -> None:
 
 def test_the_reference_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert page == reference(), "run: python -m engine.options > docs/options.md"
+    assert page == reference(), "run: python -m handlers.options > docs/options.md"
 
 
 def test_the_reference_page_is_printed() -> None:
-    command = [sys.executable, "-m", "engine.options"]
+    command = [sys.executable, "-m", "handlers.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
     assert printed.decode("utf-8") == reference()

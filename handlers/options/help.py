@@ -1,19 +1,17 @@
 """What users read about the options: `--help`, and the reference page in Markdown."""
 
-import itertools
 import textwrap
-from collections.abc import Iterator
 
 from engine.options import shortcuts, unavailable
-from engine.options.declaration import Field, fields
-from engine.options.table import Options
+from engine.options.declaration import Field
+from handlers.options.composition import NAMES
 
 _INDENT = 6
 
 _INTRODUCTION = """\
 # Options
 
-This page is generated from `engine/options/` by `python -m engine.options > docs/options.md`.
+This page is generated from the tables by `python -m handlers.options > docs/options.md`.
 
 Every option can be written `--option value` or `--option=value`. Most can also be given by an
 environment variable; the command line wins over it. A flag's variable takes `1`, `true`, `on`,
@@ -34,10 +32,11 @@ These options of llama-server are known, but refused for now:
 """
 
 
-def _groups() -> Iterator[tuple[str, list[Field]]]:
-    grouped = itertools.groupby(fields(Options).values(), key=lambda field: field.opt.group)
-    for group, members in grouped:
-        yield group, list(members)
+def _groups() -> dict[str, list[Field]]:
+    groups: dict[str, list[Field]] = {}
+    for field in NAMES.fields.values():
+        groups.setdefault(field.opt.group, []).append(field)
+    return groups
 
 
 def default(field: Field) -> str:
@@ -61,7 +60,7 @@ def help_text(width: int = 100, bold: bool = False) -> str:
     lines = ["Usage: specllama [-m FILE] [OPTION]...", "       specllama doctor [--json]", ""]
     lines.append("Serves a GGUF model over HTTP with the API of llama-server.")
     lines.append("doctor tells whether this machine and this installation will do.")
-    for group, members in _groups():
+    for group, members in _groups().items():
         lines += ["", f"{start}{group}{end}"]
         for field in members:
             lines += [f"  {start}{line}{end}" for line in textwrap.wrap(_forms(field), width - 2)]
@@ -89,7 +88,7 @@ def _explanation(field: Field) -> str:
 def reference() -> str:
     """docs/options.md."""
     parts = [_INTRODUCTION]
-    for group, members in _groups():
+    for group, members in _groups().items():
         parts.append(f"## {group}\n")
         parts.append("| Option | Meaning | Default | Variable |")
         parts.append("|---|---|---|---|")
@@ -98,7 +97,7 @@ def reference() -> str:
     parts.append(f"## {shortcuts.GROUP}\n\nEach stands for {_SHORTCUTS}.\n")
     parts += ["| Option | Model | Stands for |", "|---|---|---|"]
     for name, shortcut in shortcuts.SHORTCUTS.items():
-        settings = fields(Options)
+        settings = NAMES.fields
         stands_for = " ".join(
             settings[key].canonical
             if settings[key].is_flag

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from engine.options.declaration import Field
-from engine.options.names import FIELDS
-from engine.options.table import Options
+from engine.options import Options
+from engine.options.declaration import Field, fields
+from handlers.options.composition import NAMES
 
 _NUMBER = re.compile(r"-[0-9.].*")
 
@@ -19,19 +19,21 @@ def arguments(options: Options) -> list[str]:
     that is named by its repository or its address lies after the download.
     """
     words = ["specllama"]
-    for field in FIELDS.values():
-        value = getattr(options, field.name)
+    of_model = fields(Options)
+    for field in (of_model[name] for name in NAMES.fields if name in of_model):
+        value = field.of(options)
         if value != field.default and _belongs(options, field):
             words += _words(field, value)
     return words
 
 
 def _belongs(options: Options, field: Field) -> bool:
-    if field.name == "model" and (options.hf_repo or options.model_url):
+    source = options.source
+    if field.name == "model" and (source.hf_repo or source.model_url):
         return False
-    if field.name == "mmproj" and options.mmproj_url:
+    if field.name == "mmproj" and options.media.mmproj_url:
         return False
-    return field.opt.scope == "model" and not field.opt.secret
+    return not field.opt.secret
 
 
 def _words(field: Field, value: Any) -> Iterator[str]:
@@ -39,7 +41,7 @@ def _words(field: Field, value: Any) -> Iterator[str]:
         yield field.canonical if value else field.negative_names[-1]
         return
     if field.name == "lora" and any(scale != 1 for _, scale in value):
-        field = FIELDS["lora_scaled"]
+        field = fields(Options)["lora_scaled"]
     for text in _texts(field, value):
         if text.startswith("-") and not _NUMBER.fullmatch(text):
             yield f"{field.canonical}={text}"  # apart, it would be taken for an option

@@ -1,0 +1,166 @@
+"""The options of one model, put together from their tables."""
+
+import functools
+import json
+
+import msgspec
+
+from engine.options import files
+from engine.options.tables.chat import ChatOptions
+from engine.options.tables.compute import ComputeOptions
+from engine.options.tables.context import CacheType, ContextOptions
+from engine.options.tables.embedding import EmbeddingOptions
+from engine.options.tables.entry import EntryOptions
+from engine.options.tables.media import MediaOptions
+from engine.options.tables.model import ModelOptions
+from engine.options.tables.operations import OperationOptions
+from engine.options.tables.rope import RopeOptions
+from engine.options.tables.sampling import SamplingOptions
+from engine.options.tables.slot_files import SlotFileOptions
+from engine.options.tables.source import SourceOptions
+from engine.options.values import json_object
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+from engine.shipped import model_file, model_path
+
+SHIPPED_CONTEXT = 8192
+"""Tokens that the shipped model was trained with."""
+
+_read_once = functools.cache(files.read_text)
+
+
+class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What an engine process is told (`engine.protocol.messages.Load`), and nothing else: it knows
+    no keys, tokens and addresses. The files that the options name are on this machine."""
+
+    model: ModelOptions = ModelOptions()
+    context: ContextOptions = ContextOptions()
+    compute: ComputeOptions = ComputeOptions()
+    rope: RopeOptions = RopeOptions()
+    sampling: SamplingOptions = SamplingOptions()
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    slot_files: SlotFileOptions = SlotFileOptions()
+
+    def unified_kv_cache(self) -> bool:
+        """Whether all slots share one KV cache."""
+        if self.context.kv_unified is not None:
+            return self.context.kv_unified
+        return self.context.parallel < 0 and not self.is_reproducible()
+
+    def is_shipped(self) -> bool:
+        """Whether the model is the one that ships with the package. Not to be asked of one that
+        is still to be downloaded."""
+        return model_file(self.model.model) == str(model_path())
+
+    def is_reproducible(self) -> bool:
+        """Whether texts are to depend on their requests alone. What that takes is decided here,
+        and what is given explicitly wins over it: `irreproducible`.
+
+        llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of
+        the cells, and passes over those of other texts, whoever else is in the batch; unless keys
+        and values both are f16 (or f32, which it makes f16), where it chooses between three ways
+        of adding by the number of tokens in the batch and of cells. So their types have to differ.
+        With a KV cache for each slot the order of the cells is that of the tokens; in a unified one
+        a text that goes on uses what others have left free.
+        """
+        if self.context.reproducible == "auto":
+            return self.is_shipped() and not self.embedding.embeds()
+        return self.context.reproducible == "on" and not self.embedding.embeds()
+
+    def irreproducible(self) -> list[str]:
+        """The given options that make texts depend on more than their requests."""
+        found = []
+        if self.unified_kv_cache():
+            found.append("--kv-unified")
+        if self.compute.flash_attn == "off":
+            found.append("--flash-attn off")
+        if {*self.cache_types()} <= {"f16", "f32"}:
+            found.append("--cache-type-k {} --cache-type-v {}".format(*self.cache_types()))
+        if self.context.cache_reuse:
+            found.append("--cache-reuse")
+        return found
+
+    def cache_types(self) -> tuple[CacheType, CacheType]:
+        """The data types of the keys and of the values in the KV cache."""
+        return (
+            self.context.cache_type_k or "f16",
+            self.context.cache_type_v or ("bf16" if self.is_reproducible() else "f16"),
+        )
+
+    def context_size(self) -> int:
+        """How many cells all slots have together; 0: as many as the model was trained with.
+
+        The shipped model is so small that each of its slots can have those.
+        """
+        if self.context.ctx_size or self.unified_kv_cache() or self.context.parallel >= 0:
+            return self.context.ctx_size
+        if self.is_shipped() and not self.embedding.embeds():
+            return self.context.n_slots() * SHIPPED_CONTEXT
+        return 0
+
+    def _schema(self) -> str | None:
+        schema = self.sampling.json_schema
+        if self.sampling.json_schema_file:
+            schema = json_object(_read_once(self.sampling.json_schema_file))
+        return None if schema is None else json.dumps(schema, ensure_ascii=False)
+
+    def generation_defaults(self) -> GenerationParams:
+        """The parameters of a request that sets none itself."""
+        sampling, context = self.sampling, self.context
+        return GenerationParams(
+            n_predict=sampling.n_predict,
+            n_keep=sampling.keep,
+            ignore_eos=sampling.ignore_eos,
+            cache_prompt=context.cache_prompt,
+            n_cache_reuse=context.cache_reuse,
+            seed=RANDOM_SEED if sampling.seed < 0 else sampling.seed,
+            samplers=[SAMPLER_LETTERS[c] for c in sampling.sampler_seq] or list(sampling.samplers),
+            temperature=max(sampling.temp, 0.0),
+            dynatemp_range=sampling.dynatemp_range,
+            dynatemp_exponent=sampling.dynatemp_exp,
+            top_k=max(sampling.top_k, 0),
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            typical_p=sampling.typical,
+            top_n_sigma=sampling.top_nsigma,
+            xtc_probability=sampling.xtc_probability,
+            xtc_threshold=sampling.xtc_threshold,
+            repeat_last_n=sampling.repeat_last_n,
+            repeat_penalty=sampling.repeat_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            dry_multiplier=sampling.dry_multiplier,
+            dry_base=sampling.dry_base,
+            dry_allowed_length=sampling.dry_allowed_length,
+            dry_penalty_last_n=sampling.dry_penalty_last_n,
+            dry_sequence_breakers=[
+                sampling.unescaped(text) for text in sampling.dry_sequence_breaker
+            ],
+            mirostat=sampling.mirostat,
+            mirostat_tau=sampling.mirostat_ent,
+            mirostat_eta=sampling.mirostat_lr,
+            adaptive_target=sampling.adaptive_target,
+            adaptive_decay=sampling.adaptive_decay,
+            stop=[sampling.unescaped(text) for text in sampling.reverse_prompt],
+            logit_bias=[(token, bias) for token, bias in sampling.logit_bias],
+            grammar=_read_once(sampling.grammar_file)
+            if sampling.grammar_file
+            else sampling.grammar,
+            json_schema=self._schema(),
+            backend_sampling=sampling.backend_sampling,
+        )
+
+
+class Options(msgspec.Struct, kw_only=True, frozen=True):
+    """The options of one model: what a section of a preset file may hold. Names, short forms,
+    variables and defaults are llama-server's."""
+
+    engine: EngineOptions = EngineOptions()
+    source: SourceOptions = SourceOptions()
+    media: MediaOptions = MediaOptions()
+    entry: EntryOptions = EntryOptions()
+    operations: OperationOptions = OperationOptions()
+    chat: ChatOptions = ChatOptions()
+
+    def names_model(self) -> bool:
+        """Whether there is a model that they are of: a file, a repository, or an address."""
+        return bool(self.engine.model.model or self.source.hf_repo or self.source.model_url)

@@ -1,0 +1,93 @@
+"""Options of conversations."""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from engine.options import files, values
+from engine.options.declaration import Opt
+
+_chat = partial(Opt, group="Chat templates")
+
+
+class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How messages become a prompt, and an answer a message."""
+
+    jinja: Annotated[
+        bool,
+        _chat(
+            names="--jinja",
+            negative="--no-jinja",
+            env="LLAMA_ARG_JINJA",
+            help="Render chat templates with the Jinja engine; without, llama.cpp's built-in "
+            "formats are used.",
+        ),
+    ] = True
+    chat_template: Annotated[
+        str,
+        _chat(
+            names="--chat-template",
+            env="LLAMA_ARG_CHAT_TEMPLATE",
+            metavar="TEMPLATE",
+            help="A Jinja template, or the name of one of llama.cpp's built-in formats.",
+            default="the model's own",
+            replaces=("chat_template_file",),
+        ),
+    ] = ""
+    chat_template_file: Annotated[
+        str,
+        _chat(
+            names="--chat-template-file",
+            env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
+            metavar="FILE",
+            help="File with a Jinja template.",
+            default="the model's own",
+            replaces=("chat_template",),
+            file=files.read_text,
+        ),
+    ] = ""
+    chat_template_kwargs: Annotated[
+        dict[str, Any],
+        _chat(
+            names="--chat-template-kwargs",
+            env="LLAMA_CHAT_TEMPLATE_KWARGS",
+            metavar="JSON",
+            help='Variables for the template, as a JSON object such as {"enable_thinking":false}.',
+            default="none",
+            read=values.json_object,
+            show=values.show_json,
+        ),
+    ] = msgspec.field(default_factory=dict)
+    reasoning_format: Annotated[
+        Literal["auto", "none", "deepseek", "deepseek-legacy"],
+        _chat(
+            names="--reasoning-format",
+            env="LLAMA_ARG_THINK",
+            metavar="FORMAT",
+            help="Where the model's thoughts go: with none they stay in the content as they were "
+            "generated, with deepseek (and auto) they are taken out into reasoning_content, with "
+            "deepseek-legacy they are in both places.",
+        ),
+    ] = "auto"
+    reasoning_budget: Annotated[
+        int,
+        _chat(
+            names="--reasoning-budget",
+            env="LLAMA_ARG_THINK_BUDGET",
+            metavar="N",
+            min=-1,
+            max=0,
+            help="How much the model may think: -1 without a limit, 0 not at all.",
+        ),
+    ] = -1
+    prefill_assistant: Annotated[
+        bool,
+        _chat(
+            names="--prefill-assistant",
+            negative="--no-prefill-assistant",
+            env="LLAMA_ARG_PREFILL_ASSISTANT",
+            help="Let the model go on with a last message that is the assistant's; without, it "
+            "is a whole message, and the model answers anew.",
+        ),
+    ] = True

@@ -1,0 +1,40 @@
+"""Options of the operations that a model is offered with."""
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from engine.options.declaration import Opt
+
+_operation = partial(Opt, group="Server")
+
+
+class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What may be asked of a model."""
+
+    slots: Annotated[
+        bool,
+        _operation(
+            names="--slots",
+            negative="--no-slots",
+            env="LLAMA_ARG_ENDPOINT_SLOTS",
+            help="Offer GET /slots.",
+        ),
+    ] = True
+    props: Annotated[
+        bool,
+        _operation(
+            names="--props",
+            env="LLAMA_ARG_ENDPOINT_PROPS",
+            help="Allow POST /props.",
+        ),
+    ] = False
+    metrics: Annotated[
+        bool,
+        _operation(
+            names="--metrics",
+            env="LLAMA_ARG_ENDPOINT_METRICS",
+            help="Offer GET /metrics, for Prometheus.",
+        ),
+    ] = False

@@ -1,0 +1,75 @@
+"""Options of where a model is downloaded from."""
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from engine.options import values
+from engine.options.declaration import Opt
+
+_download = partial(Opt, group="Downloads")
+
+
+class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Where a model that isn't on this machine comes from."""
+
+    hf_repo: Annotated[
+        str,
+        _download(
+            names="-hf -hfr --hf-repo",
+            env="LLAMA_ARG_HF_REPO",
+            metavar="USER/REPO[:QUANT]",
+            help="Load a model of this repository on the Hugging Face Hub, downloading what is "
+            "not in the cache yet; without QUANT it is Q4_K_M, or else the repository's first "
+            "file.",
+            default="none",
+            read=values.hf_repo,
+            excludes=("model", "model_url"),
+            supersedes=("hf_file",),
+        ),
+    ] = ""
+    hf_file: Annotated[
+        str,
+        _download(
+            names="-hff --hf-file",
+            env="LLAMA_ARG_HF_FILE",
+            metavar="FILE",
+            help="The file of --hf-repo to load, whatever its QUANT says.",
+            default="none",
+            read=values.hf_file,
+        ),
+    ] = ""
+    hf_token: Annotated[
+        str,
+        _download(
+            names="-hft --hf-token",
+            env="HF_TOKEN",
+            metavar="TOKEN",
+            help="Access token for the Hugging Face Hub.",
+            default="none",
+            read=values.token,
+            secret=True,
+        ),
+    ] = ""
+    model_url: Annotated[
+        str,
+        _download(
+            names="-mu --model-url",
+            env="LLAMA_ARG_MODEL_URL",
+            metavar="URL",
+            help="Load the GGUF file at this address, downloading it first.",
+            default="none",
+            read=values.url,
+            excludes=("model", "hf_repo"),
+            supersedes=("hf_file",),
+        ),
+    ] = ""
+    offline: Annotated[
+        bool,
+        _download(
+            names="--offline",
+            env="LLAMA_OFFLINE",
+            help="Use what the cache holds, and never the network.",
+        ),
+    ] = False

@@ -1,0 +1,10 @@
+"""Every command-line option: those of models (`engine.options`), and those of the server.
+
+`tables` declares the server's; `composition` puts all tables together. The command line, `--help`
+and the reference page are derived from them.
+"""
+
+from handlers.options.composition import NAMES, ServerOptions
+from handlers.options.parser import from_environ, given, parse, remarks
+
+__all__ = ["NAMES", "ServerOptions", "from_environ", "given", "parse", "remarks"]

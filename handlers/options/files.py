@@ -1,0 +1,44 @@
+"""The files that options of the server name: read and checked before it starts.
+
+Every function raises `OptionError` with one line that names the file.
+"""
+
+import os
+import ssl
+
+from engine.options.files import open_regular, read_text, reason
+from engine.options.values import OptionError, quote
+
+
+def api_keys(path: str) -> list[str]:
+    """The keys in a file: one on a line; empty lines and those beginning with # don't count."""
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        # Serving everybody is not what somebody who names a key file wants.
+        raise OptionError(f"{quote(path)} holds no key")
+    return keys
+
+
+def check_tls(certificate: str, key: str) -> None:
+    """That the two PEM files can be read and belong together."""
+    for path in (certificate, key):
+        os.close(open_regular(path))
+
+    def no_passphrase() -> str:
+        raise OptionError(f"{quote(key)} is protected by a passphrase")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_passphrase)
+    except (OSError, ValueError):  # ssl.SSLError, whose texts explain nothing, is an OSError
+        message = f"{quote(certificate)} and {quote(key)} are no PEM certificate and its key"
+        raise OptionError(message) from None
+
+
+def check_writable(path: str) -> None:
+    """That text can be appended to `path`; creates the file."""
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cannot write to {quote(path)}: {reason(error)}") from None

@@ -1,0 +1,55 @@
+"""From a command line and variables to `ServerOptions`."""
+
+from collections.abc import Mapping, Sequence
+
+from engine.options import Given, shortcuts
+from engine.options.checks import check, check_files
+from engine.options.declaration import compose
+from engine.options.parser import gather, shortcuts_of, unknown_variables
+from handlers.options.checks import check_server, check_server_files
+from handlers.options.composition import NAMES, ServerOptions
+
+
+def given(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
+    """The words of a command line (without the program's name) and variables, and what they may
+    mean."""
+    return Given(NAMES, environ, argv)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> ServerOptions:
+    """The options given by variables, and on a command line (without the program's name), which
+    wins.
+
+    They are checked, and the files that they name, unless they ask only for information
+    (`--help`, `--version`, `--list-devices`, `--cache-list`). Raises `OptionError`.
+    """
+    options = compose(ServerOptions, gather(given(argv, environ), ()))
+    if not options.general.any():
+        check(options.model)
+        check_server(options)
+        check_files(options)
+        check_server_files(options)
+    return options
+
+
+def from_environ(environ: Mapping[str, str]) -> ServerOptions:
+    """The options given by variables alone."""
+    return parse([], environ)
+
+
+def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """What was given to `parse` in vain, each as a warning for the user."""
+    found = unknown_variables(NAMES, environ)
+    found += shortcuts.notes(shortcuts_of(given(argv, environ)))
+    media, engine, router = options.model.media, options.model.engine, options.router
+    if media.mmproj or media.mmproj_url:
+        found.append("--mmproj has no effect: media input is not available yet")
+    if engine.context.reproducible == "on":
+        found += [f"--reproducible: {name} undoes it" for name in engine.irreproducible()]
+    if router.models_dir or router.models_preset:
+        vain = "--models-dir" if router.models_dir else "--models-preset"
+        for name in ("model", "hf_repo", "model_url"):
+            field = NAMES.fields[name]
+            if field.of(options):
+                found.append(f"{vain} has no effect: {field.canonical} names the only model")
+    return found

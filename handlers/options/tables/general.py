@@ -1,0 +1,37 @@
+"""Options that ask for information, and start no server."""
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from engine.options.declaration import Opt
+
+_downloads = partial(Opt, group="Downloads")
+_general = partial(Opt, group="General")
+
+
+class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What to print instead of serving."""
+
+    cache_list: Annotated[
+        bool,
+        _downloads(
+            names="-cl --cache-list",
+            help="Print the models in the cache and exit.",
+        ),
+    ] = False
+    help: Annotated[
+        bool, _general(names="-h --help --usage", help="Print this overview and exit.")
+    ] = False
+    version: Annotated[
+        bool, _general(names="--version", help="Print the versions of server and engine and exit.")
+    ] = False
+    list_devices: Annotated[
+        bool,
+        _general(names="--list-devices", help="Print the devices that can take layers and exit."),
+    ] = False
+
+    def any(self) -> bool:
+        """Whether the program is to print something and exit."""
+        return self.help or self.version or self.list_devices or self.cache_list

@@ -1,0 +1,139 @@
+"""Options of HTTP: addresses, keys, TLS, limits."""
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from engine.options import values
+from engine.options.declaration import INT32_MAX, Opt
+from handlers.options import addresses, files
+
+_http = partial(Opt, group="Server")
+
+
+class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the server listens, and to whom."""
+
+    host: Annotated[
+        str,
+        _http(
+            names="--host",
+            env="LLAMA_ARG_HOST",
+            metavar="ADDRESS,...",
+            help="Addresses to listen on; one that ends with .sock is the path of a UNIX socket.",
+            read=addresses.hosts,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        _http(
+            names="--port",
+            env="LLAMA_ARG_PORT",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port to listen on; 0 takes a free one and prints it.",
+        ),
+    ] = 8080
+    api_prefix: Annotated[
+        str,
+        _http(
+            names="--api-prefix",
+            env="LLAMA_ARG_API_PREFIX",
+            metavar="PATH",
+            help="Path before every operation's own path, such as /llm.",
+            default="none",
+            read=addresses.api_prefix,
+        ),
+    ] = ""
+    api_key: Annotated[
+        tuple[str, ...],
+        _http(
+            names="--api-key",
+            env="LLAMA_API_KEY",
+            metavar="KEY,...",
+            help="Keys of which a client must send one.",
+            default="none (everybody may)",
+            repeats=True,
+            read=values.comma_separated,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        str,
+        _http(
+            names="--api-key-file",
+            metavar="FILE",
+            help="File with more keys, one on a line; lines that begin with # are comments.",
+            default="none",
+            file=files.api_keys,
+        ),
+    ] = ""
+    ssl_key_file: Annotated[
+        str,
+        _http(
+            names="--ssl-key-file",
+            env="LLAMA_ARG_SSL_KEY_FILE",
+            metavar="FILE",
+            help="Private key for HTTPS, in PEM format and without a passphrase.",
+            default="none (plain HTTP)",
+        ),
+    ] = ""
+    ssl_cert_file: Annotated[
+        str,
+        _http(
+            names="--ssl-cert-file",
+            env="LLAMA_ARG_SSL_CERT_FILE",
+            metavar="FILE",
+            help="Certificate for HTTPS, in PEM format.",
+            default="none (plain HTTP)",
+        ),
+    ] = ""
+    timeout: Annotated[
+        int,
+        _http(
+            names="-to --timeout",
+            env="LLAMA_ARG_TIMEOUT",
+            metavar="SECONDS",
+            min=1,
+            max=INT32_MAX,
+            help="How long to wait for a client that neither sends nor reads.",
+        ),
+    ] = 600
+    max_body_size: Annotated[
+        int,
+        _http(
+            names="--max-body-size",
+            env="LLAMA_ARG_MAX_BODY_SIZE",
+            metavar="MIB",
+            min=1,
+            max=1000,  # a prompt has to fit into one frame (engine.processes.framing)
+            help="Largest request body, in MiB; a larger one is answered with 413.",
+        ),
+    ] = 64
+    drain_timeout: Annotated[
+        int,
+        _http(
+            names="--drain-timeout",
+            env="LLAMA_ARG_DRAIN_TIMEOUT",
+            metavar="SECONDS",
+            min=0,
+            max=INT32_MAX,
+            help="How long Ctrl-C or SIGTERM lets running requests go on.",
+        ),
+    ] = 10
+
+    def hosts(self) -> list[str]:
+        """The addresses and socket paths to listen on; never empty."""
+        return list(dict.fromkeys(values.comma_separated(self.host)))
+
+    def api_keys(self) -> list[str]:
+        """The keys of `--api-key` and `--api-key-file`; empty if everybody may come in.
+
+        Raises `OptionError` if the file can't be read or holds no key.
+        """
+        keys = list(self.api_key)
+        if self.api_key_file:
+            keys += files.api_keys(self.api_key_file)
+        return list(dict.fromkeys(keys))

@@ -1,0 +1,99 @@
+"""Options of the log."""
+
+import logging
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
+
+from engine.options import values
+from engine.options.declaration import INT32_MAX, Opt, Switch
+
+_LEVELS = {0: logging.CRITICAL, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
+
+_log = partial(Opt, group="Logging")
+
+
+class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What is logged, where, and how."""
+
+    verbosity: Annotated[
+        int,
+        _log(
+            names="-lv --verbosity --log-verbosity",
+            env="LLAMA_LOG_VERBOSITY",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="What to log: 0 fatal errors only, 1 errors, 2 warnings, 3 information, "
+            "4 and above everything.",
+            replaces=("verbose",),
+        ),
+    ] = 3
+    verbose: Annotated[
+        bool,
+        _log(names="-v --verbose --log-verbose", help="Log everything.", replaces=("verbosity",)),
+    ] = False
+    log_disable: Annotated[bool, _log(names="--log-disable", help="Log nothing.")] = False
+    log_file: Annotated[
+        str,
+        _log(
+            names="--log-file",
+            env="LLAMA_LOG_FILE",
+            metavar="FILE",
+            help="Append the log to a file as well.",
+            default="none",
+        ),
+    ] = ""
+    log_format: Annotated[
+        Literal["text", "json"],
+        _log(
+            names="--log-format",
+            env="LLAMA_ARG_LOG_FORMAT",
+            metavar="FORMAT",
+            help="How to write the log: text for people, or json, with one object in each line.",
+        ),
+    ] = "text"
+    log_colors: Annotated[
+        Switch,
+        _log(
+            names="--log-colors",
+            env="LLAMA_LOG_COLORS",
+            metavar="[on|off|auto]",
+            help="Colour the log; auto does so on a terminal.",
+            bare="on",
+            read=values.switch,
+        ),
+    ] = "auto"
+    log_prefix: Annotated[
+        bool,
+        _log(
+            names="--log-prefix",
+            negative="--no-log-prefix",
+            env="LLAMA_LOG_PREFIX",
+            help="Begin each line of the log with its level and its source.",
+        ),
+    ] = True
+    log_timestamps: Annotated[
+        bool,
+        _log(
+            names="--log-timestamps",
+            negative="--no-log-timestamps",
+            env="LLAMA_LOG_TIMESTAMPS",
+            help="Begin each line of the log with the time.",
+        ),
+    ] = False
+
+    def level(self) -> int:
+        """The threshold of the server's log, as a level of Python's logging."""
+        everything = self.verbose or self.verbosity > max(_LEVELS)
+        return logging.DEBUG if everything else _LEVELS[self.verbosity]
+
+    def engine_level(self) -> int:
+        """The threshold of an engine's log. llama.cpp tells a lot at its info level: that is for
+        those who ask for everything."""
+        if self.log_disable:
+            return logging.CRITICAL + 1
+        if self.level() <= logging.DEBUG:
+            return logging.DEBUG
+        return logging.WARNING if self.verbosity >= 2 else logging.ERROR
