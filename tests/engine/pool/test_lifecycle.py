@@ -18,7 +18,7 @@ from engine.errors import EngineError, ErrorInfo
 from engine.options import Options
 from engine.params import GenerationParams
 from engine.pool import lifecycle
-from engine.pool.client import EngineClient, Generation
+from engine.pool.client import Generation
 from engine.pool.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
 from engine.pool.status import ModelStatus
 from engine.protocol.messages import Delta, Failed, Finished, Step, Timings
@@ -75,6 +75,7 @@ def test_no_sequence_of_transitions_leaves_the_table(start: State, wanted: list[
 
 # ---- histories -------------------------------------------------------------------------------
 
+BEGINNINGS = ("ready", "ready", "loading", "downloading")
 TIMINGS = Timings(0, 1, 0.0, 1, 0.0)
 PARAMS = GenerationParams(stream=True)
 ENDED = ErrorInfo("server_error", "the engine said so")
@@ -121,7 +122,7 @@ class Request:
             return
         try:
             engine = await supervisor.engine()
-            self.generation = engine.generate([[1]], PARAMS)
+            self.generation = engine.generate(["a"], PARAMS)
             async for event in self.generation:
                 if isinstance(event, Finished):
                     self.ends.append("finished")
@@ -144,8 +145,8 @@ class Histories(RuleBasedStateMachine):
         self.errors: list[dict[str, Any]] = []
         self.transitions: list[tuple[State, State]] = []
         self.requests: list[Request] = []
-        self.stops: list[asyncio.Task[None]] = []
-        self.clients: list[EngineClient] = []
+        self.work: list[asyncio.Task[None]] = []  # that must not fail
+        self.age = 0  # rules so far
 
     def run(self, work: Coroutine[Any, Any, Any] | None = None, *, settle: bool = True) -> None:
         async def both() -> None:
@@ -171,17 +172,25 @@ class Histories(RuleBasedStateMachine):
         process = self.supervisor._process
         return self.talks and process is not None and process.client is None
 
-    @initialize(remote=st.booleans(), load=st.booleans())
-    def begin(self, *, remote: bool, load: bool) -> None:
+    @property
+    def is_old(self) -> bool:
+        """It is time for what ends a history early."""
+        return self.age > 12
+
+    @initialize(begin=st.sampled_from(BEGINNINGS), load=st.booleans())
+    def begin(self, begin: str, load: bool) -> None:
         async def start() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: self.errors.append(context))
             self.supervisor.start(load=load)
 
-        self.supervisor = PaperSupervisor(Options(hf_repo="user/repo" if remote else ""))
+        repo = "user/repo" if begin == "downloading" else ""
+        self.supervisor = PaperSupervisor(Options(hf_repo=repo))
         self.supervisor.on_transition = lambda before: self.transitions.append((before, self.state))
         self.transitions.append((self.state, self.state))
         self.run(start())
+        if begin == "ready":
+            self.becomes_ready(settle=True)
 
     @rule(settle=st.booleans())
     def ask(self, settle: bool) -> None:
@@ -200,7 +209,9 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), event=EVENTS, settle=st.booleans())
     def engine_answers(self, data: st.DataObject, event: Any, settle: bool) -> None:
         """Also requests that are over, or that another process had."""
-        id = data.draw(st.integers(1, len(self.requests)))
+        client = self.supervisor._process and self.supervisor._process.client
+        running = sorted(client._generations) if client else []
+        id = data.draw(st.sampled_from([*running, 1, len(self.requests)]))
 
         async def answer() -> None:
             self.supervisor.say(Step([event(id)]))
@@ -220,24 +231,28 @@ class Histories(RuleBasedStateMachine):
     def progresses(self, fraction: float) -> None:
         self.supervisor.make_progress(fraction)
 
-    @precondition(lambda self: self.loads)
+    @precondition(lambda self: self.loads and (self.state != "loading" or self.is_old))
     @rule(settle=st.booleans())
     def refuses_the_model(self, settle: bool) -> None:
         self.supervisor.fail("no such file")
         self.run(settle=settle)
 
-    @precondition(lambda self: self.talks)
+    @precondition(lambda self: self.talks and (self.state != "loading" or self.is_old))
     @rule(code=st.sampled_from([0, 1, -4, -9]), settle=st.booleans())
     def crashes(self, code: int, settle: bool) -> None:
         self.supervisor.crash(code)
         self.run(settle=settle)
 
     @precondition(lambda self: self.supervisor._process is not None)
-    @rule()
-    def is_idle(self) -> None:
+    @rule(settle=st.booleans())
+    def is_idle(self, settle: bool) -> None:
         process = self.supervisor._process
         assert process is not None
-        self.run(self.supervisor._doze(process))
+
+        async def doze() -> None:
+            self.work.append(asyncio.create_task(self.supervisor._doze(process)))
+
+        self.run(doze(), settle=settle)
 
     @rule()
     def wake(self) -> None:
@@ -254,12 +269,25 @@ class Histories(RuleBasedStateMachine):
             self.supervisor.fail_download("no such repository")
         self.run(settle=settle)
 
-    @rule(timeout=st.sampled_from([0.0, 1000.0]), settle=st.booleans())
-    def stop(self, timeout: float, settle: bool) -> None:
+    @precondition(lambda self: self.is_old and self.state in lifecycle.SERVING)
+    @rule(settle=st.booleans())
+    def drain(self, settle: bool) -> None:
+        self._stop(1000.0, settle)
+
+    @precondition(lambda self: self.is_old)
+    @rule(settle=st.booleans())
+    def stop(self, settle: bool) -> None:
+        self._stop(0.0, settle)
+
+    def _stop(self, timeout: float, settle: bool) -> None:
         async def stop() -> None:
-            self.stops.append(asyncio.create_task(self.supervisor.stop(timeout)))
+            self.work.append(asyncio.create_task(self.supervisor.stop(timeout)))
 
         self.run(stop(), settle=settle)
+
+    @invariant()
+    def grow_older(self) -> None:
+        self.age += 1
 
     @invariant()
     def transitions_are_of_the_table(self) -> None:
@@ -296,12 +324,12 @@ class Histories(RuleBasedStateMachine):
         for request in self.requests:
             assert request.task.done()
             assert len(request.ends) == 1 or request.task.cancelled()
-        assert all(task.done() and task.exception() is None for task in self.stops)
+        assert all(task.done() and task.exception() is None for task in self.work)
         self.transitions_are_of_the_table()
         self.no_request_ends_twice()
         self.runner.close()
         assert not self.errors
 
 
-Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 test_histories = pytest.mark.timeout(120)(Histories.TestCase)
