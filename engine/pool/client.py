@@ -218,7 +218,7 @@ class EngineClient:
     async def slot_action(
         self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
     ) -> SlotDone:
-        """Waits until the slot is idle; whoever stops waiting withdraws the action.
+        """Waits until the slot is idle; cancelling the wait withdraws the action.
 
         Raises `EngineError` if there is no such slot, or if the file can't be used.
         """

@@ -341,7 +341,7 @@ class ModelPool:
             record.failure = None
         elif state == "failed":
             if self._catalog.router or supervisor.info is not None:
-                # Of a server's only model, whoever started the server is told (on_fatal).
+                # The failure of a server's only model is reported by its launcher (on_fatal).
                 log.error("the model %r could not be loaded: %s", record.name, supervisor.failure)
             record.failure = Failure.of(supervisor, record.failure)
         if state != "stopped":
@@ -355,7 +355,7 @@ class ModelPool:
             case "ready":
                 self._residency.settled(record.name)
             case "sleeping" if not record.unloading:
-                self._residency.gone(record.name)  # whoever wakes it asks for a place again
+                self._residency.gone(record.name)  # a request that wakes it asks for a place again
             case "failed":
                 self._end(record, 0, supervisor.failure)
         self._settle()

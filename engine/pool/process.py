@@ -57,7 +57,7 @@ class EngineProcess:
         return self.client.n_running if self.client else 0
 
     def send(self, message: ToEngine) -> None:
-        """For messages whose answer nobody waits for."""
+        """Send a message that needs no answer."""
         self._child.stdin.write(frame(message))
 
     def open(self, info: ModelInfo) -> EngineClient:

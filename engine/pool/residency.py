@@ -97,7 +97,7 @@ class Residency:
             place.settled = True
 
     def leave(self, name: str) -> None:
-        """The model is being ended, for whatever reason: nobody gets a lease, nor a new place for
+        """The model is being ended, for whatever reason: there is no lease, nor a new place for
         it, until it is gone."""
         self._leaving.add(name)
 

@@ -92,7 +92,7 @@ class Supervisor:
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
-        self._stop_reason = ""  # what requests that come after `stop` are told
+        self._stop_reason = ""  # of `stop`: the error of requests from then on
 
     @property
     def state(self) -> State:
@@ -143,7 +143,7 @@ class Supervisor:
         return self._process.client if self._process and self.state in SERVING else None
 
     def wake(self) -> None:
-        """The engine will be needed: end its sleep, or load what has been downloaded."""
+        """The engine is needed: end its sleep, or load what has been downloaded."""
         self._needed = True
         self._changes.announce()
 
@@ -155,7 +155,7 @@ class Supervisor:
         self._n_leases += 1
 
     def release(self) -> None:
-        """The end of what began with `acquire`."""
+        """End the work that began with `acquire`."""
         self._n_leases -= 1
         self._used_at = time.monotonic()
         self._changes.announce()
@@ -285,7 +285,7 @@ class Supervisor:
                 await self._changes.until(self._stopped)
 
     async def _sleep(self) -> None:
-        """There is no process. Wait until there has to be one."""
+        """Wait, without a process, until one is needed."""
         if not (self._needed or self._n_leases):
             self._enter("sleeping")
             await self._changes.until(lambda: self._needed or self._stopped())
@@ -349,7 +349,7 @@ class Supervisor:
     async def _doze(self, process: EngineProcess) -> None:
         """End a process that nobody needs."""
         if self._process is process and self.state == "ready":
-            self._needed = False  # whoever asks from here on waits for the next process
+            self._needed = False  # requests from here on wait for the next process
             self._enter("dozing")
             await process.end()
 
