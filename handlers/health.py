@@ -13,7 +13,7 @@ async def get_health() -> JSONAnswer:
     if current.catalog.router or supervisor is None:
         return JSONAnswer({"status": "ok"})
     match supervisor.state:
-        case "ready" | "sleeping":
+        case "ready" | "dozing" | "sleeping":
             return JSONAnswer({"status": "ok"})
         case "downloading":
             raise unavailable(f"Downloading model ({supervisor.progress:.0%})")
@@ -23,7 +23,7 @@ async def get_health() -> JSONAnswer:
             raise unavailable("The model wakes up")
         case "restarting":
             raise unavailable("The engine is restarting")
-        case "stopped":
+        case "draining" | "stopped":
             raise unavailable("The server is shutting down")
         case "failed":
             raise unavailable(f"The model could not be loaded: {supervisor.failure}")

@@ -89,10 +89,11 @@ class Generation:
         self._over = True
         if isinstance(event, Finished):
             return event
-        raise RuntimeError("a confirmation that nobody waited for")
+        raise RuntimeError("a confirmation came that nobody waited for")
 
     async def accepted(self) -> None:
-        """Wait until the engine has found no fault with a request sent with `confirm`."""
+        """Wait until the engine accepts a request sent with `confirm`. Raises `EngineError` if
+        it doesn't."""
         await self._next()
 
     async def _next(self) -> Accepted | Delta | Finished:
@@ -127,7 +128,7 @@ class Generation:
 
 
 class EngineClient:
-    """Requests to one ready engine process; the supervisor feeds it the messages back."""
+    """Requests to one ready engine process. The supervisor dispatches the answers."""
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
@@ -160,8 +161,8 @@ class EngineClient:
                 "This server does not support completions. Start it without `--embeddings`"
             )
         id = self._new_id()
-        generation = self._generations[id] = Generation(id, self)
         self._send(Submit(id, prompt, params, echo_prompt, confirm))
+        generation = self._generations[id] = Generation(id, self)
         return generation
 
     def embed(
@@ -217,7 +218,7 @@ class EngineClient:
     async def slot_action(
         self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
     ) -> SlotDone:
-        """Waits until the slot is idle; whoever stops waiting withdraws the action.
+        """Waits until the slot is idle; cancelling the wait withdraws the action.
 
         Raises `EngineError` if there is no such slot, or if the file can't be used.
         """
@@ -242,7 +243,7 @@ class EngineClient:
     # ---- below -----------------------------------------------------------------------------
 
     def dispatch(self, message: Step | Failed | Reply) -> None:
-        """Hand a message of the engine to whom it is for; late ones for nobody are dropped."""
+        """Give a message of the engine to the request that it answers. A late one is dropped."""
         if isinstance(message, Step):
             for event in message.events:
                 if isinstance(event, Vectors):
@@ -261,7 +262,7 @@ class EngineClient:
             future.set_result(message)
 
     def close(self, error: ErrorInfo) -> None:
-        """The process is gone: every open request ends with `error`."""
+        """The process ends: every open request, and each one from now on, fails with `error`."""
         self._dead = error
         for id in list(self._generations):
             self._put(Failed(id, error))

@@ -1,6 +1,5 @@
-"""What happens to models, as events for whoever wants to follow: the news of GET /models/sse."""
+"""Events about models, and their subscribers: what GET /models/sse streams."""
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -18,8 +17,7 @@ EventName = Literal[
     "download_failed",
 ]
 
-MAX_WAITING = 1000  # events; a reader that is further behind is let go
-PROGRESS_SECONDS = 0.1  # between two events about the progress of one model
+MAX_WAITING = 1000  # events; a subscriber that is further behind is dropped
 
 
 class ModelEvent(msgspec.Struct, frozen=True):
@@ -39,9 +37,9 @@ class ModelEvent(msgspec.Struct, frozen=True):
 
 class Subscription(AsyncIterator[ModelEvent]):
     """The events from the moment of the subscription, until `close`, the end of the server, or
-    until the reader is too far behind.
+    until the subscriber is too far behind.
 
-    For a slow reader, a model's newer progress takes the place of its older one.
+    For a slow subscriber, a model's newer progress takes the place of its older one.
     """
 
     def __init__(self) -> None:
@@ -81,14 +79,14 @@ class Subscription(AsyncIterator[ModelEvent]):
 
 
 class ModelEvents:
-    """Hands every event to all subscriptions; those that nobody reads any more vanish."""
+    """Publishes events to all subscribers. Subscriptions that nobody holds any more vanish."""
 
     def __init__(self) -> None:
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closed = False
-        self._progress_at: dict[str, float] = {}
 
     def subscribe(self) -> Subscription:
+        """The events from now on."""
         subscription = Subscription()
         if self._closed:
             subscription.close()
@@ -96,23 +94,13 @@ class ModelEvents:
             self._subscriptions.add(subscription)
         return subscription
 
-    def publish(self, model: str, event: EventName, data: dict[str, Any] | None = None) -> None:
-        self._progress_at.pop(model, None)
-        self._put(ModelEvent(model, event, data or {}), is_progress=False)
-
-    def publish_progress(self, model: str, event: EventName, data: dict[str, Any]) -> None:
-        """Does nothing if the last one was less than PROGRESS_SECONDS ago."""
-        now = time.monotonic()
-        if now - self._progress_at.get(model, -PROGRESS_SECONDS) >= PROGRESS_SECONDS:
-            self._progress_at[model] = now
-            self._put(ModelEvent(model, event, data), is_progress=True)
+    def publish(self, event: ModelEvent, *, is_progress: bool = False) -> None:
+        """Give the event to every subscriber; `is_progress` says that a newer one replaces it."""
+        for subscription in list(self._subscriptions):
+            subscription.put(event, is_progress=is_progress)
 
     def close(self) -> None:
         """End all subscriptions, and those to come."""
         self._closed = True
         for subscription in list(self._subscriptions):
             subscription.close()
-
-    def _put(self, event: ModelEvent, *, is_progress: bool) -> None:
-        for subscription in list(self._subscriptions):
-            subscription.put(event, is_progress=is_progress)

@@ -9,7 +9,7 @@ from engine.pool.supervisor import Supervisor
 
 
 class Lease:
-    """Keeps a model loaded and awake until `release`. A context manager, too."""
+    """Keeps a model loaded and awake until `release`. It is a context manager as well."""
 
     def __init__(
         self, entry: Entry, supervisor: Supervisor, on_release: Callable[[], None]

@@ -1,24 +1,24 @@
-"""The models that are loaded: which, for whom, and for how long."""
+"""Which models are loaded, for whom, and for how long."""
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, invalid_request, unavailable
 from engine.options import Options
-from engine.pool.events import Subscription
+from engine.pool.events import ModelEvents, Subscription
+from engine.pool.failure import Failure, check_not_failed
 from engine.pool.lease import Lease
-from engine.pool.load_failures import LoadFailures, check_not_failed
-from engine.pool.news import ModelNews
+from engine.pool.lifecycle import State
+from engine.pool.publisher import StatusPublisher
+from engine.pool.record import ModelRecord
 from engine.pool.residency import Place, Residency, Ticket
 from engine.pool.status import ModelStatus
-from engine.pool.supervisor import SHUTTING_DOWN, State, Supervisor
+from engine.pool.supervisor import SHUTTING_DOWN, Supervisor
 
 log = logging.getLogger("engine.pool")
 
@@ -42,42 +42,38 @@ class ModelPool:
         self._catalog = catalog
         self._models_max = models_max
         self._new_supervisor = new_supervisor
-        self._supervisors: dict[str, Supervisor] = {}
-        self._states: dict[str, State] = {}  # of the supervisors, when they were last heard of
-        self._located: dict[str, Options] = {}  # of models that were in use, with their files
         self._residency = Residency(models_max)
-        self._waiting: dict[Ticket, asyncio.Future[Lease]] = {}
-        self._starting: set[asyncio.Task[None]] = set()
-        self._loading: dict[str, asyncio.Task[None]] = {}  # because of `load`
-        self._unloading: dict[str, asyncio.Task[None]] = {}
-        self._returning: Counter[str] = Counter()  # who waits for the end of an unloading
-        self._failures = LoadFailures()
-        self._news = ModelNews()
+        self._events = ModelEvents()
+        self._records = {
+            name: ModelRecord(entry, StatusPublisher(name, self._events))
+            for name, entry in catalog.entries.items()
+        }
         self._stopping = False
 
     async def start(self) -> None:
         """Begin to load the model, or the router's models that are to be loaded on startup;
         returns before they are ready."""
         if not self._catalog.router:
-            self._create(self._catalog.default)
+            self._create(self._only)
             return
-        names = [name for name, entry in self._catalog.entries.items() if entry.load_on_startup]
-        if self._models_max and len(names) > self._models_max:
+        records = [each for each in self._records.values() if each.entry.load_on_startup]
+        if self._models_max and len(records) > self._models_max:
             log.warning(
                 "%d models are to be loaded on startup, but at most %d can be (--models-max)",
-                *(len(names), self._models_max),
+                *(len(records), self._models_max),
             )
-            names = names[: self._models_max]
-        for name in names:
-            self._start_loading(name)
+            records = records[: self._models_max]
+        for record in records:
+            self._start_loading(record)
 
     async def started(self) -> bool:
-        """Wait for the models that are loaded from the start; whether the server can work, which
-        it can't without its only model."""
+        """Wait for the models that are loaded from the start. False if the server can't work: it
+        can't without its only model, and not once it is being stopped."""
         if self._catalog.router:
-            await _all_of(self._loading.values())
+            await _all_of(record.loading for record in self._records.values() if record.loading)
             return not self._stopping
-        supervisor = self._supervisors[self._catalog.default]
+        supervisor = self._only.supervisor
+        assert supervisor is not None, "it is created at the start, and never unloaded"
         await supervisor.loaded()
         return supervisor.state not in ("failed", "stopped")
 
@@ -85,56 +81,48 @@ class ModelPool:
         """End everything: requests that wait or run end with an error, and no process stays."""
         self._stopping = True
         self.end_events()
-        self._refuse(list(self._waiting), SHUTTING_DOWN)
-        await _all_of(self._starting)
-        await _all_of(asyncio.create_task(each.stop()) for each in self._supervisors.values())
-        await _all_of([*self._unloading.values(), *self._loading.values()])
+        records = self._records.values()
+        for record in records:
+            self._refuse(record, list(record.waiting), SHUTTING_DOWN)
+        in_use = [record.supervisor for record in records if record.supervisor]
+        await _all_of(asyncio.create_task(supervisor.stop()) for supervisor in in_use)
+        tasks = [task for record in records for task in (record.unloading, record.loading)]
+        await _all_of(task for task in tasks if task)
 
     def supervisor(self, name: str) -> Supervisor | None:
-        """That of a model in use."""
-        return self._supervisors.get(name)
+        """The supervisor of a model in use; None of another one."""
+        record = self._records.get(name)
+        return record.supervisor if record else None
 
     def options(self, name: str) -> Options:
         """A model's options, with the paths of its files once these have been downloaded. Raises
         KeyError if there is no such model."""
-        if supervisor := self._supervisors.get(name):
-            return supervisor.options
-        return self._located.get(name) or self._catalog.entries[name].options
+        return self._records[name].options
 
     def status(self, name: str) -> ModelStatus:
         """Raises KeyError if there is no such model."""
-        entry, supervisor = self._catalog.entries[name], self._supervisors.get(name)
-        if self._returning[name]:  # what is still there is not what will answer
-            return ModelStatus(value="loading")
-        state = supervisor.state if supervisor else None
-        if supervisor and state not in ("downloaded", "failed", "stopped"):
-            return ModelStatus.of(supervisor)
-        if self._residency.wanted(entry.name):
-            return ModelStatus(value="loading")
-        if failure := self._failures.get(name):
-            return ModelStatus(failed=True, failure=failure.text, exit_code=failure.exit_code)
-        # Until its process has ended, a model that is stopped is what it was before.
-        return self._news.last(name) if state == "stopped" else ModelStatus()
+        return self._records[name].status()
 
     def subscribe(self) -> Subscription:
-        """All that happens from now on."""
-        return self._news.subscribe()
+        """The events of all models from now on."""
+        return self._events.subscribe()
 
     def end_events(self) -> None:
         """End all subscriptions, and those to come."""
-        self._news.close()
+        self._events.close()
 
     def lease_now(self, entry: Entry) -> Lease | None:
         """A lease of a model that is ready and has room for one more; None if `lease` would have
         to wait, or would raise."""
-        supervisor = self.supervisor(entry.name)
+        record = self._records[entry.name]
+        supervisor = record.supervisor
         if supervisor is None or supervisor.awake_engine() is None or self._stopping:
             return None
         if not self._catalog.router:
             supervisor.acquire()
             return Lease(entry, supervisor, supervisor.release)
         place = self._residency.grant_now(entry.name)
-        return None if place is None else self._granted(entry.name, place)
+        return None if place is None else self._granted(record, place)
 
     async def lease(self, entry: Entry, *, autoload: bool = True) -> Lease:
         """Use the model until the lease is released.
@@ -145,12 +133,14 @@ class ModelPool:
         is unavailable until the model has been loaded.
         """
         if self._catalog.router:
-            name = entry.name
-            if not (autoload or self._is_here(name)):
-                raise invalid_request(f"the model {name!r} is not loaded")
-            self._failures.check(name)
-            return await self._bring(name)
-        supervisor = self._supervisors[self._catalog.default]
+            record = self._records[entry.name]
+            if not (autoload or record.in_use):
+                raise invalid_request(f"the model {record.name!r} is not loaded")
+            if record.failure:
+                record.failure.check(record.name)
+            return await self._bring(record)
+        supervisor = self._only.supervisor
+        assert supervisor is not None, "it is created at the start, and never unloaded"
         supervisor.acquire()
         lease = Lease(entry, supervisor, supervisor.release)
         try:
@@ -163,15 +153,16 @@ class ModelPool:
     async def load(self, name: str) -> None:
         """Begin to load a model; it may have to wait for its turn. Raises `EngineError`
         (invalid_request) if it is loaded, or about to be."""
-        if name in self._loading or self._is_here(name):
-            value = self.status(name).value
+        record = self._records[name]
+        if record.loading or record.in_use:
+            value = record.status().value
             raise invalid_request(f"the model {name!r} is already running ({value})")
-        self._start_loading(name)
+        self._start_loading(record)
 
     async def unload(self, name: str) -> None:
         """`begin_unload`, and wait until the model is gone."""
         self.begin_unload(name)
-        if unloading := self._unloading.get(name):
+        if unloading := self._records[name].unloading:
             await asyncio.wait({unloading})
 
     def begin_unload(self, name: str) -> None:
@@ -180,128 +171,131 @@ class ModelPool:
         the only one."""
         if not self._catalog.router:
             raise invalid_request("the only model of this server can't be unloaded")
-        reason = f"the model {name!r} was unloaded"
-        waiting = [ticket for ticket in self._waiting if ticket.name == name]
-        if not waiting and name not in self._supervisors and name not in self._loading:
+        record = self._records[name]
+        if not (record.waiting or record.supervisor or record.loading):
             raise invalid_request(f"the model {name!r} is not running")
-        self._refuse(waiting, reason)
-        if loading := self._loading.get(name):
-            loading.cancel()
-        if name in self._supervisors:
-            self._end(name, self._catalog.entries[name].stop_timeout, reason)
+        reason = f"the model {name!r} was unloaded"
+        self._refuse(record, list(record.waiting), reason)
+        if record.loading:
+            record.loading.cancel()
+        if record.supervisor:
+            self._end(record, record.entry.stop_timeout, reason)
             self._settle()
 
-    def _is_here(self, name: str) -> bool:
-        """Whether the model is in use, and not about to go for good."""
-        if name in self._unloading:
-            return self._returning[name] > 0
-        return self.status(name).value != "unloaded"
+    @property
+    def _only(self) -> ModelRecord:
+        """The model of a server that is no router."""
+        return self._records[self._catalog.default]
 
     # ---- requests --------------------------------------------------------------------------
 
-    async def _bring(self, name: str) -> Lease:
+    async def _bring(self, record: ModelRecord) -> Lease:
         """Wait until the model is here, has a place, and is ready."""
-        await self._download(name)
-        lease = await self._take_place(name)
+        await self._download(record)
+        lease = await self._take_place(record)
         try:
             await lease.supervisor.loaded()
-            check_not_failed(name, lease.supervisor)
+            check_not_failed(record.name, lease.supervisor)
             await lease.supervisor.engine()
         except BaseException:
             lease.release()
             raise
         return lease
 
-    async def _download(self, name: str) -> None:
+    async def _download(self, record: ModelRecord) -> None:
         """Before the model asks for a place: it may take hours."""
-        await self._until_gone(name)
+        await self._until_gone(record)
         self._check_open()
-        supervisor = self._supervisors.get(name)
+        supervisor = record.supervisor
         if supervisor is None:
-            if not wants_fetch(self._catalog.entries[name].options):
+            if not wants_fetch(record.entry.options):
                 return
-            supervisor = self._create(name, load=False)
+            supervisor = self._create(record, load=False)
         await supervisor.fetched()
-        check_not_failed(name, supervisor)
+        check_not_failed(record.name, supervisor)
         if supervisor.state == "stopped":
-            raise unavailable(f"the model {name!r} was unloaded")
+            raise unavailable(f"the model {record.name!r} was unloaded")
 
-    async def _until_gone(self, name: str) -> None:
+    async def _until_gone(self, record: ModelRecord) -> None:
         """If the model is being unloaded, wait for the end of it. From now on it is loading."""
-        if name not in self._unloading:
+        if not record.unloading:
             return
-        self._returning[name] += 1
-        self._news.update(name, self.status(name))
+        record.n_returning += 1
+        record.publish()
         try:
-            while name in self._unloading:
-                await asyncio.wait({self._unloading[name]})
+            while record.unloading:
+                await asyncio.wait({record.unloading})
         finally:
-            self._returning[name] -= 1
-            if name in self._unloading:  # cancelled
-                self._news.update(name, self.status(name))
+            record.n_returning -= 1
+            if record.unloading:  # cancelled
+                record.publish()
 
-    async def _take_place(self, name: str) -> Lease:
+    async def _take_place(self, record: ModelRecord) -> Lease:
         self._check_open()
-        ticket = self._residency.request(name)
+        ticket = self._residency.request(record.name)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = future
+        record.waiting[ticket] = future
         self._settle()
-        self._news.update(name, self.status(name))
+        record.publish()
         try:
             return await future
         except asyncio.CancelledError:
-            if ticket in self._waiting:
-                self._refuse([ticket], "cancelled")
+            if ticket in record.waiting:
+                self._refuse(record, [ticket], "cancelled")
             elif not future.cancelled() and future.exception() is None:
                 future.result().release()  # it came in the very moment
             raise
 
-    def _refuse(self, tickets: Iterable[Ticket], reason: str) -> None:
+    def _refuse(self, record: ModelRecord, tickets: Iterable[Ticket], reason: str) -> None:
         for ticket in tickets:
             self._residency.withdraw(ticket)
-            future = self._waiting.pop(ticket)
+            future = record.waiting.pop(ticket)
             if not future.done():
                 future.set_exception(unavailable(reason))
-            self._news.update(ticket.name, self.status(ticket.name))
+            record.publish()
         self._settle()
 
     def _check_open(self) -> None:
         if self._stopping:
             raise unavailable(SHUTTING_DOWN)
 
-    def _start_loading(self, name: str) -> None:
+    def _start_loading(self, record: ModelRecord) -> None:
         async def bring() -> None:
             try:
-                (await self._bring(name)).release()
+                (await self._bring(record)).release()
             except EngineError as error:
                 log.warning("%s", error)
             finally:
-                if self._loading.get(name) is asyncio.current_task():
-                    del self._loading[name]
+                if record.loading is asyncio.current_task():
+                    record.loading = None
 
-        self._loading[name] = asyncio.create_task(bring(), name=f"load {name}")
+        record.loading = asyncio.create_task(bring(), name=f"load {record.name}")
 
     # ---- supervisors -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Do what `engine.pool.residency` decides, now that something has changed."""
+        """Carry out what `engine.pool.residency` decides after a change."""
         if self._stopping:
             return
         plan = self._residency.plan()
         for name in plan.evicted:
             log.info("the model %r has to make room for another one", name)
-            self._end(name, self._catalog.entries[name].stop_timeout, "the model was unloaded")
+            record = self._records[name]
+            self._end(record, record.entry.stop_timeout, "the model was unloaded")
         for name in plan.admitted:
-            if supervisor := self._supervisors.get(name):  # asleep, or only downloaded
-                supervisor.wake()
+            record = self._records[name]
+            if record.supervisor:  # asleep, or only downloaded
+                record.supervisor.wake()
             else:
-                self._create(name)
+                self._create(record)
         for ticket in plan.granted:
             assert ticket.place is not None
-            self._waiting.pop(ticket).set_result(self._granted(ticket.name, ticket.place))
+            record = self._records[ticket.name]
+            record.waiting.pop(ticket).set_result(self._granted(record, ticket.place))
 
-    def _granted(self, name: str, place: Place) -> Lease:
-        supervisor = self._supervisors[name]
+    def _granted(self, record: ModelRecord, place: Place) -> Lease:
+        supervisor = record.supervisor
+        assert supervisor is not None, "a model with a place has one"
         supervisor.acquire()
 
         def release() -> None:
@@ -309,72 +303,65 @@ class ModelPool:
             self._residency.release(place)
             self._settle()
 
-        return Lease(self._catalog.entries[name], supervisor, release)
+        return Lease(record.entry, supervisor, release)
 
-    def _create(self, name: str, *, load: bool = True) -> Supervisor:
-        supervisor = self._new_supervisor(self._catalog.entries[name].options)
-        supervisor.model = name if self._catalog.router else ""
-        self._supervisors[name], self._states[name] = supervisor, supervisor.state
-        supervisor.on_change = partial(self._changed, name, supervisor)
-        self._start_supervisor(supervisor.start(load=load))
-        self._news.begin(name, ModelStatus.of(supervisor))
+    def _create(self, record: ModelRecord, *, load: bool = True) -> Supervisor:
+        supervisor = record.supervisor = self._new_supervisor(record.entry.options)
+        supervisor.model = record.name if self._catalog.router else ""
+        supervisor.on_transition = partial(self._on_transition, record, supervisor)
+        supervisor.on_progress = lambda: record.publisher.progress(ModelStatus.of(supervisor))
+        supervisor.start(load=load)
+        record.publisher.begin(ModelStatus.of(supervisor))
         return supervisor
 
-    def _start_supervisor(self, start: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(start)
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+    def _end(self, record: ModelRecord, timeout: float, reason: str) -> None:
+        """Begin to unload the model, if that has not begun yet."""
+        supervisor = record.supervisor
+        if record.unloading or supervisor is None:
+            return
+        self._residency.leave(record.name)
+        unload = self._unload(record, supervisor, timeout, reason)
+        record.unloading = asyncio.create_task(unload, name=f"unload {record.name}")
 
-    def _end(self, name: str, timeout: float, reason: str) -> asyncio.Task[None]:
-        """The task that ends when the model is gone."""
-        if name not in self._unloading:
-            self._residency.leave(name)
-            task = asyncio.create_task(self._unload(name, timeout, reason), name=f"unload {name}")
-            self._unloading[name] = task
-        return self._unloading[name]
-
-    async def _unload(self, name: str, timeout: float, reason: str) -> None:
-        await self._supervisors[name].stop(timeout, reason)
-        self._located[name] = self._supervisors[name].options
-        del self._supervisors[name], self._unloading[name]
-        self._residency.gone(name)
-        self._news.update(name, self.status(name))
+    async def _unload(
+        self, record: ModelRecord, supervisor: Supervisor, timeout: float, reason: str
+    ) -> None:
+        await supervisor.stop(timeout, reason)
+        record.located = supervisor.options
+        record.supervisor = record.unloading = None
+        self._residency.gone(record.name)
+        record.publish()
         self._settle()
 
-    def _changed(self, name: str, supervisor: Supervisor) -> None:
-        """The state or the progress of a supervisor is another one."""
-        before, state = self._states[name], supervisor.state
-        self._states[name] = state
-        if state == before:
-            self._news.progress(name, ModelStatus.of(supervisor))
-            return
+    def _on_transition(self, record: ModelRecord, supervisor: Supervisor, before: State) -> None:
+        state = supervisor.state
         if before == "downloading" and state in ("downloaded", "failed"):
-            self._news.downloaded(name, ok=state == "downloaded")
+            record.publisher.downloaded(ok=state == "downloaded")
         if state == "ready":
-            self._failures.forget(name)
+            record.failure = None
         elif state == "failed":
             if self._catalog.router or supervisor.info is not None:
-                # Of a server's only model, whoever started the server is told (on_fatal).
-                log.error("the model %r could not be loaded: %s", name, supervisor.failure)
-            self._failures.add(name, supervisor)
+                # The failure of a server's only model is reported by its launcher (on_fatal).
+                log.error("the model %r could not be loaded: %s", record.name, supervisor.failure)
+            record.failure = Failure.of(supervisor, record.failure)
         if state != "stopped":
-            self._news.update(name, self.status(name))
+            record.publish()
         if self._catalog.router:
-            self._move(name, supervisor)
+            self._move(record, supervisor)
 
-    def _move(self, name: str, supervisor: Supervisor) -> None:
-        """Its new state may make it a candidate for leaving, or free its place."""
+    def _move(self, record: ModelRecord, supervisor: Supervisor) -> None:
+        """The new state may make a model a candidate for eviction, or free its place."""
         match supervisor.state:
             case "ready":
-                self._residency.settled(name)
-            case "sleeping" if name not in self._unloading:
-                self._residency.gone(name)  # whoever wakes it asks for a place again
+                self._residency.settled(record.name)
+            case "sleeping" if not record.unloading:
+                self._residency.gone(record.name)  # a request that wakes it asks for a place again
             case "failed":
-                self._end(name, 0, supervisor.failure)
+                self._end(record, 0, supervisor.failure)
         self._settle()
 
 
 async def _all_of(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for tasks that report their troubles themselves."""
+    """Wait for tasks that report their errors themselves."""
     if pending := set(tasks):
         await asyncio.wait(pending)

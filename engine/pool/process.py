@@ -1,4 +1,4 @@
-"""One engine process, seen from the server: its pipes, its signs of life, and its end."""
+"""One engine process, from the server's side: its pipes, its heartbeat, and its end."""
 
 import logging
 import time
@@ -28,7 +28,8 @@ END_TIMEOUT = 6.0  # s for the last step, then the process is killed
 
 
 class EngineProcess:
-    """A process of `engine.worker`, which has been started and must be seen to its end."""
+    """A process of `engine.worker` that has been started, with all that is known of it alone. Who
+    starts one waits for its end (`code`)."""
 
     def __init__(self, child: Child[ToServer]) -> None:
         self.client: EngineClient | None = None  # once it is ready
@@ -40,9 +41,9 @@ class EngineProcess:
     async def start(
         cls, options: EngineOptions, engine_log: EngineLog, log_level: int
     ) -> "EngineProcess":
-        """Start one that loads the model of `options`, or take the one that was given a head
-        start. What it says on stderr goes to `engine_log`, from `log_level` on. Raises OSError if
-        the system has no room for another process."""
+        """Start one that loads the model of `options`, or take the one that was given a head start.
+        Its stderr goes to `engine_log`, from `log_level` on. Raises OSError if the system has no
+        room for another process."""
         load = frame(Load(options, log_level))
         return cls(
             await Child.start(engine_command(), to_server_decoder, first=load, log=engine_log)
@@ -52,19 +53,24 @@ class EngineProcess:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def n_running(self) -> int:
+        """Requests that wait or run in it."""
+        return self.client.n_running if self.client else 0
+
     def send(self, message: ToEngine) -> None:
-        """For messages whose answer nobody waits for."""
+        """Send a message that needs no answer."""
         self._child.stdin.write(frame(message))
 
     def open(self, info: ModelInfo) -> EngineClient:
-        """It is ready: the way to send it requests."""
+        """The client of a process that is ready."""
         self.ready_at = time.monotonic()
         self.client = EngineClient(self._child.stdin, info)
         return self.client
 
     async def listen(self, take: Callable[[ToServer], None]) -> None:
-        """Hand on what the process says, until it is dead, stuck or mad: answers to the client,
-        everything else to `take`."""
+        """Dispatch its messages until it ends, is stuck or breaks the protocol: those of a step to
+        the client, the others to `take`."""
 
         def on_message(message: ToServer) -> None:
             if isinstance(message, Step) and self.client is not None:
@@ -83,7 +89,7 @@ class EngineProcess:
             log.error("the engine process sends nonsense and is replaced: %s", child.failure)
 
     def kill(self) -> None:
-        """For one that has nothing to lose, or that does not listen any more."""
+        """End it at once."""
         self._child.kill()
 
     async def end(self) -> None:
@@ -92,7 +98,7 @@ class EngineProcess:
             log.warning("the engine process did not end by itself and was killed")
 
     def life(self, code: int) -> Life:
-        """Its life, now that it has ended with `code`."""
+        """A summary of the process, which has ended with `code`."""
         return Life(
             ready=self.ready_at is not None,
             served=self.client is not None and self.client.has_served,
@@ -101,5 +107,5 @@ class EngineProcess:
         )
 
     async def code(self) -> int:
-        """The exit status, for one that is not listened to any more. Kills it if need be."""
+        """The exit status. Waits for the end of a process that is ending, and kills another one."""
         return await self._child.bury(GRACE)

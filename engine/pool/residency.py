@@ -1,14 +1,13 @@
 """Which models are in memory, and whose turn it is when there is no room for another.
 
-Plain data and no clock: whoever drives it tells what happened, then carries out what `plan`
-decides. The rules:
+Plain data and no clock: the pool reports events, then carries out what `plan` decides. The rules:
 
 - A model in memory has a place; there are `limit` places. Whoever works with a model holds a
   lease of its place, and no place is taken away from leases.
-- If a model is wanted that has no place, and all are taken, the model whose last lease is the
-  oldest (least recently used) has to go, of those that are idle. If none is, the least recently
-  used one gets no new leases until it has become idle, or a place has become free elsewhere:
-  so everybody's turn comes, however busy the others are.
+- If a model is requested that has no place, and all are taken, the least recently used one of the
+  idle models (the one whose last lease is the oldest) is evicted. If none is idle, the least
+  recently used one gets no new leases until it has become idle, or a place has become free
+  elsewhere: so everybody's turn comes, however busy the others are.
 - Places are given away in the order of the first requests for their models; all requests for
   a model then get their leases together.
 """
@@ -61,17 +60,13 @@ class Residency:
         self._n_tickets = 0
 
     def resident(self, name: str) -> bool:
-        """Whether the model has a place that it is not about to lose."""
+        """The model has a place, and is not about to lose it."""
         return name in self._places and name not in self._leaving
 
-    def wanted(self, name: str) -> bool:
-        """Whether somebody waits for a lease of the model."""
-        return name in self._waiting
-
-    # ---- what happened ---------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------
 
     def request(self, name: str) -> Ticket:
-        """Somebody wants a lease."""
+        """Somebody asks for a lease."""
         self._n_tickets += 1
         ticket = Ticket(name, self._n_tickets)
         self._waiting.setdefault(name, deque()).append(ticket)
@@ -85,7 +80,7 @@ class Residency:
         return self._use(self._places[name])
 
     def withdraw(self, ticket: Ticket) -> None:
-        """They want it no longer, and have not got it yet."""
+        """The ticket, which has no lease yet, is given back."""
         waiting = self._waiting.pop(ticket.name)
         waiting.remove(ticket)
         if waiting:
@@ -102,7 +97,7 @@ class Residency:
             place.settled = True
 
     def leave(self, name: str) -> None:
-        """The model is being ended, for whatever reason: nobody gets a lease, nor a new place for
+        """The model is being ended, for whatever reason: there is no lease, nor a new place for
         it, until it is gone."""
         self._leaving.add(name)
 
@@ -111,10 +106,10 @@ class Residency:
         self._leaving.discard(name)
         self._places.pop(name, None)
 
-    # ---- what is to be done ----------------------------------------------------------------
+    # ---- decisions ----------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Decide, given all that happened."""
+        """What is to be done after all these events."""
         if not self._waiting:  # mostly: nobody needs a place
             return Plan()
         admitted = self._admit()

@@ -1,4 +1,4 @@
-"""When a dead engine process is replaced: a rule about its life, without any clock."""
+"""Rules for replacing an engine process that has ended, without any clock."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Life:
 
     @property
     def proved(self) -> bool:
-        """Whether the process did what it is there for: its end was an accident."""
+        """The process did what it is there for: its end was an accident."""
         return self.ready and (self.served or self.seconds >= STABLE_SECONDS)
 
 
@@ -35,7 +35,7 @@ class Restarts:
         self._was_illegal = False  # how the last one ended
 
     def after(self, life: Life) -> float | None:
-        """Seconds until the next process is to be started; None for never. To be told of every
+        """Seconds until the next process is to be started; None for never. Called once for each
         process, in their order."""
         hopeless = life.illegal and not life.proved and (self._was_illegal or not life.ready)
         self._was_illegal = life.illegal

@@ -1,11 +1,12 @@
-"""What can be told of a model without waiting for it."""
+"""The status of a model, which is there without waiting."""
 
 from typing import Literal
 
 import msgspec
 
 from engine.catalog.download.parent import Transfer
-from engine.pool.supervisor import State, Supervisor
+from engine.pool.lifecycle import State
+from engine.pool.supervisor import Supervisor
 from engine.protocol.messages import ModelInfo
 
 StatusValue = Literal["unloaded", "downloading", "loading", "loaded", "sleeping"]
@@ -15,17 +16,19 @@ _VALUES: dict[State, StatusValue] = {
     "downloaded": "unloaded",
     "loading": "loading",
     "ready": "loaded",
+    "dozing": "loaded",
     "sleeping": "sleeping",
     "waking": "loading",
     "restarting": "loading",
     "failed": "unloaded",
+    "draining": "loaded",
     "stopped": "unloaded",
 }
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `failed` with its `failure` (one line) and `exit_code` is how the last attempt
-    to load it ended; there is no exit code if it could not even be downloaded."""
+    """One model. `failed`, `failure` (one line) and `exit_code` are about the last attempt to load
+    it; there is no exit code if it could not even be downloaded."""
 
     value: StatusValue = "unloaded"
     progress: float = 0.0  # of downloading or loading, 0..1
@@ -37,7 +40,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, supervisor: Supervisor) -> "ModelStatus":
-        """Of a model that a supervisor is there for."""
+        """Of a model that has a supervisor."""
         return cls(
             value=_VALUES[supervisor.state],
             progress=supervisor.progress,

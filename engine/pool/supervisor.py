@@ -5,17 +5,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal, Protocol
+from functools import partial
+from typing import Protocol
 
 from engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
 from engine.errors import ErrorInfo, unavailable
-from engine.options import Options
+from engine.options import EngineOptions, Options
 from engine.pool.client import EngineClient
+from engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
 from engine.pool.process import EngineProcess
 from engine.pool.restarts import Life, Restarts
 from engine.processes.changes import Changes
 from engine.processes.exits import explain_exit
-from engine.protocol.engine_log import EngineLog, tell
+from engine.protocol.engine_log import EngineLog, log_for
 from engine.protocol.messages import (
     Heartbeat,
     LoadFailed,
@@ -27,18 +29,6 @@ from engine.protocol.messages import (
 )
 
 log = logging.getLogger("engine.pool.supervisor")
-
-State = Literal[
-    "downloading",
-    "downloaded",
-    "loading",
-    "ready",
-    "sleeping",
-    "waking",
-    "restarting",
-    "failed",
-    "stopped",
-]
 
 RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
 SHUTTING_DOWN = "the server is shutting down"
@@ -52,13 +42,19 @@ class Fetch(Protocol):
     ) -> Awaitable[Options]: ...
 
 
+class StartProcess(Protocol):
+    """`EngineProcess.start`."""
+
+    def __call__(
+        self, options: EngineOptions, engine_log: EngineLog, log_level: int, /
+    ) -> Awaitable[EngineProcess]: ...
+
+
 class Supervisor:
     """Owns the engine process of one model.
 
-    States: `downloading` its files; `downloaded`, and nobody has asked for more; `loading` (the
-    first time); `ready`; `sleeping` (no process, and no memory, until somebody calls); `waking`
-    (loading after that); `restarting` (after a crash); `failed` (it can't be loaded; tried
-    again, as `engine.pool.restarts` says); `stopped`.
+    `engine.pool.lifecycle` has its states. Each process is an `EngineProcess`, with all that is
+    known of it alone; here is what outlasts a process.
 
     Who works with the engine holds a lease from before `engine` until the end (`acquire`,
     `release`): it keeps the engine awake, and `stop` waits for it. Those that must not wake a
@@ -70,35 +66,42 @@ class Supervisor:
         options: Options,
         *,
         fetch: Fetch = fetch,
+        start_process: StartProcess = EngineProcess.start,
         restarts: Restarts | None = None,
         log_level: int = logging.WARNING,
     ) -> None:
         """`log_level` is the threshold of what the engine process logs."""
-        self.state: State = "downloading" if wants_fetch(options) else "loading"
+        self.options = options  # with the paths of files once these have been downloaded
+        self.model = ""  # its name in the log, where there are many
+        self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
+        self.on_transition: Callable[[State], None] = lambda before: None
+        """Called at every transition, with the state before."""
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called at every change of `progress` and `transfer`."""
+
         self.progress = 0.0  # of downloading or loading, 0..1
         self.transfer: Transfer | None = None  # of the last download
+        self.info: ModelInfo | None = None  # None until first ready; kept from then on
         self.failure = ""  # why it is "failed"
         self.exit_code: int | None = None  # of the last process; negative: minus a signal
-        self.info: ModelInfo | None = None  # None until first ready; kept from then on
-        self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
-        self.on_change: Callable[[], None] = lambda: None
-        """Called at every change of `state`, `progress` and `transfer`."""
-        self.model = ""  # its name in the log, where there are many
-        self.options = options  # with the paths of files once these have been downloaded
+
         self._fetch = fetch
+        self._start_process = start_process
         self._log_level = log_level
         self._restarts = restarts or Restarts()
-        self._fetching: asyncio.Future[Options] | None = None
-        self._client: EngineClient | None = None  # None as well while it falls asleep
+        self._lifecycle = Lifecycle("downloading" if wants_fetch(options) else "loading")
+        self._changes = Changes()
         self._process: EngineProcess | None = None
+        self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._idle_watch: asyncio.Task[None] | None = None
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
-        self._wanted = True  # not while it may sleep, or need not be loaded
-        self._dozing = False  # the process is being ended because nobody needs it
-        self._leaving = ""  # why it is being stopped
-        self._changes = Changes()
+        self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
+        self._stop_reason = ""  # of `stop`: the error of requests from then on
+
+    @property
+    def state(self) -> State:
+        return self._lifecycle.state
 
     @property
     def pid(self) -> int | None:
@@ -106,20 +109,15 @@ class Supervisor:
         return self._process.pid if self._process else None
 
     @property
-    def n_running(self) -> int:
-        """Requests that are waiting or running in the engine."""
-        return self._client.n_running if self._client else 0
-
-    @property
     def n_leases(self) -> int:
-        """How many are at work with the engine, or about to be."""
+        """The number of those who work with the engine, or are about to."""
         return self._n_leases
 
-    async def start(self, *, load: bool = True) -> None:
-        """Start to work; returns before it is ready. Without `load`, a model that is not here
-        is downloaded, and loaded when `wake` is called."""
+    def start(self, *, load: bool = True) -> None:
+        """Begin to work. Without `load`, a model that is not here is downloaded, and loaded when
+        `wake` is called."""
         if not self._stopped():
-            self._wanted = load
+            self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
 
     async def fetched(self) -> None:
@@ -135,43 +133,34 @@ class Supervisor:
         """The ready engine. Wakes it if it sleeps, and waits while it wakes or restarts; raises
         `EngineError` (unavailable) while it loads for the first time, when it can't be loaded,
         and to those without a lease when it is being stopped."""
-        if self._leaving and not self._n_leases:
-            raise unavailable(self._leaving)
+        if self._stop_reason and not self._n_leases:
+            raise unavailable(self._stop_reason)
         self._used_at = time.monotonic()
-        if self._client is None:
-            await self._until_ready()
-        while (client := self._client) is None:
-            match self.state:
-                case "downloading" | "downloaded":
-                    raise unavailable("Downloading model")
-                case "loading":
-                    raise unavailable("Loading model")
-                case "stopped":
-                    raise unavailable(self._leaving)
-                case "failed":
-                    raise unavailable(f"the model could not be loaded: {self.failure}")
-                case _:
-                    await self._until_ready()
+        while (client := self.awake_engine()) is None:
+            self.wake()
+            if self.state not in RETURNING:
+                raise unavailable(self._absence())
+            await self._until_returned()
         return client
 
     def awake_engine(self) -> EngineClient | None:
         """The engine if it is ready: for those who neither wake it nor keep it awake."""
-        return self._client
+        return self._process.client if self._process and self.state in SERVING else None
 
     def wake(self) -> None:
-        """The engine will be needed: end its sleep, or load what has been downloaded."""
-        self._wanted = True
+        """The engine is needed: end its sleep, or load what has been downloaded."""
+        self._needed = True
         self._changes.announce()
 
     def acquire(self) -> None:
         """Begin to work with the engine. Raises `EngineError` (unavailable) if it is being
         stopped."""
-        if self._leaving:
-            raise unavailable(self._leaving)
+        if self._stop_reason:
+            raise unavailable(self._stop_reason)
         self._n_leases += 1
 
     def release(self) -> None:
-        """The end of what began with `acquire`."""
+        """End the work that began with `acquire`."""
         self._n_leases -= 1
         self._used_at = time.monotonic()
         self._changes.announce()
@@ -182,20 +171,18 @@ class Supervisor:
         There are no new leases from now on; those that exist get `timeout` seconds, then their
         requests end with the error `reason`. A second call can shorten the time.
         """
-        self._leaving = self._leaving or reason
-        if timeout > 0 and self._client is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._changes.until(lambda: not self._n_leases or self._stopped())
-        self._set_state("stopped")
-        if self._client is not None:  # its requests need not wait for the last step
-            self._client.close(ErrorInfo("unavailable_error", self._leaving))
+        self._stop_reason = self._stop_reason or reason
+        if timeout > 0 and self.state in SERVING:
+            await self._drain(timeout)
+        self._enter("stopped")
         if self._fetching is not None:
             self._fetching.cancel()
-        if self._process is not None:
-            if self._process.client is None:
-                self._process.kill()  # in the middle of loading it would not listen
-            await self._process.end()
+        if (process := self._process) is not None:
+            if process.client is None:
+                process.kill()  # in the middle of loading it would not listen
+            else:  # its requests need not wait for the last step
+                process.client.close(ErrorInfo("unavailable_error", self._stop_reason))
+            await process.end()
         if self._task is not None:
             # Not cancelled: a process that is just being started must be seen and ended.
             await asyncio.wait({self._task})
@@ -205,38 +192,59 @@ class Supervisor:
     def _stopped(self) -> bool:
         return self.state == "stopped"
 
-    def _set_state(self, state: State) -> None:
-        if self.state != "stopped":
-            self.state = state
-            self._changes.announce()
-            self.on_change()
+    def _enter(self, state: State) -> None:
+        """The only way from one state to another."""
+        before = self.state
+        if not self._lifecycle.enter(state):
+            return
+        if state in LOADING or state == "downloaded":
+            self.progress = 0.0
+        self._changes.announce()
+        self.on_transition(before)
 
     def _fail(self, reason: str) -> None:
-        self.failure = reason
-        self._set_state("failed")
+        if not self._stopped():
+            self.failure = reason
+            self._enter("failed")
 
-    async def _until_ready(self) -> None:
-        """Wait until there is an engine, or until it is certain that there will be none soon."""
-        hopeless = ("downloading", "downloaded", "loading", "failed", "stopped")
-        self.wake()
+    def _absence(self) -> str:
+        """Why there is no engine, and none that a request could wait for."""
+        match self.state:
+            case "downloading" | "downloaded":
+                return "Downloading model"
+            case "failed":
+                return f"the model could not be loaded: {self.failure}"
+            case "stopped":
+                return self._stop_reason
+            case _:
+                return "Loading model"
+
+    async def _until_returned(self) -> None:
+        """Wait for the engine, or until it is certain that there will be none soon."""
         limit = RESTART_WAIT if self.state == "restarting" else None
         try:
             async with asyncio.timeout(limit):
-                await self._changes.until(
-                    lambda: self._client is not None or self.state in hopeless
-                )
+                await self._changes.until(lambda: self.state not in RETURNING)
         except TimeoutError:
             raise unavailable("the engine is restarting") from None
 
-    # ---- the life of the process -----------------------------------------------------------
+    async def _drain(self, timeout: float) -> None:
+        """Wait for the end of all leases."""
+        if self.state == "ready":
+            self._enter("draining")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changes.until(lambda: not self._n_leases or self._stopped())
+
+    # ---- from the download to the end -------------------------------------------------------
 
     async def _run(self) -> None:
         try:
-            if wants_fetch(self.options):
+            if self.state == "downloading":
                 await self._download()
             if self.state == "downloaded":
-                await self._changes.until(lambda: self._wanted or self._stopped())
-                self._set_state("loading")
+                await self._changes.until(lambda: self._needed or self._stopped())
+                self._enter("loading")
             if self.state == "loading":
                 await self._keep_serving()
         except Exception as error:
@@ -253,27 +261,27 @@ class Supervisor:
             if not self._stopped():
                 raise
         else:
-            self.progress = 0.0
-            self._set_state("downloaded")
+            self._enter("downloaded")
         finally:
             self._fetching = None
 
     def _on_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer
         self.progress = transfer.n_done / transfer.n_total if transfer.n_total else 0.0
-        self.on_change()
+        self.on_progress()
 
     async def _keep_serving(self) -> None:
-        while not self._leaving:
+        """Run one process after another."""
+        while not self._stopped():
             wait = await self._serve_once()
-            if self._dozing:
+            if self.state == "dozing":
                 await self._sleep()
+            elif self.state == "draining":
+                self._enter("stopped")  # it crashed while it was given time to finish
             elif wait is None:
                 break
             else:
                 await self._pause(wait)
-        if self._leaving:
-            self._set_state("stopped")  # it died while it was given time to finish
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not over the end of the server."""
@@ -282,53 +290,51 @@ class Supervisor:
                 await self._changes.until(self._stopped)
 
     async def _sleep(self) -> None:
-        """There is no process. Wait until there has to be one."""
-        self._dozing = False
-        if not (self._wanted or self._n_leases):
-            self._set_state("sleeping")
-            await self._changes.until(lambda: self._wanted or self._stopped())
-        self._wanted, self.progress = True, 0.0
-        self._set_state("waking")
+        """Wait, without a process, until one is needed."""
+        if not (self._needed or self._n_leases):
+            self._enter("sleeping")
+            await self._changes.until(lambda: self._needed or self._stopped())
+        self._enter("waking")
+
+    # ---- one process -----------------------------------------------------------------------
 
     async def _serve_once(self) -> float | None:
-        """Run one engine process to its end; how long to wait for the next one, if there shall
-        be one."""
+        """Run one engine process to its end. Returns how long to wait for the next one; None: there
+        is none."""
+        engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
         try:
-            process = self._process = await EngineProcess.start(
-                self.options.engine, self._engine_log(), self._log_level
+            process = self._process = await self._start_process(
+                self.options.engine, engine_log, self._log_level
             )
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
             return self._restarts.after(Life())
         if self._stopped():  # while it was being started
             process.kill()
+        idle_watch = asyncio.create_task(self._watch_idle(process), name="idle watch")
         try:
-            await process.listen(self._take)
+            await process.listen(partial(self._take, process))
         finally:
-            wait = await self._bury(process)
+            code = await process.code()
+            if self.state != "dozing":  # it ends by itself, and may have to say how that went
+                idle_watch.cancel()
+            wait = self._conclude(process, code)
         return wait
 
-    def _engine_log(self) -> EngineLog:
-        return EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
-
-    def _take(self, message: ToServer) -> None:
-        process = self._process
-        assert process is not None
+    def _take(self, process: EngineProcess, message: ToServer) -> None:
         match message:
             case Heartbeat():
                 pass
             case Progress(fraction=fraction):
                 self.progress = fraction
-                self.on_change()
+                self.on_progress()
             case Ready(info=info):
                 self._used_at = time.monotonic()
                 self.info, self.progress, self.failure = info, 1.0, ""
-                self._client = process.open(info)
+                process.open(info)
                 if self.adapter_scales is not None:
                     process.send(SetAdapters(0, self.adapter_scales))
-                if self.options.entry.sleep_idle_seconds > 0:
-                    self._idle_watch = asyncio.create_task(self._watch_idle(process))
-                self._set_state("ready")
+                self._enter("ready")
             case LoadFailed(message=text):
                 process.refusal = text
             case _ if process.client is not None:
@@ -336,46 +342,47 @@ class Supervisor:
 
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
-        wait = float(self.options.entry.sleep_idle_seconds)
-        while wait > 0:
+        seconds = float(self.options.entry.sleep_idle_seconds)
+        if seconds <= 0:
+            return
+        await self._changes.until(lambda: process.client is not None)
+        while (wait := self._used_at + seconds - time.monotonic()) > 0:
             await asyncio.sleep(wait)
             await self._changes.until(lambda: not self._n_leases)
-            if self.n_running:  # without a lease: nobody knows when it ends
+            if process.n_running:  # without a lease: nobody knows when it ends
                 self._used_at = time.monotonic()
-            wait = self._used_at + self.options.entry.sleep_idle_seconds - time.monotonic()
-        if self._process is process and not self._leaving:
-            # Whoever asks for the engine from here on waits for the next one.
-            self._client, self._wanted, self._dozing = None, False, True
+        await self._doze(process)
+
+    async def _doze(self, process: EngineProcess) -> None:
+        """End a process that nobody needs."""
+        if self._process is process and self.state == "ready":
+            self._needed = False  # requests from here on wait for the next process
+            self._enter("dozing")
             await process.end()
 
-    async def _bury(self, process: EngineProcess) -> float | None:
-        """See a process off; how long to wait for the next one, if there shall be one."""
-        code = await process.code()
-        if self._idle_watch is not None and not self._dozing:
-            self._idle_watch.cancel()
-        self._process, self._client, self._idle_watch = None, None, None
-        self.exit_code = code
+    def _conclude(self, process: EngineProcess, code: int) -> float | None:
+        """A process has ended: make the transition that follows. Returns how long to wait for the
+        next one; None: there is none."""
+        self._process, self.exit_code = None, code
         life = process.life(code)
         how = explain_exit(code, "" if life.ready else "while it loaded the model")
         how = f"the engine process {how}"
-        if process.client is not None:
-            process.client.close(self._farewell(how))
-        if self._dozing:
+        if process.client is not None and not self._stopped():  # `stop` has closed it otherwise
+            process.client.close(ErrorInfo("server_error", how))
+        if self.state == "dozing":
             idle = self.options.entry.sleep_idle_seconds
-            tell(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
+            log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
             return self._restarts.after(Life(ready=True, served=True))
         wait = self._restarts.after(life)
-        woken = self.state == "waking" and not process.refusal
-        if wait is not None and (life.ready or woken):
-            if not self._stopped():
-                tell(log, logging.ERROR, self.model, f"{how}; a new one is started")
-            self._set_state("restarting")
-        elif not self._stopped():
+        if self._stopped():
+            return wait
+        if self.state == "draining":
+            log_for(log, logging.ERROR, self.model, how)
+            return wait
+        may_wake = self.state == "waking" and not process.refusal
+        if wait is not None and (life.ready or may_wake):
+            log_for(log, logging.ERROR, self.model, f"{how}; a new one is started")
+            self._enter("restarting")
+        else:
             self._fail(process.refusal or how)
         return wait
-
-    def _farewell(self, how: str) -> ErrorInfo:
-        """The error that open requests end with."""
-        if self._stopped():
-            return ErrorInfo("unavailable_error", self._leaving)
-        return ErrorInfo("server_error", how)

@@ -81,43 +81,43 @@ class EngineLog:
         """There is no more."""
         if self._rest:
             self.feed(b"\n")
-        self._tell_dropped()
+        self._log_dropped()
 
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
         if self._rate is None or self._rate.admits(time.monotonic()):
-            self._tell_dropped()
-            self._tell(line)
+            self._log_dropped()
+            self._log(line)
         else:
             self._n_too_many += 1
             self._last.append(line)
 
-    def _tell_dropped(self) -> None:
+    def _log_dropped(self) -> None:
         if n_dropped := self._n_too_many - len(self._last):
             text = f"{n_dropped} more lines were left out"
-            tell(log, logging.WARNING, self._model, text)
+            log_for(log, logging.WARNING, self._model, text)
         self._n_too_many = 0
         while self._last:
-            self._tell(self._last.popleft())
+            self._log(self._last.popleft())
 
-    def _tell(self, line: bytes) -> None:
+    def _log(self, line: bytes) -> None:
         if line.startswith(MARK):
             try:
                 level, name, text = msgspec.json.decode(line[1:], type=tuple[int, str, str])
             except msgspec.MsgspecError:
                 pass  # another thread, or C code, wrote in the middle of it
             else:
-                tell(logging.getLogger(name), level, self._model, text)
+                log_for(logging.getLogger(name), level, self._model, text)
                 return
         text = line[:MAX_LINE].decode("utf-8", "replace")
         if len(line) > MAX_LINE:
             text += "..."
         text = "".join(char if char.isprintable() else " " for char in text)
-        tell(log, logging.WARNING, self._model, text)
+        log_for(log, logging.WARNING, self._model, text)
 
 
-def tell(logger: logging.Logger, level: int, model: str, text: str) -> None:
+def log_for(logger: logging.Logger, level: int, model: str, text: str) -> None:
     """Log what concerns the engine of `model`, which is named if it has a name."""
     if model:
         logger.log(level, "%s: %s", model, text, extra={"fields": {"model": model}})

@@ -198,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         while world.leases:
             world.release(world.leases[0])
         assert not any(place and place.n_leases for place in world.places.values())
-        assert not any(world.residency.wanted(name) for name in NAMES)
+        assert not world.residency._waiting
 
 
 Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

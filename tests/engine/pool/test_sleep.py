@@ -52,7 +52,7 @@ def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 @asynccontextmanager
 async def running(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
-    await supervisor.start()
+    supervisor.start()
     try:
         await supervisor.loaded()
         yield supervisor
@@ -125,7 +125,7 @@ async def test_requests_that_come_while_it_falls_asleep_are_served() -> None:
         expected = await answer(supervisor)
         while supervisor.awake_engine() is not None:
             await asyncio.sleep(0)  # every turn counts: its process ends within milliseconds
-        assert supervisor.state == "ready"  # the process is about to end
+        assert supervisor.state == "dozing"  # the process is about to end
         assert await answer(supervisor) == expected
 
 
@@ -201,8 +201,8 @@ async def test_a_model_is_downloaded_before_it_is_loaded() -> None:
         return replaced(options, model=str(model_path()))
 
     supervisor = Supervisor(model_options(hf_repo="user/repo"), fetch=fetch)
-    supervisor.on_change = lambda: seen.append((supervisor.state, supervisor.progress))
-    await supervisor.start(load=False)
+    supervisor.on_progress = lambda: seen.append((supervisor.state, supervisor.progress))
+    supervisor.start(load=False)
     with pytest.raises(EngineError, match="Downloading"):
         await supervisor.engine()
     await supervisor.fetched()
@@ -231,7 +231,7 @@ async def test_a_download_that_fails_and_one_that_is_stopped() -> None:
     async with running(Supervisor(model_options(hf_repo="a/b"), fetch=broken)) as supervisor:
         assert (supervisor.state, supervisor.failure) == ("failed", "no such repository")
     supervisor = Supervisor(model_options(hf_repo="a/b"), fetch=endless)
-    await supervisor.start()
+    supervisor.start()
     await asyncio.sleep(0.05)
     await supervisor.stop()
     assert cancelled.is_set()

@@ -31,7 +31,7 @@ async def running(
 ) -> AsyncIterator[Supervisor]:
     before = children()
     supervisor = Supervisor(options or model_options(), restarts=restarts)
-    await supervisor.start()
+    supervisor.start()
     try:
         await supervisor.loaded()
         yield supervisor
@@ -58,7 +58,7 @@ async def until_idle(supervisor: Supervisor) -> None:
 async def test_while_loading_requests_are_refused() -> None:
     before = children()
     supervisor = Supervisor(model_options())
-    await supervisor.start()
+    supervisor.start()
     with pytest.raises(EngineError, match="Loading model"):
         await supervisor.engine()
     await supervisor.stop()
@@ -242,7 +242,7 @@ ADVICE = "built for another processor.*pip install.*llama-cpp-python=="
 async def test_an_illegal_instruction_while_it_loads_is_final() -> None:
     restarts = Recorded()
     supervisor = Supervisor(model_options(), restarts=restarts)
-    await supervisor.start()
+    supervisor.start()
     while supervisor.pid is None:
         await asyncio.sleep(0.001)
     kill(supervisor, signal.SIGILL)

@@ -73,7 +73,7 @@ def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], data: st.
     text = b"\n".join(lines)
     told: list[bytes] = []
     reader = EngineLog()
-    reader._tell = told.append  # type: ignore[method-assign,assignment]
+    reader._log = told.append  # type: ignore[method-assign,assignment]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         reader.feed(text[start:stop])
@@ -142,7 +142,7 @@ def test_a_crash_while_it_starts_is_told(
     async def run() -> str:
         supervisor = Supervisor(model_options())
         supervisor.model = "tiny"
-        await supervisor.start()
+        supervisor.start()
         await supervisor.loaded()
         await supervisor.stop()
         return supervisor.failure
@@ -158,7 +158,7 @@ def test_the_supervisor_names_the_model(caplog: pytest.LogCaptureFixture) -> Non
     async def run() -> None:
         supervisor = Supervisor(model_options())
         supervisor.model = "tiny"
-        await supervisor.start()
+        supervisor.start()
         await supervisor.loaded()
         assert supervisor.pid is not None
         os.kill(supervisor.pid, signal.SIGKILL)

@@ -105,7 +105,7 @@ def test_without_the_backend_the_model_is_not_loaded() -> None:
 
     async def failure() -> str:
         supervisor = Supervisor(model_options(rpc=("127.0.0.1:1",)))
-        await supervisor.start()
+        supervisor.start()
         try:
             await asyncio.wait_for(supervisor.loaded(), 60)
             return supervisor.failure
@@ -174,7 +174,7 @@ def test_a_model_runs_on_a_lent_device() -> None:
 
     async def text(options: Options) -> str:
         supervisor = Supervisor(options)
-        await supervisor.start()
+        supervisor.start()
         try:
             await asyncio.wait_for(supervisor.loaded(), 60)
             assert supervisor.state == "ready", supervisor.failure

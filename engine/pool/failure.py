@@ -1,4 +1,4 @@
-"""Models that could not be loaded lately, so that not every request tries it again at once."""
+"""Failed attempts to load a model, so that not every request tries it again at once."""
 
 import math
 import time
@@ -12,42 +12,27 @@ from engine.processes.exits import is_illegal_instruction
 
 @dataclass(frozen=True)
 class Failure:
-    """How the last attempts to load a model ended."""
+    """The last attempts to load a model, all of which failed."""
 
     text: str
     exit_code: int | None
     n_times: int  # in a row
     until: float  # when requests may try again, of time.monotonic()
 
-
-class LoadFailures:
-    """By the models' names."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, Failure] = {}
-
-    def get(self, name: str) -> Failure | None:
-        return self._failures.get(name)
-
-    def check(self, name: str) -> None:
-        """Raises `EngineError` (unavailable) if it is too early to try again."""
-        failure = self._failures.get(name)
-        if failure is not None and time.monotonic() < failure.until:
-            raise _error(name, failure.text, failure.exit_code)
-
-    def add(self, name: str, supervisor: Supervisor) -> None:
-        """It has just failed. After the first time the next request may try again at once; no
-        request tries again what this processor can't do."""
-        before = self._failures.get(name)
+    @classmethod
+    def of(cls, supervisor: Supervisor, before: "Failure | None") -> "Failure":
+        """The supervisor has just failed, after `before`. After the first time the next request
+        may try again at once; no request tries again what this processor can't do."""
         n_times = before.n_times if before else 0
         until = time.monotonic() + BACKOFF[min(n_times, len(BACKOFF) - 1)]
         if is_illegal_instruction(supervisor.exit_code):
             until = math.inf
-        self._failures[name] = Failure(supervisor.failure, supervisor.exit_code, n_times + 1, until)
+        return cls(supervisor.failure, supervisor.exit_code, n_times + 1, until)
 
-    def forget(self, name: str) -> None:
-        """It has been loaded."""
-        self._failures.pop(name, None)
+    def check(self, name: str) -> None:
+        """Raises `EngineError` (unavailable) if it is too early to try again."""
+        if time.monotonic() < self.until:
+            raise _error(name, self.text, self.exit_code)
 
 
 def check_not_failed(name: str, supervisor: Supervisor) -> None:

@@ -1,0 +1,61 @@
+"""Models that can't be loaded."""
+
+import asyncio
+
+import pytest
+
+from engine.errors import EngineError
+from tests.support.engines import PaperSupervisor
+from tests.support.pool_stage import in_loop, soon, stage
+
+
+@in_loop
+async def test_a_model_that_fails_says_why_and_disturbs_no_other() -> None:
+    async with stage() as s:
+        a = await s.loaded("a")
+        tasks = [s.lease("b"), s.lease("b")]
+        await soon()
+        s.engine("b").fail("out of memory", 137)
+        for task in tasks:
+            with pytest.raises(EngineError, match=r"out of memory \(exit code 137\)") as failed:
+                await task
+            assert failed.value.info.type == "unavailable_error"
+        await soon()
+        status = s.pool.status("b")
+        assert (status.value, status.failed, status.exit_code) == ("unloaded", True, 137)
+        assert s.value("a") == "loaded"
+        a.release()
+
+
+@in_loop
+async def test_the_next_request_tries_again_but_not_endlessly() -> None:
+    async with stage() as s:
+        for _ in range(2):
+            task = s.lease("a")
+            await soon()
+            s.engine("a").fail("no such file")
+            await asyncio.wait({task})
+            task.exception()
+            await soon()
+        with pytest.raises(EngineError, match="no such file"):
+            await s.lease("a")
+        assert len(PaperSupervisor.all) == 2
+        await s.pool.load("a")  # who asks for it by hand need not wait
+        await soon()
+        s.engine("a").become_ready()
+        await soon()
+        assert not s.pool.status("a").failed
+        (await s.lease("a")).release()
+
+
+@in_loop
+async def test_a_failure_frees_the_place_for_the_next() -> None:
+    async with stage(models_max=1) as s:
+        a, b = s.lease("a"), s.lease("b")
+        await soon()
+        s.engine("a").fail("broken")
+        await asyncio.wait({a})
+        a.exception()
+        await soon()
+        s.engine("b").become_ready()
+        (await b).release()

@@ -1,0 +1,184 @@
+"""Engine processes that exist in name only, so that every race can be staged."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from engine.catalog.download.parent import FetchError, Transfer
+from engine.options import EngineOptions, Options
+from engine.pool.process import EngineProcess
+from engine.pool.restarts import Life, Restarts
+from engine.pool.supervisor import Supervisor
+from engine.protocol.engine_log import EngineLog
+from engine.protocol.messages import LoadFailed, ModelInfo, Progress, Ready, ToServer
+
+INFO = ModelInfo(
+    vocab_type=1,
+    n_vocab=8,
+    n_ctx_train=64,
+    n_embd=4,
+    n_params=100,
+    size=400,
+    description="a model in name only",
+    bos_token="",
+    eos_token="",
+    add_bos=False,
+    add_eos=False,
+    chat_template="",
+    n_slots=2,
+    n_ctx=64,
+)
+
+
+class PaperPipe:
+    """The stdin of a process that reads nothing."""
+
+    def __init__(self) -> None:
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self._closed
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class PaperChild:
+    """`engine.processes.child.Child` without a process."""
+
+    failure = None
+    pid = 0
+
+    def __init__(self) -> None:
+        self.stdin = PaperPipe()
+        self._on_message: Callable[[ToServer], None] | None = None
+        self._unheard: list[ToServer] = []
+        self._exited = asyncio.Event()
+        self._code = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._exited.is_set()
+
+    def say(self, message: ToServer) -> None:
+        """A message arrives from it."""
+        if self._on_message is not None:
+            self._on_message(message)
+        else:
+            self._unheard.append(message)
+
+    def exit(self, code: int) -> None:
+        """It ends."""
+        if self.is_alive:
+            self._code = code
+            self._exited.set()
+
+    def listen(self, on_message: Callable[[ToServer], None] | None) -> None:
+        self._on_message = on_message
+        while on_message is not None and self._unheard:
+            on_message(self._unheard.pop(0))
+
+    async def output_end(self, silence: float) -> None:
+        await self._exited.wait()
+
+    async def end(self, seconds: float) -> bool:
+        self.stdin.close()
+        await asyncio.sleep(0)
+        self.exit(0)
+        return True
+
+    def kill(self) -> None:
+        self.exit(-9)
+
+    async def bury(self, grace: float = 0.0) -> int:
+        await self._exited.wait()
+        self.stdin.close()
+        return self._code
+
+
+class AtOnce(Restarts):
+    """The rules of `Restarts` without waiting."""
+
+    def after(self, life: Life) -> float | None:
+        return None if super().after(life) is None else 0.0
+
+
+class PaperSupervisor(Supervisor):
+    """The supervisor of an engine that does what a test says."""
+
+    all: ClassVar[list["PaperSupervisor"]] = []  # emptied for each test
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(
+            options,
+            fetch=self._download_files,
+            start_process=self._start_child,
+            restarts=AtOnce(),
+        )
+        self.name = options.engine.model.alias
+        self.child: PaperChild | None = None
+        self.n_children = 0
+        self._files: asyncio.Future[Options] | None = None
+        PaperSupervisor.all.append(self)
+
+    async def _start_child(
+        self, options: EngineOptions, engine_log: EngineLog, log_level: int
+    ) -> EngineProcess:
+        self.child = child = PaperChild()
+        self.n_children += 1
+        await asyncio.sleep(0)
+        given: Any = child
+        return EngineProcess(given)
+
+    async def _download_files(
+        self, options: Options, on_progress: Callable[[Transfer], None]
+    ) -> Options:
+        self._files = asyncio.get_running_loop().create_future()
+        return await self._files
+
+    @property
+    def alive(self) -> bool:
+        return self.child is not None and self.child.is_alive
+
+    # ---- what a test does --------------------------------------------------------------
+
+    def say(self, message: ToServer) -> None:
+        assert self.child is not None
+        self.child.say(message)
+
+    def become_ready(self) -> None:
+        self.say(Ready(INFO))
+
+    def fail(self, reason: str, exit_code: int = 1) -> None:
+        """The model can't be loaded."""
+        self.say(LoadFailed(reason))
+        self.crash(exit_code)
+
+    def crash(self, exit_code: int = -9) -> None:
+        assert self.child is not None
+        self.child.exit(exit_code)
+
+    async def fall_asleep(self) -> None:
+        """As after --sleep-idle-seconds."""
+        assert self._process is not None
+        await self._doze(self._process)
+        await self._changes.until(lambda: self.state != "dozing")
+
+    def make_progress(self, fraction: float) -> None:
+        self.say(Progress(fraction))
+
+    def download(self, n_done: int, n_total: int) -> None:
+        self._on_transfer(Transfer("model.gguf", n_done, n_total))
+
+    def downloaded(self) -> None:
+        assert self._files is not None
+        if not self._files.done():
+            self._files.set_result(self.options)
+
+    def fail_download(self, reason: str) -> None:
+        assert self._files is not None
+        if not self._files.done():
+            self._files.set_exception(FetchError(reason))

@@ -1,0 +1,90 @@
+"""A pool over engine processes that exist in name only."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from engine.catalog.catalog import Catalog
+from engine.catalog.entry import Entry
+from engine.pool.events import Subscription
+from engine.pool.lease import Lease
+from engine.pool.pool import ModelPool
+from tests.support.engines import PaperSupervisor
+from tests.support.options_support import model_options
+
+
+def entry(name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10) -> Entry:
+    options = model_options(alias=name, hf_repo="user/repo" if remote else "")
+    return Entry(
+        name=name,
+        source="preset",
+        options=options,
+        load_on_startup=startup,
+        stop_timeout=timeout,
+    )
+
+
+class Stage:
+    """A pool whose engines do what a test says."""
+
+    def __init__(self, pool: ModelPool, catalog: Catalog) -> None:
+        self.pool, self.catalog = pool, catalog
+
+    def lease(self, name: str, *, autoload: bool = True) -> asyncio.Task[Lease]:
+        task = self.pool.lease(self.catalog.entries[name], autoload=autoload)
+        return asyncio.create_task(task)
+
+    def engine(self, name: str) -> PaperSupervisor:
+        found = self.pool.supervisor(name)
+        assert isinstance(found, PaperSupervisor)
+        return found
+
+    def value(self, name: str) -> str:
+        return self.pool.status(name).value
+
+    async def loaded(self, name: str) -> Lease:
+        task = self.lease(name)
+        await soon()
+        if self.engine(name).state != "ready":
+            self.engine(name).become_ready()
+        return await task
+
+    def alive(self) -> set[str]:
+        return {each.name for each in PaperSupervisor.all if each.alive}
+
+
+async def soon() -> None:
+    """Until nothing more happens by itself."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def stage(*entries: Entry, models_max: int = 4, router: bool = True) -> AsyncIterator[Stage]:
+    PaperSupervisor.all, tasks = [], asyncio.all_tasks()
+    given = entries or tuple(entry(name) for name in "abcd")
+    catalog = Catalog(given, default=given[0].name, router=router)
+    pool = ModelPool(catalog, models_max=models_max, new_supervisor=PaperSupervisor)
+    await pool.start()
+    try:
+        await soon()
+        yield Stage(pool, catalog)
+    finally:
+        await pool.stop()
+        assert not {each.name for each in PaperSupervisor.all if each.alive}
+        assert asyncio.all_tasks() == tasks
+
+
+def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 30))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def seen(subscription: Subscription) -> list[tuple[str, str, str]]:
+    """The events that nobody has read yet: model, name, status."""
+    subscription.close()
+    events = [event for event, _ in subscription._events]
+    return [(event.model, event.event, event.data.get("status", "")) for event in events]
