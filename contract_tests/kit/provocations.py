@@ -26,7 +26,7 @@ from contract_tests.kit.bodies import (
     with_text,
 )
 from contract_tests.kit.routers import set_status
-from contract_tests.kit.server import MODEL, Server
+from contract_tests.kit.server import Server
 from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
 
 MIB = 1 << 20
@@ -196,7 +196,7 @@ def events_of_models(server: Server, name: str) -> list[httpx.Response]:
 def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     """Named in the body if there is a place for it, or in the query."""
     server, definition = situations.router, contract.operations()[name].definition
-    unknown = MODEL.removesuffix("y")
+    unknown = situations.model.removesuffix("y")
     responses = []
     if isinstance(BODIES.get(name), dict):
         responses.append(send(server, name, model=unknown))
@@ -207,20 +207,26 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     for response in responses:
         message = response.json()["error"]["message"]
         assert repr(unknown) in message
-        assert MODEL in message.replace(repr(unknown), ""), "no model of a like name is told"
+        assert situations.model in message.replace(repr(unknown), ""), (
+            "no model of a like name is told"
+        )
     return responses
 
 
 def in_router(situations: Situations, name: str) -> list[httpx.Response]:
-    set_status(situations.router, MODEL, "unloaded" if name == "load_model" else "loaded")
+    set_status(
+        situations.router, situations.model, "unloaded" if name == "load_model" else "loaded"
+    )
     return [send(situations.router, name)]
 
 
 def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
     """What is so already, and what would be wrong in any case."""
     server = situations.router
-    set_status(server, MODEL, "loaded" if name == "load_model" else "unloaded")
-    wrong = [send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [MODEL])]
+    set_status(server, situations.model, "loaded" if name == "load_model" else "unloaded")
+    wrong = [
+        send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [situations.model])
+    ]
     return [send(server, name), *wrong, *bad_request(server, name)]
 
 

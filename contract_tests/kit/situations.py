@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
@@ -30,11 +29,10 @@ from contract_tests.kit.bodies import (
 )
 from contract_tests.kit.server import (
     SECONDS,
+    Launcher,
     OwnServer,
     Server,
     Start,
-    engine_processes,
-    wait_until,
 )
 
 N_CTX = 256
@@ -74,17 +72,13 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
 GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
 
 
-def reranker() -> tuple[str, ...]:
-    """Options of a server that reranks."""
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    return ("-m", str(build.ensure("tiny-rerank")), "--reranking")
-
-
 class Situations:
     """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
 
-    def __init__(self, start: Start, directory: Path) -> None:
+    def __init__(self, start: Start, launcher: Launcher, directory: Path) -> None:
+        self.model = launcher.MODEL
         self._start = start
+        self._launcher = launcher
         self._directory = directory
         self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
 
@@ -109,7 +103,7 @@ class Situations:
 
     @cached_property
     def reranker(self) -> OwnServer:
-        return self._start(*reranker(), "-c", str(N_CTX), api_key="key")
+        return self._start(*self._reranking(), "-c", str(N_CTX), api_key="key")
 
     @cached_property
     def router(self) -> OwnServer:
@@ -117,6 +111,9 @@ class Situations:
         hub = {"HF_HUB_CACHE": str(self._directory / "hub")}
         options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
         return self._start(*options, router=True, variables=hub, api_key="key")
+
+    def _reranking(self) -> tuple[str, ...]:
+        return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")
 
     def for_mode_of(self, name: str) -> OwnServer:
         return self.reranker if name in RERANKING else self.embedder
@@ -139,7 +136,7 @@ class Situations:
         options = {
             (): [name for name in GENERAL if needs_engine(name)],
             ("--embeddings", "--pooling", "mean"): EMBEDDING,
-            reranker(): RERANKING,
+            self._reranking(): RERANKING,
         }
         return {
             name: response
@@ -184,9 +181,7 @@ class Situations:
 @contextlib.contextmanager
 def engine_stopped(server: OwnServer) -> Iterator[None]:
     """The engine process of a server, from its first moment on, gets no processor."""
-    [engine] = wait_until(
-        lambda: engine_processes(server.process.pid), "there is an engine process"
-    )
+    engine = server.engine()
     engine.suspend()
     try:
         yield

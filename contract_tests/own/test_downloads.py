@@ -18,18 +18,8 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.events import Event, read_events
-from contract_tests.kit.server import (
-    FRUGAL,
-    ROOT,
-    SECONDS,
-    OwnServer,
-    Server,
-    Start,
-    alive,
-    environment,
-    run,
-    wait_until,
-)
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, alive, wait_until
+from contract_tests.own.servers import FRUGAL, ROOT, environment, run
 from engine.shipped import model_path
 from tests.support.hub import Hub, serving
 

@@ -14,18 +14,9 @@ import trustme
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
-from contract_tests.kit.server import (
-    SECONDS,
-    Server,
-    Start,
-    alive,
-    engine_processes,
-    free_port,
-    run,
-    start_connexion,
-    wait_until,
-)
+from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
 from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
+from contract_tests.own.servers import engine_processes, free_port, run, start_connexion
 
 KEY = "key"
 JSON = {"Content-Type": "application/json"}

@@ -26,9 +26,10 @@ from contract_tests.kit.bodies import (
 )
 from contract_tests.kit.events import text_of
 from contract_tests.kit.routers import LOADED, UNLOADED, loaded, models, set_status, status
-from contract_tests.kit.server import MODEL, OwnServer, Server, Start, start_connexion
+from contract_tests.kit.server import OwnServer, Server, Start
 from contract_tests.kit.situations import send, send_with_query
 from contract_tests.own.launching import outcome
+from contract_tests.own.servers import MODEL, start_connexion
 from tools.models.build import ensure_adapter
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 

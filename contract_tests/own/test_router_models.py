@@ -26,9 +26,10 @@ from contract_tests.kit.routers import (
     wait_for,
     wait_until_failed,
 )
-from contract_tests.kit.server import MODEL, SECONDS, OwnServer, Start, alive, wait_until
+from contract_tests.kit.server import SECONDS, OwnServer, Start, alive, wait_until
 from contract_tests.kit.situations import send
 from contract_tests.own.launching import family, nobody_left, posix
+from contract_tests.own.servers import MODEL
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 
 LONG = 4000
