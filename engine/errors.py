@@ -17,7 +17,7 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong with one request. The two counts belong to exceed_context_size_error."""
+    """The failure of one request. The two counts belong to exceed_context_size_error."""
 
     type: ErrorType
     message: str

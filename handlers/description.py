@@ -77,7 +77,7 @@ def _as_yaml(base_path: str) -> bytes:
 
 
 def _base_path() -> str:
-    """What stands before the description's paths in the addresses of the current request."""
+    """The part of the current request's address in front of the description's paths."""
     scope = context.scope
     base: str = scope["extensions"]["connexion_routing"]["api_base_path"]
     return str(scope.get("root_path", "")) + base

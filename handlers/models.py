@@ -137,6 +137,6 @@ def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:
 
 
 def _capabilities(current: Runtime, entry: Entry) -> list[str]:
-    """What the file tells, or, until it has been read, what nearly every model can do."""
+    """The capabilities in the file, or, until it has been read, those of nearly every model."""
     told = file_facts(current, entry)
     return list(told.capabilities) if told is not None else ["completion"]

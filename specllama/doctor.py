@@ -131,7 +131,7 @@ def unusable(error: str) -> Check:
 
 
 def instruction_sets(report: BuildReport, processor: Processor) -> Check:
-    """What llama.cpp was built with, against what the processor has."""
+    """Compares the instructions that llama.cpp was built with against those of the processor."""
     name = "instruction sets"
     used = [feature for feature in FLAGS if report.features.get(feature, "0") != "0"]
     data: dict[str, Any] = {"library": report.library, "features": report.features}

@@ -1,4 +1,4 @@
-"""Who may import whom (ARCHITECTURE.md), read from the source: nothing is imported here."""
+"""The import rules of ARCHITECTURE.md, read from the source: nothing is imported here."""
 
 import ast
 from collections.abc import Iterable, Iterator

@@ -34,7 +34,7 @@ from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Star
 class Hooks:
     @pytest.hookspec(firstresult=True)
     def pytest_contract_launcher(self) -> Launcher | None:
-        """How servers are started that the tests may configure, kill and fill up."""
+        """Hands in servers that the tests may configure, kill and fill up."""
         return None
 
 

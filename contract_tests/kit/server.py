@@ -181,7 +181,7 @@ Start = Callable[..., OwnServer]
 
 
 class Launcher(Protocol):
-    """What a repository hands in, so that servers of its own can be tested.
+    """The way to start a repository's own servers, so that they can be tested.
 
     Its options are llama-server's. The hook `pytest_contract_launcher` returns one.
     """

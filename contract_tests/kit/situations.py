@@ -120,7 +120,7 @@ class Situations:
 
     @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
-        """What a server answers while its engine process, stopped by us, loads the model."""
+        """The answers of a server whose engine process, stopped by us, is loading the model."""
         for _ in range(5):
             server = self._start(*self._switched_on, wait=False, api_key="key")
             with engine_stopped(server):
@@ -132,7 +132,7 @@ class Situations:
 
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:
-        """What comes of requests at which the engine was working when it was killed."""
+        """The answers to requests at which the engine was working when it was killed."""
         options = {
             (): [name for name in GENERAL if needs_engine(name)],
             ("--embeddings", "--pooling", "mean"): EMBEDDING,
@@ -158,7 +158,7 @@ class Situations:
 
     @cached_property
     def without_tables(self) -> Mapping[str, httpx.Response]:
-        """What comes of requests for responses when somebody has dropped their tables."""
+        """The answers to requests for responses when somebody has dropped their tables."""
         path_ = self._directory / "responses.db"
         server = self._start("--responses-db", str(path_), api_key="key")
         with contextlib.closing(sqlite3.connect(path_)) as connection:
@@ -167,7 +167,7 @@ class Situations:
 
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
-        """What a client is told that sends half of a body and stops."""
+        """The answers to clients that send half of a body and stop."""
         server = self.narrow
         connections = {
             name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in BODIES

@@ -66,7 +66,7 @@ def answer(server: Server, **fields: Any) -> str:
 
 
 def model(server: Server, name: str) -> Any:
-    """What `GET /models` says of one."""
+    """The entry of one model in `GET /models`."""
     [found] = [each for each in contract.check(server.get("/models"))["data"] if each["id"] == name]
     return found
 

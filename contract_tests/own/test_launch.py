@@ -160,7 +160,7 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
 
 @posix
 def test_draining_ends(own_server: Start) -> None:
-    """What goes on for too long ends with the documented error, streamed or not."""
+    """A request that takes too long ends with the documented error, streamed or not."""
     server = own_server("--drain-timeout", "0", "-c", "8192", "-np", "2")
     processes = family(server)
     request = body("create_completion", n_predict=8000, ignore_eos=True)

@@ -31,7 +31,7 @@ class Caught(NamedTuple):
 
 
 ACCEPTED = "expected 40[014], got .* 200"
-"""What a failure says where a request should have been refused."""
+"""The failure of a check where a request should have been refused."""
 
 CAUGHT = [
     Caught(

@@ -118,7 +118,7 @@ def alone(module_server: Start, zoo: Zoo, adapter: Path) -> Alone:
 
 
 def answers(server: Server, operation: str, name: str | None, **query: str) -> list[Any]:
-    """What comes of the operation for the model `name`, as a whole and streamed."""
+    """The answers of the operation for the model `name`, as a whole and streamed."""
     where = with_query(operation, **query) if query else path(operation)
     requests = [body(operation, model=name)]
     if operation in STREAMING:

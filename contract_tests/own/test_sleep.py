@@ -67,7 +67,8 @@ def awake(server: Server, **fields: Any) -> Iterator[None]:
 
 
 def memory(processes: list[psutil.Process]) -> int:
-    """What they alone use, in bytes: pages that processes share would hide what comes back."""
+    """The memory that they alone use, in bytes: pages that processes share would hide what comes
+    back."""
     return sum(process.memory_full_info().uss for process in processes)
 
 

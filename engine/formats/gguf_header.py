@@ -56,7 +56,7 @@ class HeaderError(Exception):
 
 
 class Array(msgspec.Struct, frozen=True):
-    """What is kept of an array: its length, and which of the strings asked for it contains."""
+    """The remains of an array: its length, and which of the strings asked for it contains."""
 
     length: int
     found: frozenset[bytes] = frozenset()

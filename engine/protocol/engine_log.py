@@ -1,4 +1,4 @@
-"""What an engine process says on stderr, as lines of the server's log: both ends.
+"""Both ends of an engine process's stderr, whose lines go to the server's log.
 
 Our own lines, llama.cpp's included, come as a mark and JSON `[level, logger, message]`, so that
 they keep their level, and a message of several lines stays together. Whatever else there is

@@ -60,7 +60,7 @@ def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def _read(place: Path) -> Node | None:
-    """What lies at `place`, if it is whole."""
+    """The bundle at `place`, if it is whole."""
     try:
         checksum, _, content = place.read_bytes().partition(b"\n")
         if checksum == _checksum(content):

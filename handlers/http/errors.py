@@ -94,8 +94,8 @@ def _failure(
 
 
 def describe(error: Exception, scope: Scope) -> Failure:
-    """How to tell the client of `scope` about an exception that ended its request; noted for
-    the line in the log as well.
+    """The answer to the client of `scope` about an exception that ended its request; noted for the
+    line in the log as well.
 
     An exception that nobody has foreseen goes to the log, and no word of it to the client.
     """
@@ -198,4 +198,5 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
 
 
 HANDLED = (HTTPException, ProblemException, Exception)
-"""What `answer` has to be registered for: Connexion brings handlers of its own for these."""
+"""The exceptions that `answer` has to be registered for: Connexion brings handlers of its own for
+these."""

@@ -1,4 +1,4 @@
-"""What happens to every request before it is routed, and to every response after that.
+"""Steps before a request is routed, and after its response.
 
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
@@ -14,7 +14,7 @@ from handlers.http.errors import RequestError
 from handlers.http.patience import within
 
 JSON = b"application/json"
-"""How the content type of a JSON body is spelled behind these middlewares."""
+"""The spelling of a JSON body's content type behind these middlewares."""
 
 
 class Cors:

@@ -22,7 +22,7 @@ from handlers.http.patience import Begun
 EVENT_STREAM = "text/event-stream"
 
 DONE = b"data: [DONE]\n\n"
-"""What ends an OpenAI stream."""
+"""The last event of an OpenAI stream."""
 
 PING_SECONDS = 10.0  # of silence
 

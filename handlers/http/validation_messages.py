@@ -46,8 +46,8 @@ class Sentence(str):
 
 
 def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> Sentence:
-    """What is wrong with an invalid instance, which is consumed, and where: of all errors the
-    deepest one, which is the most exact.
+    """The deepest, and so most exact, error of an invalid instance, and its place. The instance is
+    consumed.
 
     `name` is what the whole instance is called (a parameter); a body has no name.
     """

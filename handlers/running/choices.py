@@ -23,7 +23,7 @@ MAX_TEXTS = 4096  # of one request
 
 
 def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
-    """How many texts `body` wants for each of its prompts; `n_cmpl` wins over `n`.
+    """The number of texts that `body` asks for per prompt; `n_cmpl` wins over `n`.
 
     Raises EngineError (invalid_request_error) if those are too many together.
     """
@@ -51,8 +51,8 @@ def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
 
 
 def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams) -> int:
-    """How many texts have to be generated for each prompt, `best_of` or `n`, so that the `n`
-    best of them can be returned. Sets `params.n_probs` if it needs the probabilities.
+    """The number of texts to generate per prompt, `best_of` or `n`, so that the best `n` of them
+    can be returned. Sets `params.n_probs` if it needs the probabilities.
 
     Raises EngineError (invalid_request_error).
     """

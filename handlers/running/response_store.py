@@ -28,7 +28,7 @@ VERSION = 1  # of the tables below
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
 MAX_CHAIN = 1000
-"""How many responses may be behind each other by `previous_response_id`."""
+"""The longest chain of responses by `previous_response_id`."""
 
 MAX_RESPONSES = 10_000
 MAX_BYTES = 256 << 20  # of JSON text
@@ -173,7 +173,7 @@ class Database:
         return {**json.loads(body), "output": self._items(id, _OUTPUT)}
 
     def delete(self, id: str) -> bool:
-        """Whether there was such a response."""
+        """True if there was such a response."""
         with self._connection as connection:
             return connection.execute("DELETE FROM responses WHERE id = ?", (id,)).rowcount > 0
 

@@ -1,4 +1,4 @@
-"""What the handlers share while the server runs: its options and its models.
+"""State that the handlers share while the server runs: its options and its models.
 
 A `Runtime` lives in the state of the ASGI lifespan, which the server copies into the scope of
 every request; so several applications can live in one process.

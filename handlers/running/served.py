@@ -42,7 +42,7 @@ class Served:
 
     @property
     def info(self) -> ModelInfo | None:
-        """What is known of the model from when it was loaded last; None if it never was."""
+        """The facts about the model from its last loading; None if it was never loaded."""
         return self.current.pool.status(self.name).info
 
     async def engine(self) -> EngineClient:

@@ -1,4 +1,4 @@
-"""Which chat template is in force, and what it makes of a conversation."""
+"""The chat template in force, and the prompts that it makes."""
 
 from functools import cache
 
@@ -36,7 +36,7 @@ def renders_with_jinja(options: Options, source: str) -> bool:
 
 
 async def description(model: Served, info: ModelInfo, source: str) -> Description | None:
-    """What the template can express; None if it can't be tried."""
+    """The capabilities of the template; None if it can't be tried."""
     if not renders_with_jinja(model.options, source):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the numbers and the texts have to be, to the token."""
+"""The numbers and the texts are right to the token."""
 
 import asyncio
 import itertools

@@ -31,8 +31,8 @@ def answer(server: OwnServer, name: str) -> Any:
 
 
 def differences(example: Any, real: Any, where: str = "answer") -> list[str]:
-    """Where the two differ in members, or in types. Elements of a list are like its first one;
-    null may stand for anything."""
+    """The places where the two differ in members, or in types. Elements of a list are like its
+    first one; null may stand for anything."""
     if isinstance(example, dict) and isinstance(real, dict):
         found = [f"{where}: only one has {name}" for name in sorted(example.keys() ^ real.keys())]
         for name in example.keys() & real.keys():

@@ -70,7 +70,7 @@ class Renderer:
         return answer
 
     async def describe(self, template: TemplateSource) -> Description:
-        """What `template` can express; found out once."""
+        """The traits of `template`; detected once."""
         if template not in self._descriptions:
             answer = await self._do(template, None)
             assert isinstance(answer, Description)

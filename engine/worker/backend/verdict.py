@@ -35,7 +35,7 @@ _FAULTS = {"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT"}
 
 
 class Measure(enum.StrEnum):
-    """What is done about the kernels, from the fastest to the safest."""
+    """Measures against wrong kernels, from the fastest to the safest."""
 
     AS_BUILT = "as-built"
     REFUSED = "refused"
@@ -103,7 +103,7 @@ def _try(probe: Sequence[str]) -> tuple[Verdict, bool]:
 
 
 def run_probe(probe: Sequence[str], measure: Measure) -> str:
-    """What fails under `measure`; "" if all is right. Raises `InconclusiveError`."""
+    """The failure under `measure`; "" if all is right. Raises `InconclusiveError`."""
     try:
         done = subprocess.run(
             [*probe, measure],

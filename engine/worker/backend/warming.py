@@ -9,7 +9,8 @@ from engine.worker.backend.context import Context
 CHUNK = 64
 """Tokens of one sequence. From so many on, flash attention on the CPU takes another path."""
 CHUNK_SECONDS = 1.0
-"""How long they may take, judged by fewer: a large model on a slow machine does without."""
+"""The most time that they may take, judged by fewer: a large model on a slow machine does
+without."""
 SMALL = 10**9
 """Parameters of a model that is worth it anywhere, whatever a busy machine's clock says."""
 FEW = 8

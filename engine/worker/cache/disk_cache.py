@@ -93,7 +93,7 @@ class DiskCache:
     # ---- looking -------------------------------------------------------------------------
 
     def covers(self, tokens: TokenArray, key: Key) -> bool:
-        """Whether there is a file beside which one of `tokens` would be of no use. It counts as
+        """True if there is a file beside which one of `tokens` would be of no use. It counts as
         used."""
         covering = self._index.covering(tokens, key)
         for id in covering:

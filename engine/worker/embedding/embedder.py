@@ -300,7 +300,7 @@ class Embedder:
         )
 
     def stats(self) -> Stats:
-        """What has been counted since the start, and how many requests there are now."""
+        """The counters since the start, and the number of present requests."""
         begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
@@ -312,7 +312,7 @@ class Embedder:
 
 
 def _sequences(model: Model, options: Options) -> int:
-    """How many inputs may be in one batch."""
+    """The greatest number of inputs in one batch."""
     if options.parallel > 0:
         return options.parallel
     if model.has_state:

@@ -20,8 +20,8 @@ Block = Mapping[str, Any]
 
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
-"""What ids of calls begin with in this API. Chat templates know the ids without it: some take
-only their own form."""
+"""The prefix of call ids in this API. Chat templates know the ids without it: some take only their
+own form."""
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
@@ -77,7 +77,7 @@ def refuse_threads(body: Mapping[str, Any]) -> None:
 
 
 def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
-    """How to generate the answer to `body`. Raises EngineError (invalid_request_error)."""
+    """The parameters for the answer to `body`. Raises EngineError (invalid_request_error)."""
     fields = {**body, "stop": [*(body.get("stop_sequences") or []), *_texts(body.get("stop"))]}
     if fields.get("max_tokens") is None:
         fields["max_tokens"] = MAX_TOKENS
@@ -259,8 +259,8 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 def _text(block: Block, where: str) -> str:
-    """What a block adds to the prompt. Raises EngineError (not_supported_error) if it is none of
-    text."""
+    """The text that a block adds to the prompt. Raises EngineError (not_supported_error) if it is
+    none of text."""
     match block["type"]:
         case "text":
             return str(block["text"])

@@ -47,7 +47,7 @@ SAMPLING = (
     "ignore_eos",
     "backend_sampling",
 )
-"""What `options` may have beside Ollama's own names; a test holds it to the description."""
+"""Fields of `options` beside Ollama's own names; a test holds them to the description."""
 
 
 def is_in_ollama_form(body: Mapping[str, Any]) -> bool:

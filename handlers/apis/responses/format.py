@@ -140,7 +140,7 @@ class Output:
         self._unsaid: list[TokenProbs] = []  # of text that the parser holds back
 
     def feed(self, event: ChatEvent) -> list[Event]:
-        """What `event` adds, told in the events of a stream."""
+        """The events for what `event` adds to the response."""
         if self._probabilities is not None:
             self._unsaid += event.source.probs
         return [made for delta in event.deltas for made in self._add(delta)]

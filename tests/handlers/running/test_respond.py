@@ -1,4 +1,4 @@
-"""When an answer begins and ends, for a format and generations that a test plays."""
+"""The beginning and the end of an answer, for a format and generations that a test plays."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What is found out from a template is what its model writes; nothing unproven is believed."""
+"""The detected syntax is the one that the model writes; nothing unproven is believed."""
 
 import json
 from typing import Any

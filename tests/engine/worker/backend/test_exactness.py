@@ -1,4 +1,4 @@
-"""What `--reproducible` stands for, and whether the kernels keep it."""
+"""The promise of `--reproducible`, and the kernels that keep it."""
 
 import logging
 from collections.abc import Iterator
