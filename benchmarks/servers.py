@@ -99,7 +99,7 @@ def started(name: str, command: Command, model: Path, threads: int) -> Iterator[
 
 
 def running(name: str, url: str) -> Server:
-    """A server that somebody else has started. Raises ClientError if it doesn't answer."""
+    """A server that runs already. Raises ClientError if it doesn't answer."""
     server = Server(name, url, listener(url))
     asyncio.run(server.probe())
     return server

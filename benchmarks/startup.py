@@ -38,7 +38,7 @@ import atexit, runpy, sys
 atexit.register(lambda: print(*sys.modules, sep=","))
 runpy.run_module("specllama", run_name="__main__")
 """
-"""A server that tells at its end what it has imported."""
+"""A server that prints at its end what it has imported."""
 IMPORT = """
 import gc, importlib, sys
 gc.disable()

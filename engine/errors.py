@@ -26,7 +26,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BackendError(Exception):
-    """llama.cpp, or a file for it, refused: the message is one line for whoever runs the server."""
+    """llama.cpp, or a file for it, refused: the message is one line for the administrator."""
 
 
 class EngineError(Exception):

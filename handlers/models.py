@@ -51,11 +51,11 @@ async def stream_model_events() -> Response:
     current = runtime()
 
     async def events() -> AsyncIterator[bytes]:
-        with closing(current.pool.subscribe()) as news:
+        with closing(current.pool.subscribe()) as events:
             for name in current.catalog.entries:
                 data = {"status": current.pool.status(name).value}
                 yield sse_event({"model": name, "event": "model_status", "data": data})
-            async for event in news:
+            async for event in events:
                 yield sse_event(msgspec.structs.asdict(event))
 
     return event_stream(events(), ping=PING)

@@ -41,7 +41,7 @@ Status = Literal["ok", "remark", "fault"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. A `fault` is something that will not work, a `remark`
+    """One check and its result. A `fault` is something that will not work, a `remark`
     something that could be better. `data` holds the same as `text`, for programs."""
 
     name: str

@@ -69,12 +69,12 @@ class Following:
         self.events: list[Event] = []
         self.ended = threading.Event()
 
-    def told(self) -> list[Any]:
+    def documents(self) -> list[Any]:
         [name] = ENDLESS
         return contract.check_stream(contract.operations()[name], list(self.events))
 
     def of(self, name: str) -> list[Any]:
-        return [event for event in self.told() if event["model"] == name]
+        return [event for event in self.documents() if event["model"] == name]
 
     def states(self, name: str) -> list[str]:
         """The states of the model, one after the other."""

@@ -49,7 +49,7 @@ def model_file(name: str) -> str:
 
 def free_port() -> int:
     """A port that nobody has, below those that systems give to whoever doesn't choose: one of
-    these could be somebody else's before the server has it."""
+    these could be taken before the server has it."""
     while True:
         port = random.randrange(20_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -97,7 +97,7 @@ def test_connexion_run_is_the_same_server(
         assert got[:2] == expected[:2]
         assert [slot.keys() for slot in got[2]] == [slot.keys() for slot in expected[2]]
     elif where in LISTS:
-        # What a model's file tells is there as soon as it has been read.
+        # The metadata of a model's file is there as soon as it has been read.
         wait_until(
             lambda: (
                 outcome(program, method, where, options)

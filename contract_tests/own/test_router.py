@@ -46,7 +46,7 @@ PAIRS: dict[str, tuple[str, str]] = {
 """By operation, two models that answer differently. What is told by the text of a model comes
 from weights that differ; what depends on the vocabulary or the template only, from those."""
 APART = "lora-init-without-apply"
-"""An adapter that changes nothing until somebody wants it to."""
+"""An adapter that changes nothing until a request scales it."""
 IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
 """Operations with the model in their query: each has a test of its own."""
 

@@ -95,6 +95,6 @@ def best_projector(model: str, paths: Iterable[str]) -> str | None:
 
 
 def _bits(path: str) -> int:
-    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't tell."""
+    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't say."""
     match = _BITS.search(quantization(path))
     return min(int(match[0]), 64) if match else 0

@@ -40,7 +40,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
 
     def __init__(self, frames: FrameReader[M], log: Log | None) -> None:
         self.heard_at = 0.0  # time of the loop at which it said something last
-        self.unheard: deque[M] = deque()  # what it said while nobody listened
+        self.unheard: deque[M] = deque()  # messages that were not awaited yet
         self.on_message: Callable[[M], None] | None = self._keep
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
@@ -165,7 +165,7 @@ class Child(Generic[M]):
 
     def listen(self, on_message: Callable[[M], None] | None) -> None:
         """Hand on what it has said and, from now on, each message at the moment it arrives.
-        None: nobody wants to hear any more."""
+        None: no more messages are wanted."""
         self._pipes.heard_at = asyncio.get_running_loop().time()
         self._pipes.on_message = on_message
         if on_message is not None:

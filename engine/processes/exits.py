@@ -1,4 +1,4 @@
-"""The ends of processes, in words for whoever runs the server."""
+"""The ends of processes, in words for the administrator."""
 
 import signal
 from importlib.metadata import version

@@ -21,7 +21,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of ggml's kernels for the CPU (its file where that can be told), and the
+    """The library of ggml's kernels for the CPU (its file where that is known), and the
     features that it was built with, by ggml's names."""
 
     library: str

@@ -18,7 +18,7 @@ MAX_TEXT = 4096  # characters of a message; of what is longer, the middle is lef
 MAX_LINE = 1 << 15  # bytes; what is longer is cut. No message of ours is, however it is escaped
 BURST = 1000  # lines
 LINES_PER_SECOND = 100.0  # in the long run
-LAST_LINES = 20  # of those that were too many: the end of a crash is told in any case
+LAST_LINES = 20  # of those that were too many: the end of a crash is logged in any case
 
 log = logging.getLogger("engine")
 

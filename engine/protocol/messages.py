@@ -244,7 +244,7 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
 
     `probs` are those of the tokens that `text` comes from (if the request wants any); where
     a token's text is spread over events, those of the first of them. With `progress`, the
-    event tells of the prompt, and has no text.
+    event reports on the prompt, and has no text.
     """
 
     id: int

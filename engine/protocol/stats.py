@@ -70,7 +70,7 @@ class Stats(msgspec.Struct, kw_only=True):
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
     inter_token: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
 
-    # Filled in when somebody asks:
+    # Filled in on request:
     n_processing: int = 0
     n_deferred: int = 0
     n_cells_used: int = 0

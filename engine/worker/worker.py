@@ -335,7 +335,7 @@ def _load(link: ServerLink, options: Options) -> Engine | Embedder | None:
 
 
 def _log_level(options: Options) -> int:
-    """llama.cpp tells a lot at its info level: that is for those who ask for details."""
+    """llama.cpp logs a lot at its info level, which is debug level here."""
     if options.log_disable:
         return logging.CRITICAL + 1
     if options.logs_everything():

@@ -97,7 +97,7 @@ def describe(error: Exception, scope: Scope) -> Failure:
     """The answer to the client of `scope` about an exception that ended its request; noted for the
     line in the log as well.
 
-    An exception that nobody has foreseen goes to the log, and no word of it to the client.
+    An unforeseen exception goes to the log, and no word of it to the client.
     """
     failure, noted = _describe(error, scope), notes_of(scope)
     noted.failed(failure.status, failure.discreet or failure.info.message)

@@ -31,7 +31,7 @@ def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | No
 
 
 def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
-    """Compares with every key, so that the time tells nothing about any of them."""
+    """Compares with every key, so that the time reveals nothing about any of them."""
     given = candidate.encode()
     found = False
     for key in keys:

@@ -3,7 +3,7 @@
 Connexion consults its description anew for each request: it tries all routes, builds the parsers
 of parameters, matches media types against patterns, and picks the handler's arguments from all
 the places where there could be some. Here that is done once, for operations that need no more
-than a JSON body. Whatever else there is goes Connexion's way, which also tells what is wrong.
+than a JSON body. All other requests go Connexion's way, which also finds the error.
 """
 
 import inspect

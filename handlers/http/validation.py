@@ -105,7 +105,7 @@ async def _read(receive: Receive) -> bytes:
 
 
 def _drained(receive: Receive) -> Receive:
-    """`receive` as it looks behind a body: an empty one, since nobody needs the bytes again."""
+    """`receive` as it looks behind a body: an empty one, since the bytes are not needed again."""
     seen = False
 
     async def receive_() -> Message:

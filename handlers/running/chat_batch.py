@@ -38,7 +38,7 @@ class PreparedChat(msgspec.Struct, frozen=True):
 class ChatEvent(msgspec.Struct, frozen=True):
     """An event of the engine as a part of answer number `index`.
 
-    `deltas` may be none: the text is held back, or the event tells of the prompt
+    `deltas` may be none: the text is held back, or the event reports on the prompt
     (`source.progress`). With the last event of an answer, `message` is all of it.
     """
 

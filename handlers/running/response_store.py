@@ -23,7 +23,7 @@ T = TypeVar("T")
 Item = dict[str, Any]
 Order = Literal["asc", "desc"]
 
-APPLICATION_ID = 0x73706C72  # what tells our files from those of other programs
+APPLICATION_ID = 0x73706C72  # distinguishes our files from those of other programs
 VERSION = 1  # of the tables below
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
@@ -60,7 +60,7 @@ _SCHEMA = f"""
 
 
 class StoreError(Exception):
-    """A database can't be used; one line for whoever runs the server."""
+    """A database can't be used; one line for the administrator."""
 
 
 class Page(msgspec.Struct, frozen=True):

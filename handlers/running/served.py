@@ -86,7 +86,7 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
 def find(current: Runtime, name: str | None) -> Entry:
     """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
 
-    Raises EngineError (not_found_error), which tells names like it.
+    Raises EngineError (not_found_error), which names similar ones.
     """
     catalog = current.catalog
     if not name:

@@ -42,7 +42,7 @@ async def description(model: Served, info: ModelInfo, source: str) -> Descriptio
     try:
         return await model.renderer.describe(_with_tokens(source, info))
     except EngineError:
-        return None  # not valid, or it never ends: whoever chats is told so
+        return None  # not valid, or it never ends: a chat gets the error
 
 
 async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:

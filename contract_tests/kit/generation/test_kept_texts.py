@@ -80,7 +80,7 @@ def test_files_outlive_the_server(own_server: Start, tmp_path: Path, ram: str) -
 
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[-100] ^= 1  # in the state: only the digest tells
+    data[-100] ^= 1  # in the state: only the digest shows it
     path.write_bytes(data)
 
 

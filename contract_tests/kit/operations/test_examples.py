@@ -15,7 +15,7 @@ ANSWERS = ("create_completion", "create_infill", "list_slots", "get_props", "get
 def two_slots(module_server: Start) -> OwnServer:
     """The server that gave the examples."""
     server = module_server("--parallel", "2")
-    for name in ("create_completion", "create_infill"):  # a slot that has served tells more
+    for name in ("create_completion", "create_infill"):  # a slot that has served shows more
         server.ask(path(name), body(name))
     return server
 

@@ -58,7 +58,7 @@ class RepositoryCache:
         return self._folder / "blobs" / digest
 
     def partial(self, digest: str) -> Path:
-        """Of a file that is being downloaded, or was: it is gone on with."""
+        """The place of a partial download, which is resumed."""
         return self._folder / "blobs" / f"{digest}.incomplete"
 
     def lock(self, digest: str) -> Path:

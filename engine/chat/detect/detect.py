@@ -162,7 +162,7 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
 
 def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | None) -> str:
     """The end of `head`, common to all answers, that opens thoughts: every answer begins with
-    thoughts there, be they empty."""
+    thoughts there, possibly empty."""
     following = [text[len(head) :] for text in texts]
     if shown is not None:
         following.append(shown.between)

@@ -81,7 +81,7 @@ def settle() -> Settled:
 def to_try(processor: Processor) -> list[InstructionSet]:
     """The features of `TRIED` that both this library and `processor` have."""
     possible = [each for each in TRIED if each.flag in processor.flags]
-    if not possible:  # then nobody waits for the library's answer
+    if not possible:  # then the library needn't be asked
         return []
     built = features()
     return [each for each in possible if each.feature in built]
@@ -104,7 +104,7 @@ def explain(found: Verdict, tried: Collection[InstructionSet]) -> str:
     )
 
 
-# ---- asking and telling ggml -------------------------------------------------------------
+# ---- queries and calls of ggml -------------------------------------------------------------
 
 
 def features() -> dict[str, str]:

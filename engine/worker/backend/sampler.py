@@ -141,7 +141,7 @@ class Sampler:
 
     def _apply_short(self, row: Floats, candidates: Candidates, allowed: TokenArray | None) -> bool:
         """Let the chain choose among those of the candidates that it can choose at all. False
-        if they can't be told."""
+        if that is not known."""
         short, changed = self._short, self._changed.view()
         n_all = len(row) if allowed is None else len(allowed)
         if short is None or n_all <= FEW:

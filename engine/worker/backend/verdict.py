@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class InconclusiveError(Exception):
-    """The probe wasn't run to an end that tells anything of the kernels."""
+    """The probe's end allows no conclusion about the kernels."""
 
 
 def find(
@@ -74,7 +74,7 @@ def find(
     if not afresh and (verdict := _recall(place)):
         return verdict
     with _one_at_a_time(place):
-        if not afresh and (verdict := _recall(place)):  # somebody else's, meanwhile
+        if not afresh and (verdict := _recall(place)):  # another process's, meanwhile
             return verdict
         verdict, is_certain = _try(probe)
         if is_certain:

@@ -30,7 +30,7 @@ def warm_up(context: Context) -> None:
     n_few = min(FEW, n)
     n_sequences = min(FEW // 2, context.n_seq, n_few)
     seconds = 0.0
-    for _ in range(2):  # the second time tells how fast the device is
+    for _ in range(2):  # the second time shows how fast the device is
         start = time.perf_counter()
         context.evaluate([n_few // n_sequences] * n_sequences)
         seconds = time.perf_counter() - start

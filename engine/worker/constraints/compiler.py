@@ -326,7 +326,7 @@ class Compiler:
 
 
 class _DeepThread:
-    """One thread with a large stack that does one thing after the other."""
+    """One thread with a large stack, and a queue of work."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None

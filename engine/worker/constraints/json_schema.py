@@ -78,7 +78,7 @@ Schema = dict[str, Any]
 
 
 def prepare(text: str) -> str:
-    """The schema `text` as llguidance shall compile it. Raises GrammarError."""
+    """The schema `text` in the form that llguidance compiles. Raises GrammarError."""
     if len(text) > MAX_LENGTH:
         raise GrammarError(f"the schema is longer than {MAX_LENGTH} characters")
     try:

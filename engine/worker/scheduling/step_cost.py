@@ -71,7 +71,7 @@ class _Class:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self.growth: float | None = None  # None: not known
-        self.is_guess = False  # whether what there is comes from before a change
+        self.is_guess = False  # whether the measurements are from before a change
         self.seen = 0  # when the last measurement was
 
     def each(self, length: float, growth: float) -> float:

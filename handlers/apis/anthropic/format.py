@@ -88,7 +88,7 @@ def _tool_use(id: str, name: str) -> dict[str, Any]:
 
 def _input(arguments: str) -> Any:
     """The object that `arguments` are the JSON of; an empty one if the limit of tokens has cut
-    them off, which the message's `stop_reason` tells."""
+    them off, as the message's `stop_reason` says."""
     try:
         return msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):

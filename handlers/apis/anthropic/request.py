@@ -92,7 +92,7 @@ def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> Gener
     fields["response_format"] = formats[0] if formats else None
     params = generation_params(fields, defaults)
     params.n_probs = 0  # the answer has no place for them
-    params.return_progress = params.stream  # the first event tells how long the prompt is
+    params.return_progress = params.stream  # the first event has the length of the prompt
     return params
 
 

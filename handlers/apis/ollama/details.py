@@ -65,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int
     size: int  # bytes of all weights
     family: str
-    quantization: str  # of most weights; "" if the file doesn't tell
+    quantization: str  # of most weights; "" if the file doesn't say
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":

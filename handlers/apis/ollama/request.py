@@ -1,4 +1,4 @@
-"""Requests in Ollama's form: how they are told from OpenAI's, and the same in OpenAI's words.
+"""Requests in Ollama's form: how they differ from OpenAI's, and their translation to OpenAI's.
 
 The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodies have passed
 validation against the description.

@@ -167,7 +167,7 @@ class Output:
                 events = self._enter("message")
                 return [*events, self._text(text, logprobs=logprobs)]
             case Reasoning(text):
-                self._unsaid.clear()  # probabilities are told of what is said, not of thoughts
+                self._unsaid.clear()  # only text has probabilities, thoughts have none
                 return [*self._enter("reasoning"), self._text(text)]
             case CallStart(_, id, name):
                 self._unsaid.clear()

@@ -26,7 +26,7 @@ class Word:
 
 @dataclass
 class Played:
-    """Generations whose events a request tells: words as [index, text]; "fail" and "hang"."""
+    """Generations whose events the request lists: words as [index, text]; "fail" and "hang"."""
 
     script: list[Any]
     log: "queue.Queue[str]"
