@@ -91,7 +91,7 @@ def test_format() -> None:
 def test_only_one_answer() -> None:
     assert "n" in openai_body({"messages": [USER], "n": 1, "n_cmpl": None})
     for name in ("n", "n_cmpl"):
-        with pytest.raises(EngineError, match="only one answer"):
+        with pytest.raises(EngineError, match="one answer per request"):
             openai_body({"messages": [USER], name: 2})
 
 
