@@ -103,7 +103,7 @@ async def get_docs_asset(asset: str) -> Response:
     """A file of the interactive page. Raises EngineError (not_found_error)."""
     media_type = _ASSETS.get(asset)
     if media_type is None:
-        raise EngineError.of("not_found_error", f"There is no asset {asset}")
+        raise EngineError.of("not_found_error", f"there is no asset {asset}")
     return Response(_asset(asset), media_type=media_type, headers=_CACHED)
 
 

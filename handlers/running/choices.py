@@ -62,7 +62,9 @@ def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: Generati
     if best_of == n:
         return n
     if params.stream:
-        raise invalid_request("best_of: the best text can't be streamed before it is known")
+        raise invalid_request(
+            "best_of: the best text is known only at the end; set stream to false"
+        )
     check_total(best_of, n_prompts, "best_of")
     params.n_probs = max(params.n_probs, 1)
     return best_of

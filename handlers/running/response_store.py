@@ -285,10 +285,12 @@ class ResponseStore:
             return await loop.run_in_executor(self._thread, work, self._database)
         except (sqlite3.Error, ValueError, KeyError) as error:  # ValueError: no JSON in a row
             log.error("the database of responses failed: %s", error)
-            raise server_error("The database of responses failed.") from error
+            raise server_error(
+                "the database of responses failed; the server's log says why"
+            ) from error
 
 
 def _found(result: T | None, id: str) -> T:
     if not result:
-        raise EngineError.of("not_found_error", f"There is no response {id!r}.")
+        raise EngineError.of("not_found_error", f"there is no response {id!r}")
     return result

@@ -208,7 +208,7 @@ def _ask_once(repository: str, token: str) -> _Snapshot:
         commit = str(info.sha)
     except HfHubHTTPError as error:
         check_status(error.response, repository)
-        raise DownloadError(f"the hub's answer is of no use: {_first_line(error)}") from error
+        raise DownloadError(f"the hub's answer is not valid: {_first_line(error)}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise network_failure(error, constants.ENDPOINT, repository) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

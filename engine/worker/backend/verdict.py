@@ -145,7 +145,7 @@ def _recall(place: Path) -> Verdict | None:
     except FileNotFoundError:
         pass
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.info("%s is of no use: %s", place, error)
+        log.info("%s can't be used: %s", place, error)
     return None
 
 
@@ -174,7 +174,7 @@ def _one_at_a_time(place: Path) -> Iterator[None]:
         place.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=LOCK_TIMEOUT)
     except (OSError, NotImplementedError) as error:
-        log.info("no lock: %s", error)
+        log.info("the verdict on the kernels can't be locked: %s", error)
     try:
         yield
     finally:

@@ -112,7 +112,7 @@ class SecondTier:
         try:
             self._states.restore_sequence(sequence, text.state, len(text.tokens))
         except BackendError as error:
-            log.warning("a kept text of %d tokens is of no use: %s", len(text.tokens), error)
+            log.warning("a kept text of %d tokens can't be used: %s", len(text.tokens), error)
             self._host.drop(text)
             if self._disk is not None:
                 self._disk.forget(text)

@@ -240,7 +240,9 @@ class Embedder:
         rows = merged(self.context.pooling, input.parts, input.lengths)
         if not np.isfinite(rows).all():
             self._drop(job)
-            return Failed(job.id, ErrorInfo("server_error", "the model's numbers are not finite"))
+            return Failed(
+                job.id, ErrorInfo("server_error", "the model computed numbers that are not finite")
+            )
         job.rows[input.index] = rows
         job.n_open -= 1
         return None if job.n_open else self._finish(job)

@@ -231,6 +231,6 @@ class Engine:
 def _check_exactness(context: Context, options: Options) -> None:
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
-            "--reproducible can't be had here: what this model's kernels compute of a token "
-            "depends on what else is in the batch (the README tells which do)"
+            "--reproducible is not possible here: what this model's kernels compute for a token "
+            "depends on what else is in the batch (the README lists those that work)"
         )

@@ -83,7 +83,9 @@ def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> Gener
         fields["max_tokens"] = MAX_TOKENS
     for name in ("n", "n_cmpl"):
         if (body.get(name) or 1) != 1:
-            raise invalid_request(f"{name}: this API has one answer to a request")
+            raise invalid_request(
+                f"{name}: this API gives one answer per request; send several requests"
+            )
     formats = [body.get("response_format"), body.get("output_format")]
     formats.append((body.get("output_config") or {}).get("format"))
     formats = [form for form in formats if form is not None]

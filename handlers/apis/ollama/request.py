@@ -69,12 +69,16 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
     made |= _thinking(body)
     if (form := body.get("format")) not in (None, ""):
         if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
-            raise invalid_request("format: not together with another way to say it")
+            raise invalid_request(
+                "format: the request also has a grammar or a schema; send one of them"
+            )
         made["json_schema"] = {} if form == "json" else form
     if body.get("logprobs") and body.get("top_logprobs") is None:
         made["top_logprobs"] = 0
     if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
-        raise invalid_request("n: there is only one answer in Ollama's format")
+        raise invalid_request(
+            "n: Ollama's format has one answer per request; send several requests"
+        )
     made["messages"] = openai_messages(body["messages"])
     return made
 
@@ -112,7 +116,7 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     ids = _CallIds()
     for index, message in enumerate(messages):
         if message.get("images"):
-            raise not_supported(f"messages[{index}].images: this model can't see")
+            raise not_supported(f"messages[{index}].images: this model can't read images")
         new = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
         new.setdefault("content", None)
         if message.get("thinking") is not None:

@@ -57,7 +57,7 @@ def test_a_result_without_a_call_is_refused(messages: list[dict[str, Any]], mess
 def test_fields_that_are_empty_are_left_out() -> None:
     empty: dict[str, Any] = {"tool_calls": [], "reasoning_content": None, "name": None}
     assert conversation([{**USER, **empty}]).messages == [USER]
-    with pytest.raises(EngineError, match="there are none"):
+    with pytest.raises(EngineError, match="the list is empty"):
         conversation([])
 
 

@@ -159,7 +159,7 @@ def test_harmony_goes_on() -> None:
         (
             begun("Hi"),
             {"continue_final_message": True, "add_generation_prompt": True},
-            "not with add_generation_prompt",
+            "together with add_generation_prompt",
         ),
     ],
 )

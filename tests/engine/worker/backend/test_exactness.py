@@ -120,4 +120,4 @@ def test_weights_that_depend_on_the_batch_are_told(
     other = Model(path, options)
     Engine(other, options).close()
     other.close()
-    assert "--reproducible can't be had here" in caplog.text
+    assert "--reproducible is not possible here" in caplog.text
