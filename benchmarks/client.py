@@ -26,7 +26,7 @@ class ClientError(Exception):
 
 @dataclass
 class Stream:
-    """What came of one streamed request. Times are `time.perf_counter()` seconds.
+    """The measurements of one streamed request. Times are `time.perf_counter()` seconds.
 
     `token_times` has one entry per event that carried text; `n_tokens` counts tokens, which
     are more if the server puts several into one event.

@@ -23,7 +23,7 @@ STEPS = 40
 
 
 def prompt_seconds(context: Context, sequence: int, n: int) -> float:
-    """How long it takes to evaluate `n` tokens, as the beginning of an empty sequence."""
+    """The seconds that evaluating `n` tokens takes, as the beginning of an empty sequence."""
     tokens = np.random.default_rng(n).integers(300, 4000, n, dtype=np.int32)
     begun = time.perf_counter()
     for start in range(0, n, PIECE):

@@ -1,4 +1,4 @@
-"""What happens to requests in company: common prefixes, long prompts, schemas, many at once.
+"""Requests in company: common prefixes, long prompts, schemas, many at once.
 
 Each scenario is one turn of one server; `benchmarks.serving` runs them in turns. Sizes are the
 tokens of the server's own count.
@@ -38,7 +38,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a scenario asks for, in tokens and requests."""
+    """The size of a scenario, in tokens and requests."""
 
     prefix: int = 1500
     long_prompt: int = 2000

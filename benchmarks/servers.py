@@ -23,13 +23,13 @@ PEER = "llama_cpp.server"
 
 
 TOKENIZERS = (("/tokenize", "content"), ("/extras/tokenize", "input"))
-"""Where servers tokenize, and the field that the text stands in."""
+"""Paths at which servers tokenize, and the field for the text."""
 
 
 @dataclass
 class Server:
-    """Where a server listens, and what `probe` found out: the first model's name, whether there
-    is a GET /health, and which of TOKENIZERS it has."""
+    """The address of a server and the findings of `probe`: the first model's name, whether there is
+    a GET /health, and which of TOKENIZERS it has."""
 
     name: str
     url: str
@@ -99,7 +99,7 @@ def started(name: str, command: Command, model: Path, threads: int) -> Iterator[
 
 
 def running(name: str, url: str) -> Server:
-    """A server that somebody else has started. Raises ClientError if it doesn't answer."""
+    """A server that runs already. Raises ClientError if it doesn't answer."""
     server = Server(name, url, listener(url))
     asyncio.run(server.probe())
     return server

@@ -41,7 +41,7 @@ IDLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure. `max_tokens` by number of streams; times in seconds."""
+    """The amount to measure. `max_tokens` by number of streams; times in seconds."""
 
     rounds: int
     max_tokens: dict[int, int]

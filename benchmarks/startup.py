@@ -1,4 +1,4 @@
-"""How long a server takes from its command to its first answers.
+"""Measures the time from a server's command to its first answers.
 
     python -m benchmarks.startup [--starts N] [--model FILE] [--command "llama-server ..."]
 
@@ -38,7 +38,7 @@ import atexit, runpy, sys
 atexit.register(lambda: print(*sys.modules, sep=","))
 runpy.run_module("specllama", run_name="__main__")
 """
-"""A server that tells at its end what it has imported."""
+"""A server that prints at its end what it has imported."""
 IMPORT = """
 import gc, importlib, sys
 gc.disable()
@@ -122,7 +122,7 @@ async def _ask(port: str, line: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _imported_modules(command: Sequence[str]) -> list[str]:
-    """What the server process of `command` has imported when it has answered a chat."""
+    """The modules that the server process of `command` has imported when it has answered a chat."""
     port = _free_port()
     process = subprocess.Popen(
         [sys.executable, "-c", PROBE, *command[len(OURS) :], "--port", port],
@@ -138,7 +138,7 @@ def _imported_modules(command: Sequence[str]) -> list[str]:
 
 
 def _import_seconds(modules: Sequence[str]) -> float:
-    """How long a Python takes that imports `modules` and ends."""
+    """The seconds that a Python takes to import `modules` and end."""
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", IMPORT, ",".join(modules)], check=True)
     return time.perf_counter() - begun

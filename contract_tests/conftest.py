@@ -1,3 +1,15 @@
 """The kit's options and fixtures, for the tests of the kit and of this repository's server."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contract_tests.kit.server import Launcher
+
 pytest_plugins = ("contract_tests.kit.plugin",)
+
+
+def pytest_contract_launcher() -> "Launcher":
+    """The servers that the kit tests are this repository's."""
+    from contract_tests.own import servers  # behind the plugin, which has its assertions rewritten
+
+    return servers

@@ -17,7 +17,7 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong with one request. The two counts belong to exceed_context_size_error."""
+    """The failure of one request. The two counts belong to exceed_context_size_error."""
 
     type: ErrorType
     message: str
@@ -26,7 +26,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BackendError(Exception):
-    """llama.cpp, or a file for it, refused: the message is one line for whoever runs the server."""
+    """llama.cpp, or a file for it, refused: the message is one line for the administrator."""
 
 
 class EngineError(Exception):

@@ -55,7 +55,7 @@ def sampler_name(text: str) -> SamplerName | None:
 
 
 class GrammarTrigger(msgspec.Struct, frozen=True):
-    """What starts a lazy grammar: `text` in the answer, or, without one, the token `token`.
+    """The start of a lazy grammar: `text` in the answer, or, without one, the token `token`.
 
     The grammar is in force from the beginning of the trigger on. `at_start`: the text counts
     only where the answer proper begins, after thoughts and white space.
@@ -67,8 +67,8 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
 
 
 class Thoughts(msgspec.Struct, frozen=True):
-    """Where the thoughts of an answer begin and end; `open`: they have begun in the prompt.
-    White space at the outer ends of the two texts may be missing."""
+    """The markers around the thoughts of an answer; `open`: they have begun in the prompt. White
+    space at the outer ends of the two texts may be missing."""
 
     begin: str
     end: str
@@ -83,8 +83,7 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 class AnswerRules(msgspec.Struct, frozen=True):
-    """What a chat's answer has to look like. Made by `engine.chat.grammar.answer`, part of no
-    request.
+    """The form of a chat's answer. Made by `engine.chat.grammar.answer`, part of no request.
 
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
     it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`
@@ -98,13 +97,13 @@ class AnswerRules(msgspec.Struct, frozen=True):
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):
-    """How to generate. `logit_bias` pairs a token id, or a text of which every token is
-    meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty.
-    At most one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is
-    given; with `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are
-    not looked for in thoughts. `preserved_tokens`, ids or texts that hold them, are shown in the
-    generated text although they are control tokens, unless they end it.
-    `lora` pairs a LoRA adapter's id with its scale; none at all stands for the server's own."""
+    """The parameters of a generation. `logit_bias` pairs a token id, or a text of which every token
+    is meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty. At
+    most one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is given;
+    with `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are not looked
+    for in thoughts. `preserved_tokens`, ids or texts that hold them, are shown in the generated
+    text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
+    its scale; none at all stands for the server's own."""
 
     n_predict: int = -1
     n_keep: int = 0

@@ -17,7 +17,7 @@ class Processor(NamedTuple):
 
 
 def this_processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """What the system says of the first CPU: it takes its time for hundreds of them."""
+    """The system's description of the first CPU. It takes its time for hundreds of them."""
     try:
         with open(cpuinfo, encoding="utf-8", errors="replace") as file:
             text = file.read(_BLOCK)

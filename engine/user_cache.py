@@ -1,4 +1,4 @@
-"""Where a user's files lie that can be made again."""
+"""The directory of a user's files that can be made again."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What makes `connexion run openapi/server.yaml` the same server as `specllama`.
+"""Makes `connexion run openapi/server.yaml` the same server as `specllama`.
 
 Connexion's command line builds an application of its own and has no hook for error handlers,
 middleware, or a lifespan. All that it takes from us are the functions that the description names.

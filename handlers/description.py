@@ -77,7 +77,7 @@ def _as_yaml(base_path: str) -> bytes:
 
 
 def _base_path() -> str:
-    """What stands before the description's paths in the addresses of the current request."""
+    """The part of the current request's address in front of the description's paths."""
     scope = context.scope
     base: str = scope["extensions"]["connexion_routing"]["api_base_path"]
     return str(scope.get("root_path", "")) + base
@@ -103,7 +103,7 @@ async def get_docs_asset(asset: str) -> Response:
     """A file of the interactive page. Raises EngineError (not_found_error)."""
     media_type = _ASSETS.get(asset)
     if media_type is None:
-        raise EngineError.of("not_found_error", f"There is no asset {asset}")
+        raise EngineError.of("not_found_error", f"there is no asset {asset}")
     return Response(_asset(asset), media_type=media_type, headers=_CACHED)
 
 

@@ -20,13 +20,13 @@ async def get_health() -> JSONAnswer:
         case "loading" | "downloaded":
             raise unavailable("Loading model")
         case "waking":
-            raise unavailable("The model wakes up")
+            raise unavailable("the model wakes up")
         case "restarting":
-            raise unavailable("The engine is restarting")
+            raise unavailable("the engine is restarting")
         case "draining" | "stopped":
-            raise unavailable("The server is shutting down")
+            raise unavailable("the server is shutting down")
         case "failed":
-            raise unavailable(f"The model could not be loaded: {supervisor.failure}")
+            raise unavailable(f"the model could not be loaded: {supervisor.failure}")
 
 
 get_health_v1 = get_health

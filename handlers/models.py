@@ -51,11 +51,11 @@ async def stream_model_events() -> Response:
     current = runtime()
 
     async def events() -> AsyncIterator[bytes]:
-        with closing(current.pool.subscribe()) as changes:
+        with closing(current.pool.subscribe()) as events:
             for name in current.catalog.entries:
                 data = {"status": current.pool.status(name).value}
                 yield sse_event({"model": name, "event": "model_status", "data": data})
-            async for event in changes:
+            async for event in events:
                 yield sse_event(msgspec.structs.asdict(event))
 
     return event_stream(events(), ping=PING)
@@ -137,6 +137,6 @@ def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:
 
 
 def _capabilities(current: Runtime, entry: Entry) -> list[str]:
-    """What the file tells, or, until it has been read, what nearly every model can do."""
+    """The capabilities in the file, or, until it has been read, those of nearly every model."""
     told = file_facts(current, entry)
     return list(told.capabilities) if told is not None else ["completion"]

@@ -33,8 +33,8 @@ async def list_ollama_models() -> Response:
 
 
 async def show_ollama_model(body: dict[str, Any]) -> Response:
-    """What is known of the model. Raises EngineError (unavailable_error) until it has been
-    loaded once."""
+    """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
+    it has been loaded once."""
     model = served({"model": body.get("model") or body.get("name")})
     info = model.info or (await model.engine()).info
     return JSONAnswer(await _model_json(model, info))

@@ -41,7 +41,7 @@ def _names_model() -> bool:
 
 
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
-    """`info` is None for a model that hasn't been loaded; what only it tells is empty then."""
+    """`info` is None for a model that hasn't been loaded; fields that need it are empty then."""
     options, server = model.options, model.current.options
     source, caps = options.chat.chat_template, {}
     if info is not None:

@@ -39,14 +39,14 @@ async def create_response(body: dict[str, Any]) -> Response:
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
     if probabilities is not None:
-        # Only events tell which tokens belong to the message and which to thoughts and calls.
+        # Only events show which tokens belong to the message and which to thoughts and calls.
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
     response = new_response(body, body.get("model") or model.name, params)
     output = Output(probabilities)
 
     async def complete(status: Status, finished: Finished) -> dict[str, Any]:
-        """The whole response, kept if it shall be."""
+        """The whole response, stored if the request wants it."""
         n_reasoning = await _count(engine, output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:

@@ -31,7 +31,7 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
 async def act_on_slot(
     id_slot: int, action: Literal["save", "restore", "erase"], body: dict[str, Any] | None = None
 ) -> Response:
-    """What was saved, restored or erased. Raises EngineError: not_supported_error without
+    """The result of saving, restoring or erasing. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
     model = served(body)
     if not model.options.engine.slot_files.slot_save_path:

@@ -4,4 +4,4 @@ import time
 
 __version__ = "0.1.0"
 STARTED = time.perf_counter()
-"""When the program began, as far as it can know itself."""
+"""The time at which the program began, as far as it can know."""

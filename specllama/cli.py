@@ -57,8 +57,8 @@ def _doctor(argv: Sequence[str]) -> int:
 
 
 COMMANDS = {"doctor": _doctor}
-"""What the first argument may be instead of an option: each takes those that follow, and returns
-the exit code."""
+"""Subcommands that the first argument may name: each takes the arguments behind it, and returns the
+exit code."""
 
 
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:

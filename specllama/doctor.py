@@ -42,7 +42,7 @@ Status = Literal["ok", "remark", "fault"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. A `fault` is something that will not work, a `remark`
+    """One check and its result. A `fault` is something that will not work, a `remark`
     something that could be better. `data` holds the same as `text`, for programs."""
 
     name: str
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints what it finds; 0, or 1 if something will not work."""
     parser = argparse.ArgumentParser(
         prog="specllama doctor",
-        description="Tells whether this machine and this installation will do.",
+        description="Checks this machine and this installation.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
@@ -132,7 +132,7 @@ def unusable(error: str) -> Check:
 
 
 def instruction_sets(report: BuildReport, processor: Processor) -> Check:
-    """What llama.cpp was built with, against what the processor has."""
+    """Compares the instructions that llama.cpp was built with against those of the processor."""
     name = "instruction sets"
     used = [feature for feature in FLAGS if report.features.get(feature, "0") != "0"]
     data: dict[str, Any] = {"library": report.library, "features": report.features}
@@ -188,7 +188,7 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Check:
             for name, key in (("total", "MemTotal"), ("available", "MemAvailable"))
         }
     except (OSError, KeyError, ValueError):  # not on Linux
-        return Check("memory", "ok", "this system doesn't tell", {})
+        return Check("memory", "ok", "this system doesn't report it", {})
     text = f"{shown_size(data['available'])} of {shown_size(data['total'])} available"
     return Check("memory", "ok", text, data)
 
@@ -207,7 +207,7 @@ def cache(environ: Mapping[str, str]) -> Check:
     try:
         hub, plain = hub_cache(environ), url_cache(environ)
     except RuntimeError as error:
-        return Check("model cache", "remark", f"there is no place for one: {error}", {})
+        return Check("model cache", "remark", f"there is no directory for it: {error}", {})
     models = cached_models(hub)
     others = [file for file in plain.rglob("*.gguf") if file.is_file()]
     size = sum(m.size for m in models) + sum(file.stat().st_size for file in others)
@@ -227,7 +227,7 @@ def port(environ: Mapping[str, str]) -> Check:
         with Listeners(options.http.hosts(), options.http.port) as listeners:
             text = f"{', '.join(listeners.urls('http', options.http.api_prefix))} is free"
     except ListenError as error:
-        return Check("port", "fault", f"{error}; another one: --port", data)
+        return Check("port", "fault", f"{error}; choose another one with --port", data)
     return Check("port", "ok", text, data)
 
 
@@ -244,5 +244,5 @@ def open_files() -> Check:
     }
     text = "no limit" if soft == unlimited else f"{soft} at most, one for each connection"
     if soft != unlimited and soft < FEW_FILES:
-        return Check("open files", "remark", f"{text}; for more of them: ulimit -n", data)
+        return Check("open files", "remark", f"{text}; raise the limit with ulimit -n", data)
     return Check("open files", "ok", text, data)

@@ -45,7 +45,7 @@ class Listeners:
             raise
 
     def urls(self, scheme: str, prefix: str) -> list[str]:
-        """Where clients reach the server; UNIX sockets as `unix:PATH`."""
+        """The addresses at which clients reach the server; UNIX sockets as `unix:PATH`."""
         urls = []
         for sock in self.tcp:
             host, port = sock.getsockname()[:2]

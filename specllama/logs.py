@@ -48,7 +48,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     """False for the failed start, which the program itself reports with the reason, and for the
     traceback of each request that the end of draining cut off: uvicorn logs how many."""
     kind = record.exc_info[0] if record.exc_info else None
-    import asyncio  # not yet when the log is set up: that is the first thing of all
+    import asyncio  # not yet when the log is set up: that comes first of all
 
     cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
     return not cut_off and record.msg != "Application startup failed. Exiting."

@@ -84,7 +84,7 @@ class ModelProgress:
             load_log.info("loaded %s in %.1f s", model, self._clock() - since)
 
     def finish(self, model: str) -> None:
-        """What was done for `model` has ended, well or badly, or is not shown any more."""
+        """Ends the display of the work for `model`, whatever its result."""
         self._logged.pop(model, None)
         self._loading_since.pop(model, None)
         task = self._tasks.pop(model, None)

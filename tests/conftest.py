@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis asserts no times, and there is the shipped model."""
+"""Common to all tests: Hypothesis asserts no times, and there is the shipped model."""
 
 from collections.abc import Iterator
 

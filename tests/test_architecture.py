@@ -1,4 +1,4 @@
-"""Who may import whom (ARCHITECTURE.md), read from the source: nothing is imported here."""
+"""The import rules of ARCHITECTURE.md, read from the source: nothing is imported here."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -72,6 +72,7 @@ NEVER = (
     ("contract_tests.kit", "handlers"),
     ("contract_tests.kit", "specllama"),
     ("contract_tests.kit", "tests"),
+    ("contract_tests.kit", "tools"),
     ("contract_tests.kit", "contract_tests.own"),
     ("tests", "contract_tests.own"),
     ("tools", "handlers"),
@@ -101,11 +102,23 @@ def _module(path: Path) -> str:
 MODULES = {_module(path): path for tree in TREES for path in sorted((ROOT / tree).rglob("*.py"))}
 
 
+_BY_NAME = frozenset({"import_module", "importorskip"})
+"""Functions that import the module that their argument names."""
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+
+
 def _imports(path: Path) -> Iterator[str]:
-    """What a module imports, wherever in it: modules by name, libraries by their full name."""
+    """The imports anywhere in a module: modules by name, libraries by their full name."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and _called(node) in _BY_NAME:
+            texts = (each.value for each in node.args if isinstance(each, ast.Constant))
+            yield from (text for text in texts if isinstance(text, str))
         elif isinstance(node, ast.ImportFrom):
             assert node.module, f"{path}: a relative import"
             for alias in node.names:

@@ -1,5 +1,5 @@
-"""What the documents for readers of the code say of it: the paths and names are there, and the
-walks have as many files as they count. Read from the source: nothing is imported here."""
+"""The documents for readers of the code agree with it: the paths and names are there, and the walks
+have as many files as they count. Read from the source: nothing is imported here."""
 
 import ast
 import re
@@ -52,7 +52,8 @@ def _is_there(path: str) -> bool:
 
 @cache
 def _names(path: Path) -> frozenset[str]:
-    """What a module defines: functions, classes with their methods and fields, constants."""
+    """The names that a module defines: functions, classes with their methods and fields,
+    constants."""
 
     def found(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
         for node in body:
@@ -71,7 +72,7 @@ def _names(path: Path) -> frozenset[str]:
 
 
 def _resolves(dotted: str) -> bool:
-    """Whether a dotted name is a package, a module, or something that one defines."""
+    """True if a dotted name is a package, a module, or something that one defines."""
     parts = dotted.split(".")
     for n in range(len(parts), 0, -1):
         place = ROOT.joinpath(*parts[:n])

@@ -62,7 +62,7 @@ def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:
 
 
 class Answer(NamedTuple):
-    """What one choice says. `calls` are names with the texts of their arguments."""
+    """The parts of one choice's message. `calls` are names with the texts of their arguments."""
 
     content: str
     reasoning: str

@@ -241,11 +241,11 @@ def unknown_models_are_refused(server: Server) -> None:
 def changes_of_models_are_told(server: Server) -> None:
     """Its default model is unloaded and loaded again."""
     name = contract.check(server.get("/props"))["model_alias"]
-    with following(server) as news:
+    with following(server) as events:
         for value in (LOADED, UNLOADED, LOADED):
             set_status(server, name, value)
         wait_until(
-            lambda: news.states(name)[-4:] == [LOADED, UNLOADED, "loading", LOADED],
+            lambda: events.states(name)[-4:] == [LOADED, UNLOADED, "loading", LOADED],
             "the changes are told",
         )
 

@@ -42,7 +42,7 @@ def is_public(operation: lint.Operation) -> bool:
 
 
 def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:
-    """What the description says of one status: media type objects by content type."""
+    """The described answers with one status: media type objects by content type."""
     responses = operation.definition["responses"]
     assert str(status) in responses, f"{operation.name} has no documented status {status}"
     content: Mapping[str, Any] = responses[str(status)]["content"]

@@ -191,12 +191,12 @@ def is_not_about_models(context: Any) -> bool:
 
 
 def never_ends(context: Any) -> bool:
-    """Whether an operation's answer goes on until the client leaves: Schemathesis would read for
+    """True if an operation's answer goes on until the client leaves: Schemathesis would read for
     ever. test_router_models.py reads such a stream."""
     return context.operation.definition.raw["operationId"] in ENDLESS
 
 
 def has_no_input(context: Any) -> bool:
-    """Whether an operation takes nothing that could be wrong."""
+    """True if an operation takes nothing that could be wrong."""
     raw = context.operation.definition.raw
     return not ("requestBody" in raw or raw.get("parameters"))

@@ -1,4 +1,4 @@
-"""What a good description has beyond being a valid OpenAPI document.
+"""Rules for a good description, beyond those for a valid OpenAPI document.
 
 `load` resolves the description into one document without references. Each rule is a function
 from that document to the problems it finds, one sentence each; `RULES` has them all.
@@ -117,8 +117,9 @@ def schema_nodes(document: Document) -> Iterator[Node]:
 
 
 def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
-    """Where and why `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
-    `schema`. Alternatives marked with `x-only-with` count only if the request has that field."""
+    """The places where `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
+    `schema`, and the reasons. Alternatives marked with `x-only-with` count only if the request has
+    that field."""
     asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
     for error in _validator(frozenset(asked))(schema).iter_errors(instance):
         yield f"{error.json_path}: {error.message[:300]}"
@@ -134,14 +135,14 @@ def _validator(asked: frozenset[str]) -> Any:
 
 
 def event_errors(definition: Mapping[str, Any], data: str) -> Iterator[str]:
-    """What is wrong with the `data` of an event, by the media type object of its stream."""
+    """The errors in the `data` of an event, by the media type object of its stream."""
     if data == definition.get("x-event-end"):
         return
     yield from _json_errors(definition["x-event-data-schema"], data)
 
 
 def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
-    """What is wrong with a line, by the media type object of its stream."""
+    """The errors in a line, by the media type object of its stream."""
     yield from _json_errors(definition["x-line-schema"], line)
 
 

@@ -2,6 +2,8 @@
 
 pytest contract_tests                                        # one that the tests start
 pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
+
+A repository whose servers the tests are to start implements the hook `pytest_contract_launcher`.
 """
 
 from collections.abc import Generator, Iterator
@@ -26,7 +28,18 @@ for _module in _ASSERTING:
     pytest.register_assert_rewrite(f"contract_tests.kit.{_module}")
 
 from contract_tests.kit import fuzzing, lint  # noqa: E402  # behind the registration, or it is too late
-from contract_tests.kit.server import API_KEY, OwnServer, Server, Start, start  # noqa: E402  # as above
+from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start  # noqa: E402  # as above
+
+
+class Hooks:
+    @pytest.hookspec(firstresult=True)
+    def pytest_contract_launcher(self) -> Launcher | None:
+        """Hands in servers that the tests may configure, kill and fill up."""
+        return None
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(Hooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    """Skips the tests that need servers of their own where any other server is tested."""
+    if request.config.getoption("--base-url"):
+        pytest.skip("needs a server of its own, with other options; there is only --base-url")
+    found: Launcher | None = request.config.hook.pytest_contract_launcher()
+    if found is None:
+        raise pytest.UsageError("pass --base-url: no plugin says how to start a server")
+    return found
+
+
+@pytest.fixture(scope="session")
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -73,18 +97,19 @@ def server(
         yield outside
         outside.close()
         return
-    own = start(tmp_path_factory.mktemp("server"), api_key=API_KEY)
+    launcher: Launcher = request.getfixturevalue("launcher")
+    own = launcher.start(tmp_path_factory.mktemp("server"), api_key=API_KEY)
     request.config.stash[_logs].append(own.log)
     yield own
     own.close()
 
 
-def _starter(request: pytest.FixtureRequest, directory: Path) -> Iterator[Start]:
-    if request.config.getoption("--base-url"):
-        pytest.skip("needs a server of its own, with other options; there is only --base-url")
+def _starter(
+    request: pytest.FixtureRequest, launcher: Launcher, directory: Path
+) -> Iterator[Start]:
     servers: list[OwnServer] = []
 
-    def starting(*argv: str, how: Start = start, **options: Any) -> OwnServer:
+    def starting(*argv: str, how: Start = launcher.start, **options: Any) -> OwnServer:
         own = how(directory, *argv, **options)
         servers.append(own)
         request.config.stash[_logs].append(own.log)
@@ -96,18 +121,19 @@ def _starter(request: pytest.FixtureRequest, directory: Path) -> Iterator[Start]
 
 
 @pytest.fixture
-def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts servers that are the test's own, to be configured, killed, filled up. The tests
-    that need one are skipped where any other server is tested."""
-    yield from _starter(request, tmp_path)
+def own_server(
+    request: pytest.FixtureRequest, launcher: Launcher, tmp_path: Path
+) -> Iterator[Start]:
+    """Starts servers that are the test's own, to be configured, killed, filled up."""
+    yield from _starter(request, launcher, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Start]:
     """The same for servers that all tests of a module share."""
-    yield from _starter(request, tmp_path_factory.mktemp("servers"))
+    yield from _starter(request, launcher, tmp_path_factory.mktemp("servers"))
 
 
 @pytest.fixture(scope="session")

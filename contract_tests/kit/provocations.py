@@ -1,5 +1,5 @@
-"""How each documented status of each operation is provoked: `PROVOKED` says it by operation and
-status, where `BY_STATUS` and `BY_STATUS_OWN` (on a server of a certain state) do not."""
+"""Provokes each documented status of each operation: `PROVOKED` by operation and status, otherwise
+`BY_STATUS` and `BY_STATUS_OWN` (on a server in a certain state)."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from contract_tests.kit.bodies import (
     with_text,
 )
 from contract_tests.kit.routers import set_status
-from contract_tests.kit.server import MODEL, Server
+from contract_tests.kit.server import Server
 from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
 
 MIB = 1 << 20
@@ -130,7 +130,7 @@ def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
-    """What a server does not have that was started for something else."""
+    """Operations that a server started for another purpose does not have."""
     servers = [situations.small]
     if name in RERANKING:
         servers.append(situations.embedder)
@@ -182,7 +182,7 @@ def bad_query(server: Server, name: str) -> list[httpx.Response]:
 
 
 def events_of_models(server: Server, name: str) -> list[httpx.Response]:
-    """What a stream without an end has said once every model has had its turn."""
+    """The beginning of an endless stream, up to the last model's first event."""
     n_models = len(server.get("/models").json()["data"])
     read = b""
     with server.http.stream("GET", path(name)) as response:
@@ -196,7 +196,7 @@ def events_of_models(server: Server, name: str) -> list[httpx.Response]:
 def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     """Named in the body if there is a place for it, or in the query."""
     server, definition = situations.router, contract.operations()[name].definition
-    unknown = MODEL.removesuffix("y")
+    unknown = situations.model.removesuffix("y")
     responses = []
     if isinstance(BODIES.get(name), dict):
         responses.append(send(server, name, model=unknown))
@@ -207,20 +207,26 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     for response in responses:
         message = response.json()["error"]["message"]
         assert repr(unknown) in message
-        assert MODEL in message.replace(repr(unknown), ""), "no model of a like name is told"
+        assert situations.model in message.replace(repr(unknown), ""), (
+            "no model of a like name is told"
+        )
     return responses
 
 
 def in_router(situations: Situations, name: str) -> list[httpx.Response]:
-    set_status(situations.router, MODEL, "unloaded" if name == "load_model" else "loaded")
+    set_status(
+        situations.router, situations.model, "unloaded" if name == "load_model" else "loaded"
+    )
     return [send(situations.router, name)]
 
 
 def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
-    """What is so already, and what would be wrong in any case."""
+    """Changes to the state that a model is in already, and wrong ones."""
     server = situations.router
-    set_status(server, MODEL, "loaded" if name == "load_model" else "unloaded")
-    wrong = [send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [MODEL])]
+    set_status(server, situations.model, "loaded" if name == "load_model" else "unloaded")
+    wrong = [
+        send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [situations.model])
+    ]
     return [send(server, name), *wrong, *bad_request(server, name)]
 
 
@@ -403,7 +409,7 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
 
 
 def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
-    """What only Anthropic's server has; the message names it."""
+    """Features of Anthropic's server alone; the message names them."""
     picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
     paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
     asked: list[tuple[str, dict[str, Any]]] = [
@@ -498,7 +504,7 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("set_lora_adapters", 400): ([bad_scales, bad_query], []),
     ("list_slots", 503): ([], [all_busy]),
 }
-"""Where the status alone doesn't say how."""
+"""Provocations where the status alone is not enough."""
 
 
 def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:

@@ -1,4 +1,4 @@
-"""What a router's models are doing, and how to have them do something else."""
+"""The states of a router's models, and changes to them."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ def status(server: Server, name: str) -> Any:
 
 
 def statuses(server: Server) -> dict[str, str]:
-    """What each model is doing, by the models' ids."""
+    """The status of each model, by the models' ids."""
     return {name: model["status"]["value"] for name, model in models(server).items()}
 
 
@@ -62,21 +62,22 @@ def load_engine(server: OwnServer, name: str) -> psutil.Process:
 
 
 class Following:
-    """What `GET /models/sse` has told since it was opened; every event is as described."""
+    """The events of `GET /models/sse` since it was opened. Every one is checked against the
+    description."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.ended = threading.Event()
 
-    def told(self) -> list[Any]:
+    def documents(self) -> list[Any]:
         [name] = ENDLESS
         return contract.check_stream(contract.operations()[name], list(self.events))
 
     def of(self, name: str) -> list[Any]:
-        return [event for event in self.told() if event["model"] == name]
+        return [event for event in self.documents() if event["model"] == name]
 
     def states(self, name: str) -> list[str]:
-        """What the model was doing, one after the other."""
+        """The states of the model, one after the other."""
         found: list[str] = []
         for event in self.of(name):
             state = event["data"].get("status")

@@ -1,36 +1,27 @@
-"""A live server to be tested: one that we start as a process, or any that runs already.
+"""A live server to be tested: one that the tests start as a process, or any that runs already.
 
-Nothing here knows more of a server than its address and its API key, except `OwnServer`, which
-also knows the process: what can be tested only by killing things needs one of those.
+`Server` knows no more of it than its address and its API key. `OwnServer` also knows the process:
+what can be tested only by killing things needs one of those, and a `Launcher` starts them.
 """
 
 import contextlib
-import itertools
-import os
-import random
-import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 import psutil
 
 from contract_tests.kit.events import Event, read_events
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 90.0  # until something that doesn't happen is given up; never a measure of speed
 API_KEY = "contract-tests-key"
-FRUGAL = ("--threads", "1", "--port", "0")
-"""Options of every server we start: tiny models are fastest with one thread."""
-MODEL = "specllama-tiny"
-"""The model of servers that are started without another one; without any, they are routers."""
 
 T = TypeVar("T")
 
@@ -138,17 +129,17 @@ class Server:
             self.http.close()
 
 
-class OwnServer(Server):
-    """A server process of ours. What it writes to stderr is kept in `log`."""
+class OwnServer(Server, ABC):
+    """A server that the tests started, and may kill. What it writes to stderr is kept in `log`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str, **rest: Any) -> None:
         super().__init__(url, **rest)
         self.process = process
         self.log = log
 
+    @abstractmethod
     def engines(self) -> list[psutil.Process]:
-        """The engine processes below the server."""
-        return engine_processes(self.process.pid)
+        """The processes below the server that run a model each."""
 
     def engine(self) -> psutil.Process:
         [engine] = wait_until(self.engines, "there is an engine process")
@@ -179,16 +170,6 @@ class OwnServer(Server):
                     process.kill()
 
 
-def engine_processes(pid: int) -> list[psutil.Process]:
-    found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "engine.worker" in process.cmdline():
-                    found.append(process)
-    return found
-
-
 def alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -196,119 +177,33 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port that nobody has, below those that systems give to whoever doesn't choose: one of
-    these could be somebody else's before the server has it."""
-    while True:
-        port = random.randrange(20_000, 32_768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """Ours without what would change the server's options, and with `variables`."""
-    ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
-
-
-_count = itertools.count()
-
-
-def start(
-    directory: Path,
-    *argv: str,
-    api_key: str | None = None,
-    named: bool = False,
-    launcher: Sequence[str] = ("-m", "specllama"),
-    wait: bool = True,
-    router: bool = False,
-    variables: Mapping[str, str] | None = None,
-    **client: Any,
-) -> OwnServer:
-    """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
-
-    It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
-    `variables` are added to its environment. `client` are options for the HTTP client, such as
-    `verify`.
-    """
-    keys = ("--api-key", api_key) if api_key else ()
-    model = () if router or named else ("--model", MODEL)
-    log = directory / f"server-{next(_count)}.log"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
-            env=environment(**(variables or {})),
-            cwd=ROOT,
-            stdout=sink,
-            stderr=sink,
-        )
-
-    def address() -> str | None:
-        text = log.read_text("utf-8", "replace")
-        assert process.poll() is None, f"the server ended with code {process.returncode}:\n{text}"
-        found = re.search(r"(?:^  API +|listening on )(https?://[^\s\",]+)", text, re.MULTILINE)
-        return found[1] if found else None
-
-    try:
-        url = wait_until(address, "the server tells its address")
-        server = OwnServer(process, log, url, api_key=api_key, **client)
-        if wait:
-            server.wait_until_ready()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    return server
-
-
-def start_connexion(directory: Path, **variables: str) -> OwnServer:
-    """`connexion run` of the description, with options in environment variables."""
-    port = free_port()
-    log = directory / f"server-{next(_count)}.log"
-    command = ["-c", "from connexion.cli import main; main()", "run", "openapi/server.yaml"]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
-            env=environment(**{"LLAMA_ARG_THREADS": "1", "LLAMA_ARG_MODEL": MODEL, **variables}),
-            cwd=ROOT,
-            stdout=sink,
-            stderr=sink,
-        )
-    key = variables.get("LLAMA_API_KEY")
-    server = OwnServer(process, log, f"http://127.0.0.1:{port}", api_key=key)
-
-    def ready() -> bool:
-        text = log.read_text("utf-8", "replace")
-        assert process.poll() is None, f"connexion ended with code {process.returncode}:\n{text}"
-        with contextlib.suppress(httpx.TransportError):
-            return server.get("/health").status_code == 200
-        return False
-
-    try:
-        wait_until(ready, "the server that connexion runs is ready")
-    except BaseException:
-        server.close()
-        raise
-    return server
-
-
-def run(
-    *argv: str, model: str | None = MODEL, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """The program, which has to end by itself; `variables` are added to its environment. Without
-    a `model`, or another one in `argv`, it would be a router, which bad models don't end."""
-    named = () if model is None else ("--model", model)
-    return subprocess.run(
-        [sys.executable, "-m", "specllama", *FRUGAL, *named, *argv],
-        env=environment(**variables),
-        cwd=ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-        check=False,
-    )
-
-
 Start = Callable[..., OwnServer]
+
+
+class Launcher(Protocol):
+    """The way to start a repository's own servers, so that they can be tested.
+
+    Its options are llama-server's. The hook `pytest_contract_launcher` returns one.
+    """
+
+    MODEL: str
+    """The model of servers that are started without another one."""
+
+    def start(self, directory: Path, *argv: str, **options: Any) -> OwnServer:
+        """Starts a server with the options `argv`, and keeps its log in `directory`.
+
+        Options: `api_key`; `wait` (true: until it is ready); `named` (false: `argv` has no model);
+        `router` (false: no model at all); `variables` of its environment; any other is the HTTP
+        client's.
+        """
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Runs the program with options with which it has to end by itself."""
+
+    def model_file(self, name: str) -> str:
+        """The path of a model that has a certain property, or skips the test.
+
+        `tiny-spm` has a SentencePiece vocabulary and isn't trained to fill gaps, `tiny-mamba` is
+        recurrent, `tiny-window` has a sliding window; `tiny-embed` (a decoder) and `tiny-bert` (an
+        encoder) are for embeddings, and `tiny-rerank` for reranking.
+        """

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
@@ -30,11 +29,10 @@ from contract_tests.kit.bodies import (
 )
 from contract_tests.kit.server import (
     SECONDS,
+    Launcher,
     OwnServer,
     Server,
     Start,
-    engine_processes,
-    wait_until,
 )
 
 N_CTX = 256
@@ -74,17 +72,13 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
 GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
 
 
-def reranker() -> tuple[str, ...]:
-    """Options of a server that reranks."""
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    return ("-m", str(build.ensure("tiny-rerank")), "--reranking")
-
-
 class Situations:
     """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
 
-    def __init__(self, start: Start, directory: Path) -> None:
+    def __init__(self, start: Start, launcher: Launcher, directory: Path) -> None:
+        self.model = launcher.MODEL
         self._start = start
+        self._launcher = launcher
         self._directory = directory
         self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
 
@@ -109,7 +103,7 @@ class Situations:
 
     @cached_property
     def reranker(self) -> OwnServer:
-        return self._start(*reranker(), "-c", str(N_CTX), api_key="key")
+        return self._start(*self._reranking(), "-c", str(N_CTX), api_key="key")
 
     @cached_property
     def router(self) -> OwnServer:
@@ -118,12 +112,15 @@ class Situations:
         options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
         return self._start(*options, router=True, variables=hub, api_key="key")
 
+    def _reranking(self) -> tuple[str, ...]:
+        return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")
+
     def for_mode_of(self, name: str) -> OwnServer:
         return self.reranker if name in RERANKING else self.embedder
 
     @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
-        """What a server answers while its engine process, stopped by us, loads the model."""
+        """The answers of a server whose engine process, stopped by us, is loading the model."""
         for _ in range(5):
             server = self._start(*self._switched_on, wait=False, api_key="key")
             with engine_stopped(server):
@@ -135,11 +132,11 @@ class Situations:
 
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:
-        """What comes of requests at which the engine was working when it was killed."""
+        """The answers to requests at which the engine was working when it was killed."""
         options = {
             (): [name for name in GENERAL if needs_engine(name)],
             ("--embeddings", "--pooling", "mean"): EMBEDDING,
-            reranker(): RERANKING,
+            self._reranking(): RERANKING,
         }
         return {
             name: response
@@ -161,7 +158,7 @@ class Situations:
 
     @cached_property
     def without_tables(self) -> Mapping[str, httpx.Response]:
-        """What comes of requests for responses when somebody has dropped their tables."""
+        """The answers to requests for responses when somebody has dropped their tables."""
         path_ = self._directory / "responses.db"
         server = self._start("--responses-db", str(path_), api_key="key")
         with contextlib.closing(sqlite3.connect(path_)) as connection:
@@ -170,7 +167,7 @@ class Situations:
 
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
-        """What a client is told that sends half of a body and stops."""
+        """The answers to clients that send half of a body and stop."""
         server = self.narrow
         connections = {
             name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in BODIES
@@ -184,9 +181,7 @@ class Situations:
 @contextlib.contextmanager
 def engine_stopped(server: OwnServer) -> Iterator[None]:
     """The engine process of a server, from its first moment on, gets no processor."""
-    [engine] = wait_until(
-        lambda: engine_processes(server.process.pid), "there is an engine process"
-    )
+    engine = server.engine()
     engine.suspend()
     try:
         yield

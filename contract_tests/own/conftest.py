@@ -4,8 +4,8 @@ import pytest
 
 from tools.models.zoo import Zoo, write_zoo
 
-# A failing assertion in it has to show its values.
-pytest.register_assert_rewrite("contract_tests.own.launching")
+# A failing assertion in these has to show its values.
+pytest.register_assert_rewrite("contract_tests.own.launching", "contract_tests.own.servers")
 
 
 @pytest.fixture(scope="session")

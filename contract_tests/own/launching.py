@@ -1,4 +1,4 @@
-"""What tests of the start and of the end have in common."""
+"""Helpers for tests of the start and of the end."""
 
 import json
 import os
@@ -21,7 +21,7 @@ VOLATILE = {
     "n_prompt_tokens_restored",
     "created_at", "completed_at", "item_id", "cache_write_tokens",
 }  # fmt: skip
-"""What differs from one answer to the next."""
+"""Fields that differ from one answer to the next."""
 
 
 def settled(value: Any) -> Any:

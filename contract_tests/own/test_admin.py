@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import OwnServer, Server, Start, run, wait_until
+from contract_tests.kit.server import OwnServer, Server, Start, wait_until
+from contract_tests.own.servers import run
 from engine.shipped import model_path
 from tools.models.build import ensure, ensure_adapter
 

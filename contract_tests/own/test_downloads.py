@@ -18,18 +18,8 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.events import Event, read_events
-from contract_tests.kit.server import (
-    FRUGAL,
-    ROOT,
-    SECONDS,
-    OwnServer,
-    Server,
-    Start,
-    alive,
-    environment,
-    run,
-    wait_until,
-)
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, alive, wait_until
+from contract_tests.own.servers import FRUGAL, ROOT, environment, run
 from engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
@@ -76,7 +66,7 @@ def answer(server: Server, **fields: Any) -> str:
 
 
 def model(server: Server, name: str) -> Any:
-    """What `GET /models` says of one."""
+    """The entry of one model in `GET /models`."""
     [found] = [each for each in contract.check(server.get("/models"))["data"] if each["id"] == name]
     return found
 

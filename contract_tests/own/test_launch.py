@@ -14,18 +14,9 @@ import trustme
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
-from contract_tests.kit.server import (
-    SECONDS,
-    Server,
-    Start,
-    alive,
-    engine_processes,
-    free_port,
-    run,
-    start_connexion,
-    wait_until,
-)
+from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
 from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
+from contract_tests.own.servers import engine_processes, free_port, run, start_connexion
 
 KEY = "key"
 JSON = {"Content-Type": "application/json"}
@@ -106,7 +97,7 @@ def test_connexion_run_is_the_same_server(
         assert got[:2] == expected[:2]
         assert [slot.keys() for slot in got[2]] == [slot.keys() for slot in expected[2]]
     elif where in LISTS:
-        # What a model's file tells is there as soon as it has been read.
+        # The metadata of a model's file is there as soon as it has been read.
         wait_until(
             lambda: (
                 outcome(program, method, where, options)
@@ -169,7 +160,7 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
 
 @posix
 def test_draining_ends(own_server: Start) -> None:
-    """What goes on for too long ends with the documented error, streamed or not."""
+    """A request that takes too long ends with the documented error, streamed or not."""
     server = own_server("--drain-timeout", "0", "-c", "8192", "-np", "2")
     processes = family(server)
     request = body("create_completion", n_predict=8000, ignore_eos=True)

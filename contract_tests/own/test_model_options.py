@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from contract_tests.kit.server import Start, run
+from contract_tests.kit.server import Start
 from contract_tests.own.launching import one_line
+from contract_tests.own.servers import run
 
 gguf = pytest.importorskip("gguf", reason="writes files of its own")
 

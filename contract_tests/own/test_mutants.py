@@ -10,8 +10,9 @@ import pytest
 
 import handlers.apis.openai.format
 from contract_tests.kit import checks
-from contract_tests.kit.server import API_KEY, ROOT, OwnServer, Server, Start, environment
+from contract_tests.kit.server import API_KEY, OwnServer, Server, Start
 from contract_tests.own.mutants import EXERCISED, MUTANTS, _replace
+from contract_tests.own.servers import ROOT, environment
 from tools.models.zoo import Zoo
 
 Check = Callable[[Server], None]
@@ -30,7 +31,7 @@ class Caught(NamedTuple):
 
 
 ACCEPTED = "expected 40[014], got .* 200"
-"""What a failure says where a request should have been refused."""
+"""The failure of a check where a request should have been refused."""
 
 CAUGHT = [
     Caught(

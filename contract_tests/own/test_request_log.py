@@ -11,7 +11,8 @@ import yaml
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, body, path
-from contract_tests.kit.server import API_KEY, ROOT, OwnServer, Start, wait_until
+from contract_tests.kit.server import API_KEY, OwnServer, Start, wait_until
+from contract_tests.own.servers import ROOT
 from tools.models.zoo import RERANKER, Zoo
 
 SECRET = "cherimoya"

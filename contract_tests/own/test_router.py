@@ -26,9 +26,10 @@ from contract_tests.kit.bodies import (
 )
 from contract_tests.kit.events import text_of
 from contract_tests.kit.routers import LOADED, UNLOADED, loaded, models, set_status, status
-from contract_tests.kit.server import MODEL, OwnServer, Server, Start, start_connexion
+from contract_tests.kit.server import OwnServer, Server, Start
 from contract_tests.kit.situations import send, send_with_query
 from contract_tests.own.launching import outcome
+from contract_tests.own.servers import MODEL, start_connexion
 from tools.models.build import ensure_adapter
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 
@@ -45,7 +46,7 @@ PAIRS: dict[str, tuple[str, str]] = {
 """By operation, two models that answer differently. What is told by the text of a model comes
 from weights that differ; what depends on the vocabulary or the template only, from those."""
 APART = "lora-init-without-apply"
-"""An adapter that changes nothing until somebody wants it to."""
+"""An adapter that changes nothing until a request scales it."""
 IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
 """Operations with the model in their query: each has a test of its own."""
 
@@ -117,7 +118,7 @@ def alone(module_server: Start, zoo: Zoo, adapter: Path) -> Alone:
 
 
 def answers(server: Server, operation: str, name: str | None, **query: str) -> list[Any]:
-    """What comes of the operation for the model `name`, as a whole and streamed."""
+    """The answers of the operation for the model `name`, as a whole and streamed."""
     where = with_query(operation, **query) if query else path(operation)
     requests = [body(operation, model=name)]
     if operation in STREAMING:

@@ -26,9 +26,10 @@ from contract_tests.kit.routers import (
     wait_for,
     wait_until_failed,
 )
-from contract_tests.kit.server import MODEL, SECONDS, OwnServer, Start, alive, wait_until
+from contract_tests.kit.server import SECONDS, OwnServer, Start, alive, wait_until
 from contract_tests.kit.situations import send
 from contract_tests.own.launching import family, nobody_left, posix
+from contract_tests.own.servers import MODEL
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 
 LONG = 4000
@@ -85,10 +86,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def test_load_and_unload(a_router: Routers) -> None:
     server = a_router()
-    with following(server) as news:
-        assert {event["model"] for event in news.told()} == {MODEL, *NAMES}
-        assert {event["event"] for event in news.told()} == {"model_status"}
-        assert news.states(MODEL) == [LOADED]
+    with following(server) as events:
+        assert {event["model"] for event in events.documents()} == {MODEL, *NAMES}
+        assert {event["event"] for event in events.documents()} == {"model_status"}
+        assert events.states(MODEL) == [LOADED]
         contract.check(send(server, "load_model", model=CHAT))
         wait_for(server, CHAT, LOADED)
         refused = contract.check(send(server, "load_model", model=CHAT), 400)
@@ -100,22 +101,22 @@ def test_load_and_unload(a_router: Routers) -> None:
         contract.check(send(server, "unload_model", model=CHAT), 400)
         for each in ("load_model", "unload_model"):
             contract.check(send(server, each, model="nobody"), 404)
-        news.wait_for(CHAT, [UNLOADED, "loading", LOADED, UNLOADED])
-        *_, last = news.of(CHAT)
+        events.wait_for(CHAT, [UNLOADED, "loading", LOADED, UNLOADED])
+        *_, last = events.of(CHAT)
         assert last["event"] == "status_change"
         assert last["data"]["exit_code"] == 0
-        progress = [event["data"]["progress"]["value"] for event in news.of(CHAT)
+        progress = [event["data"]["progress"]["value"] for event in events.of(CHAT)
                     if "progress" in event["data"]]  # fmt: skip
         assert progress == sorted(progress)
-        assert all(news.states(name) == [UNLOADED] for name in (OTHER_CHAT, FIM))
+        assert all(events.states(name) == [UNLOADED] for name in (OTHER_CHAT, FIM))
 
 
 def test_a_request_loads_its_model_and_that_is_told(a_router: Routers) -> None:
     server = a_router()
     with following(server) as one, following(server) as other:
         assert server.ask("/completion", body("create_completion", model=FIM))["model"] == FIM
-        for news in (one, other):
-            news.wait_for(FIM, [UNLOADED, "loading", LOADED])
+        for events in (one, other):
+            events.wait_for(FIM, [UNLOADED, "loading", LOADED])
 
 
 @posix
@@ -204,13 +205,13 @@ def test_models_that_cannot_be_loaded(
     assert models(server).keys() >= {MODEL, CHAT, *BROKEN}
     before = server.ask("/completion", body("create_completion", model=CHAT))
     engines = {engine.pid for engine in server.engines()}
-    with following(server) as news:
+    with following(server) as events:
         for name in BROKEN:
             contract.check(send(server, "load_model", model=name))
         for name in BROKEN:
             wait_until_failed(server, name)
             # The first request after it tries again.
-            news.wait_for(name, [UNLOADED, "loading", UNLOADED])
+            events.wait_for(name, [UNLOADED, "loading", UNLOADED])
             told = contract.check(server.get("/models"))
             [found] = [model["status"] for model in told["data"] if model["id"] == name]
             assert found["value"] == UNLOADED
@@ -221,7 +222,7 @@ def test_models_that_cannot_be_loaded(
             assert name in contract.check(response, 503)["error"]["message"]
             stream = body("create_completion", model=name, stream=True)
             contract.check(server.post("/completion", stream), 503)
-            codes = [event["data"]["exit_code"] for event in news.of(name)
+            codes = [event["data"]["exit_code"] for event in events.of(name)
                      if "exit_code" in event["data"]]  # fmt: skip
             assert codes
             assert 0 not in codes
@@ -322,7 +323,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def told_by(server: OwnServer, name: str) -> Any:
+def answers_of(server: OwnServer, name: str) -> Any:
     operation, changes = ASKED[name]
     response = server.post(path(operation), body(operation, model=name, **changes))
     answer = contract.check(response)
@@ -334,7 +335,7 @@ def told_by(server: OwnServer, name: str) -> Any:
 
 def test_many_requests_for_more_models_than_there_is_room(a_router: Routers) -> None:
     server = a_router("--models-max", "2")
-    expected = {name: told_by(server, name) for name in ASKED}
+    expected = {name: answers_of(server, name) for name in ASKED}
     assert len({str(answer) for answer in expected.values()}) == len(ASKED)
     n_threads, n_each, run_length = 8, 25, 13  # loading takes much longer than a request
     names = list(ASKED)
@@ -345,7 +346,7 @@ def test_many_requests_for_more_models_than_there_is_room(a_router: Routers) -> 
         nonlocal peak
         for i in range(n_each):
             name = names[(number // 2 + 2 * (i // run_length)) % len(names)]
-            if (answer := told_by(server, name)) != expected[name]:
+            if (answer := answers_of(server, name)) != expected[name]:
                 wrong.put(f"{name}: {answer}")
             peak = max(peak, len(loaded(server)))
         return n_each
@@ -363,13 +364,13 @@ def test_many_requests_for_more_models_than_there_is_room(a_router: Routers) -> 
 @posix
 def test_the_end_in_the_middle_of_everything(a_router: Routers, pool: ThreadPoolExecutor) -> None:
     server = a_router("--models-max", "2", "--drain-timeout", "0")
-    with following(server) as news:
+    with following(server) as events:
         contract.check(send(server, "load_model", model=CHAT))
         waiting = [in_background(server, pool, name) for name in (OTHER_CHAT, FIM)]
         wait_until(lambda: len(server.engines()) > 1, "another engine process has begun")
         processes = family(server)
         assert server.stop(signal.SIGTERM) == 0
-        assert news.ended.wait(SECONDS)
+        assert events.ended.wait(SECONDS)
     nobody_left(processes)
     for each in waiting:
         if (error := each.exception(SECONDS)) is None:
@@ -383,7 +384,7 @@ def test_the_end_in_the_middle_of_everything(a_router: Routers, pool: ThreadPool
 def test_followers_do_not_delay_the_end(a_router: Routers) -> None:
     server = a_router("--drain-timeout", "600")
     processes = family(server)
-    with following(server) as news:
+    with following(server) as events:
         assert server.stop(signal.SIGTERM) == 0
-        assert news.ended.wait(SECONDS)
+        assert events.ended.wait(SECONDS)
     nobody_left(processes)

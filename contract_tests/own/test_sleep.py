@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import MODEL, OwnServer, Server, Start, alive, wait_until
+from contract_tests.kit.server import OwnServer, Server, Start, alive, wait_until
+from contract_tests.own.servers import MODEL
 from engine.shipped import model_path
 from tools.models import build
 from tools.models import zoo as models
@@ -66,7 +67,8 @@ def awake(server: Server, **fields: Any) -> Iterator[None]:
 
 
 def memory(processes: list[psutil.Process]) -> int:
-    """What they alone use, in bytes: pages that processes share would hide what comes back."""
+    """The memory that they alone use, in bytes: pages that processes share would hide what comes
+    back."""
     return sum(process.memory_full_info().uss for process in processes)
 
 

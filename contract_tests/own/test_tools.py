@@ -30,9 +30,9 @@ from contract_tests.kit.chat import (
     the_answer,
     tool,
 )
-from contract_tests.kit.server import OwnServer, Server, Start, start
-
-fixtures = pytest.importorskip("tests.support.chat_fixtures", reason="has templates of its own")
+from contract_tests.kit.server import OwnServer, Server, Start
+from contract_tests.own.servers import start
+from tests.support import chat_fixtures as fixtures
 
 DIFFERENT = ("qwen_3", "qwen_3_coder", "llama_3", "mistral_nemo", "deepseek_r1", "gpt_oss")
 """Tags around JSON, tags only, nothing around JSON, a list with ids, sections and thoughts that

@@ -1,1 +1,1 @@
-"""Where models come from: files, directories, presets, the cache of the Hugging Face hub."""
+"""Sources of models: files, directories, presets, the cache of the Hugging Face hub."""

@@ -47,7 +47,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layer(self) -> Layer:
-        """What it is, as options."""
+        """The model's own options."""
         key, value = ("hf-repo", self.hf_repo) if self.hf_repo else ("model", self.path)
         return Layer(self.name, (Setting(key, value),) if value else ())
 

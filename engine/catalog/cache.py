@@ -89,7 +89,7 @@ def _folders(cache: Path) -> list[Path]:
 
 
 def _can_be_named(name: str) -> bool:
-    """Whether --hf-repo would take the name."""
+    """True if --hf-repo would take the name."""
     try:
         return bool(values.hf_repo(name))
     except OptionError:

@@ -61,7 +61,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where the section stands, for messages."""
+        """The place of the section, for messages."""
         where = f"{self.layer.source}:{self.line}" if self.line else self.layer.source
         return f"{where}: [{legible(self.name)}]"
 

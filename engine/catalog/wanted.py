@@ -4,7 +4,7 @@ from engine.options import Options
 
 
 def wants_fetch(options: Options) -> bool:
-    """Whether `fetch` has to be called before the model of `options` can be loaded."""
+    """True if `fetch` has to be called before the model of `options` can be loaded."""
     return wants_model(options) or wants_projector(options)
 
 

@@ -6,7 +6,7 @@ END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain
 MARKERS = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL)
 """Those that have to be shown to be read. RETURN ends the answer."""
 NEXT = f"{START}assistant"
-"""What every message of an answer but the first begins with: the prompt ends with it."""
+"""The beginning of every message of an answer but the first, which the prompt has begun."""
 FUNCTIONS = "functions."
 THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
 FINAL = f"{CHANNEL}final"

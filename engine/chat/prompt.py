@@ -1,4 +1,4 @@
-"""What a model reads, and how it is going to answer."""
+"""The text that a model reads, and the form of its answer."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from engine.chat.syntax import OutputSyntax
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
-    """What the model reads, and how it is going to answer.
+    """The text that the model reads, and the form of its answer.
 
     The special tokens that the tokenizer adds are still in `text`. At most one of `thinking`
     and `answering` is set: the prompt ends inside of the model's thoughts, after
@@ -21,5 +21,6 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
 
     @property
     def begun(self) -> str:
-        """What ends with the markers that the answer has already: for the `prompt` of a parser."""
+        """The end of the prompt, with the markers that the answer already has: for the `prompt` of
+        a parser."""
         return (self.answering and self.syntax.content.begin) or self.text

@@ -32,5 +32,5 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     thinking_forced_open: bool = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
-    prefill: bool = True  # whether a last message of the assistant is to be gone on with
+    prefill: bool = True  # continue a last message of the assistant
     template_variables: dict[str, Any] = {}

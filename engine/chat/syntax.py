@@ -71,13 +71,13 @@ class CallSyntax(msgspec.Struct, frozen=True):
 
     @property
     def opening(self) -> str:
-        """The fixed text from the beginning of the calls to the first thing that varies."""
+        """The fixed text from the beginning of the calls to the first variable part."""
         first = self.parts[0]
         return self.begin + (first if isinstance(first, str) else "")
 
 
 class OutputSyntax(msgspec.Struct, frozen=True):
-    """Everything about a model's answers. None: it has no such thing."""
+    """Everything about a model's answers. None: there is none."""
 
     reasoning: Wrapper | None = None
     content: Wrapper = Wrapper()

@@ -11,7 +11,7 @@ MAX_LENGTH = 1 << 16  # characters
 
 
 class PatternError(ValueError):
-    """What of a pattern can't be used."""
+    """A part of a pattern that can't be used."""
 
 
 _SPACES = (

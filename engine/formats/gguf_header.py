@@ -56,7 +56,7 @@ class HeaderError(Exception):
 
 
 class Array(msgspec.Struct, frozen=True):
-    """What is kept of an array: its length, and which of the strings asked for it contains."""
+    """The remains of an array: its length, and which of the strings asked for it contains."""
 
     length: int
     found: frozenset[bytes] = frozenset()
@@ -96,7 +96,7 @@ class _Reader:
             raise HeaderError("it is not a GGUF file")
         version = self._number(_UINT32)
         if version not in VERSIONS:
-            # The version is small, so its bytes tell the order.
+            # The version is small, so its bytes show the order.
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             if swapped in VERSIONS:
                 raise HeaderError("its byte order is big-endian")
@@ -220,7 +220,7 @@ class _Reader:
         if n_bytes > self._left:
             raise HeaderError("it ends in the middle of its header")
         data = self._file.read(n_bytes)
-        if len(data) < n_bytes:  # somebody is shortening it
+        if len(data) < n_bytes:  # it is being shortened
             raise HeaderError("it ends in the middle of its header")
         self._left -= n_bytes
         return data

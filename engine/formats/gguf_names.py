@@ -1,5 +1,5 @@
-"""What the name of a GGUF file tells: its place among the parts of a model, its quantization, and
-whether it is a model or accompanies one.
+"""Facts in the name of a GGUF file: its place among the parts of a model, its quantization, and its
+kind (a model, or something that accompanies one).
 
 The conventions are those of llama.cpp's tools and of the model repositories on Hugging Face:
 `NAME-QUANT.gguf`, `NAME-QUANT-00001-of-00003.gguf`, `mmproj-NAME-QUANT.gguf`.
@@ -42,8 +42,8 @@ def is_gguf(name: str) -> bool:
 
 
 def part(path: str) -> Part | None:
-    """What a file's name or path says of its place among the parts of a model; None if the file
-    is not one of several. A path's directory is part of the prefix."""
+    """The place of a file among the parts of a model, by its name or path; None if the file is not
+    one of several. A path's directory is part of the prefix."""
     match = _PART.fullmatch(path)
     if match is None:
         return None
@@ -70,13 +70,13 @@ def quantization(path: str) -> str:
 
 
 def is_projector(path: str) -> bool:
-    """Whether the file turns media into embeddings for a model (llama.cpp's mmproj)."""
+    """True if the file turns media into embeddings for a model (llama.cpp's mmproj)."""
     return _PROJECTOR in path.rpartition("/")[2].lower()
 
 
 def is_model(path: str) -> bool:
-    """Whether the file is a model of its own: no projector, no draft head for speculative
-    decoding, no importance matrix."""
+    """True if the file is a model of its own: no projector, no draft head for speculative decoding,
+    no importance matrix."""
     name = path.rpartition("/")[2].lower()
     return (
         is_gguf(name)
@@ -95,6 +95,6 @@ def best_projector(model: str, paths: Iterable[str]) -> str | None:
 
 
 def _bits(path: str) -> int:
-    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't tell."""
+    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't say."""
     match = _BITS.search(quantization(path))
     return min(int(match[0]), 64) if match else 0

@@ -27,7 +27,7 @@ class ChildError(Exception):
 
 
 class Log(Protocol):
-    """What takes a process's stderr."""
+    """Takes a process's stderr."""
 
     def feed(self, data: bytes) -> None: ...
 
@@ -35,12 +35,12 @@ class Log(Protocol):
 
 
 class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
-    """What asyncio tells of a process. Its messages are handed on where its output arrives: a
-    reader in between would cost every one a turn of the event loop."""
+    """Asyncio's events of a process. Its messages are handed on where its output arrives: a reader
+    in between would cost every one a turn of the event loop."""
 
     def __init__(self, frames: FrameReader[M], log: Log | None) -> None:
         self.heard_at = 0.0  # time of the loop at which it said something last
-        self.unheard: deque[M] = deque()  # what it said while nobody listened
+        self.unheard: deque[M] = deque()  # messages that were not awaited yet
         self.on_message: Callable[[M], None] | None = self._keep
         self.failure: Exception | None = None  # what was wrong with its output
         self.output_ended = asyncio.Event()
@@ -160,12 +160,12 @@ class Child(Generic[M]):
 
     @property
     def failure(self) -> Exception | None:
-        """Why its output can't be understood, or was too much for who listens."""
+        """The reason why its output can't be understood, or was too much for its reader."""
         return self._pipes.failure
 
     def listen(self, on_message: Callable[[M], None] | None) -> None:
         """Hand on what it has said and, from now on, each message at the moment it arrives.
-        None: nobody wants to hear any more."""
+        None: no more messages are wanted."""
         self._pipes.heard_at = asyncio.get_running_loop().time()
         self._pipes.on_message = on_message
         if on_message is not None:

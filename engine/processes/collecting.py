@@ -2,7 +2,7 @@
 
 It is made again and again while modules are imported, and finds none: what comes to be then,
 stays. That is a fifth of the time that importing takes. A program of its own (`python -m`) imports
-this module first of all; whoever imports such a program's module for another reason, as tests do,
+this module first of all; an import of such a program's module for another reason, as in tests,
 is left alone.
 """
 

@@ -1,4 +1,4 @@
-"""How processes end, in words for whoever runs the server."""
+"""The ends of processes, in words for the administrator."""
 
 import signal
 from importlib.metadata import version
@@ -7,8 +7,8 @@ _WINDOWS_ILLEGAL_INSTRUCTION = 0xC000001D
 
 
 def is_illegal_instruction(code: int | None) -> bool:
-    """Whether the exit status is that of a process that executed an instruction which the
-    processor does not have."""
+    """True if the exit status is that of a process that executed an instruction which the processor
+    does not have."""
     return code in (-signal.SIGILL, _WINDOWS_ILLEGAL_INSTRUCTION)
 
 
@@ -20,7 +20,7 @@ def explain_exit(code: int, moment: str = "") -> str:
 
 
 def other_processor() -> str:
-    """What to do about a library with instructions that this processor does not have."""
+    """Advice about a library with instructions that this processor does not have."""
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
     return (
         "this llama.cpp was built for another processor; install it again with "
@@ -29,8 +29,7 @@ def other_processor() -> str:
 
 
 def describe_exit(code: int) -> str:
-    """What a process did that ended with the exit status `code`; negative: minus a signal's
-    number."""
+    """Says how a process ended, by its exit status `code`; negative: minus a signal's number."""
     if code == _WINDOWS_ILLEGAL_INSTRUCTION:
         return "was ended by an illegal instruction"
     if code >= 0:

@@ -33,7 +33,7 @@ JSON: Final[Encoder] = msgspec.json.Encoder()
 
 
 class FrameError(ValueError):
-    """What was read is no sequence of frames."""
+    """The bytes that were read are no sequence of frames."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

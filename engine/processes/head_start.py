@@ -28,7 +28,7 @@ PIPE_ROOM = 4096  # bytes that every pipe holds, on every system
 @dataclass
 class _Early:
     process: "subprocess.Popen[bytes]"
-    said: bytes  # what it was told
+    said: bytes  # the message that it was sent
 
 
 _early: dict[Command, _Early] = {}
@@ -39,8 +39,8 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
     can take it over, and say `frame` to it, unless that is too long for a pipe which nobody
     reads yet. With `logs`, its stderr is a pipe as well.
 
-    To be called from the main thread. If there is no starting one, whoever asks is told why,
-    by the next attempt.
+    To be called from the main thread. If the process can't be started, the next
+    attempt, without a head start, shows why.
     """
     if os.name != "posix" or command in _early:
         return
@@ -62,7 +62,7 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     said = frame if len(frame) <= PIPE_ROOM else b""
     if said and process.stdin is not None:
-        with suppress(BrokenPipeError):  # its end is seen by whoever takes it
+        with suppress(BrokenPipeError):  # `adopt` sees its end
             process.stdin.write(said)
     _early[command] = _Early(process, said)
 
@@ -71,7 +71,7 @@ async def adopt(
     command: Command, protocol: "asyncio.SubprocessProtocol", frame: bytes = b""
 ) -> "Adopted | None":
     """The process of `begin` for one who wants to say `frame` to it, which has been said then;
-    None if there is none, or no longer, or if it was told something else. `protocol` hears of
+    None if there is none, or no longer, or if it was sent something else. `protocol` hears of
     its output and its end, as with `loop.subprocess_exec`."""
     early = _early.pop(command, None)
     if early is None:
@@ -87,7 +87,7 @@ async def adopt(
 
 
 def withdraw() -> None:
-    """End the processes that nobody has asked for."""
+    """End the processes that were not taken."""
     while _early:
         _, early = _early.popitem()
         early.process.kill()
@@ -118,7 +118,7 @@ class Adopted:
         early: list[Callable[[], None]] = []
         connected = False
 
-        def tell(event: Callable[..., None], *arguments: Any) -> None:
+        def notify(event: Callable[..., None], *arguments: Any) -> None:
             """Let `protocol` hear of what it can understand only once it is connected."""
             if connected:
                 event(*arguments)
@@ -130,24 +130,24 @@ class Adopted:
                 self._fd = fd
 
             def data_received(self, data: bytes) -> None:
-                tell(protocol.pipe_data_received, self._fd, data)
+                notify(protocol.pipe_data_received, self._fd, data)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                tell(protocol.pipe_connection_lost, self._fd, exc)
+                notify(protocol.pipe_connection_lost, self._fd, exc)
 
         class Input(asyncio.BaseProtocol):
             def pause_writing(self) -> None:
-                tell(protocol.pause_writing)
+                notify(protocol.pause_writing)
 
             def resume_writing(self) -> None:
-                tell(protocol.resume_writing)
+                notify(protocol.resume_writing)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                tell(protocol.pipe_connection_lost, STDIN, exc)
+                notify(protocol.pipe_connection_lost, STDIN, exc)
 
         def wait() -> None:
             process.wait()
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(protocol.process_exited)
 
         sink, _ = await loop.connect_write_pipe(Input, process.stdin)

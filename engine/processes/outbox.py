@@ -7,7 +7,7 @@ import asyncio
 
 LIMIT = 1 << 16
 """Bytes that wait for the end of the turn. What is more goes out at once, so that the transport
-can tell its writers to pause."""
+can make its writers pause."""
 
 
 class Outbox:

@@ -1,1 +1,1 @@
-"""What the server process and an engine process say to each other. Runs in both."""
+"""Messages between the server process and an engine process. Runs in both."""

@@ -1,4 +1,4 @@
-"""What a child process tells of the installed llama.cpp, which may end that process."""
+"""A child process's report on the installed llama.cpp, which may end that process."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of ggml's kernels for the CPU (its file where that can be told), and the
+    """The library of ggml's kernels for the CPU (its file where that is known), and the
     features that it was built with, by ggml's names."""
 
     library: str
@@ -29,13 +29,13 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     tried: list[str]
     """Features whose kernels were tried just now; none if this processor hasn't them."""
     measure: str
-    """What has to be done about them: see `engine.worker.backend.verdict.Measure`."""
+    """The measure against them: see `engine.worker.backend.verdict.Measure`."""
     reason: str
-    """What failed; "" if nothing did."""
+    """The failure; "" if there was none."""
     remark: str
     """One line about that, with a remedy."""
     error: str
-    """Why nothing can be computed; "" if it can."""
+    """The reason why nothing can be computed; "" if it can."""
     devices: list[Device]
 
 

@@ -1,4 +1,4 @@
-"""What an engine process says on stderr, as lines of the server's log: both ends.
+"""Both ends of an engine process's stderr, whose lines go to the server's log.
 
 Our own lines, llama.cpp's included, come as a mark and JSON `[level, logger, message]`, so that
 they keep their level, and a message of several lines stays together. Whatever else there is
@@ -18,7 +18,7 @@ MAX_TEXT = 4096  # characters of a message; of what is longer, the middle is lef
 MAX_LINE = 1 << 15  # bytes; what is longer is cut. No message of ours is, however it is escaped
 BURST = 1000  # lines
 LINES_PER_SECOND = 100.0  # in the long run
-LAST_LINES = 20  # of those that were too many: the end of a crash is told in any case
+LAST_LINES = 20  # of those that were too many: the end of a crash is logged in any case
 
 log = logging.getLogger("engine")
 

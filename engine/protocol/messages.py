@@ -161,7 +161,7 @@ ToEngine = (
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine knows of the loaded model and of the context made for it."""
+    """The engine's facts about the loaded model and its context."""
 
     vocab_type: int
     n_vocab: int
@@ -183,7 +183,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
-    """How far the loading of the model is, from 0 to 1."""
+    """The progress of loading the model, from 0 to 1."""
 
     fraction: float
 
@@ -213,7 +213,7 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
-    """How likely a generated token was, and its rivals, the likeliest first.
+    """The probability of a generated token, and its rivals, the likeliest first.
 
     `value` is the natural logarithm of the model's probability, or, with
     `post_sampling_probs`, the probability that the samplers left it. `piece` are the token's
@@ -246,7 +246,7 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
 
     `probs` are those of the tokens that `text` comes from (if the request wants any); where
     a token's text is spread over events, those of the first of them. With `progress`, the
-    event tells of the prompt, and has no text.
+    event reports on the prompt, and has no text.
     """
 
     id: int

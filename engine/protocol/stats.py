@@ -1,4 +1,4 @@
-"""What a server counts of its work, for `GET /metrics`.
+"""Counters of a server's work, for `GET /metrics`.
 
 Counting costs a fraction of a microsecond per event; who may read the counts is `--metrics`.
 All times are seconds.
@@ -15,8 +15,8 @@ WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 
 
 class Histogram(msgspec.Struct, array_like=True):
-    """How often a value fell into each bucket: `counts[i]` up to `bounds[i]`, and one more for
-    what lies above all bounds. `total` is the sum of all values."""
+    """A histogram: `counts[i]` values up to `bounds[i]`, and one more count for those above all
+    bounds. `total` is the sum of all values."""
 
     bounds: tuple[float, ...]
     counts: list[int]
@@ -35,7 +35,7 @@ class Histogram(msgspec.Struct, array_like=True):
         return sum(self.counts)
 
     def cumulative(self) -> list[int]:
-        """How many values were at most each bound; the last is the number of all."""
+        """The numbers of values up to each bound; the last is the number of all."""
         sums, so_far = [], 0
         for count in self.counts:
             so_far += count
@@ -70,7 +70,7 @@ class Stats(msgspec.Struct, kw_only=True):
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
     inter_token: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
 
-    # Filled in when somebody asks:
+    # Filled in on request:
     n_processing: int = 0
     n_deferred: int = 0
     n_cells_used: int = 0

@@ -61,7 +61,7 @@ class SlotActions:
     # ---- any thread ----------------------------------------------------------------------
 
     def start(self, message: SlotAction, enqueue: Callable[[SlotTask], None]) -> None:
-        """Check, read what there is to be read, and let `enqueue` bring it to the main thread."""
+        """Check, read the file if there is one, and let `enqueue` bring it to the main thread."""
         started = time.perf_counter()
         try:
             self._check(message)

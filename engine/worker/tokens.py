@@ -55,7 +55,7 @@ class TokenBuffer:
 
 
 def common_prefix(a: TokenArray, b: TokenArray) -> int:
-    """How many tokens `a` and `b` begin with together."""
+    """The length of the longest common prefix of `a` and `b`."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n

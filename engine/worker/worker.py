@@ -71,7 +71,7 @@ M = TypeVar("M", bound=ToEngine)
 ServerLink = Link[ToEngine, ToServer]
 
 Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
-"""What the main thread handles between two steps."""
+"""Messages that the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
 
@@ -82,7 +82,7 @@ SHORT = 1024
 thread, which on a busy machine waits for its turn."""
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
 GATHER_SECONDS = 0.01
-"""How long those who have come wait at most for others who are being prepared."""
+"""The longest wait of requests that have come for others that are being prepared."""
 LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 
 
@@ -241,7 +241,7 @@ class Worker:
     def _outcome(
         self, id: int, work: Callable[[M], Reply | None], message: M
     ) -> Reply | Failed | None:
-        """What `work` returns, or how it failed."""
+        """The result of `work`, or its failure."""
         try:
             return work(message)
         except EngineError as error:

@@ -55,4 +55,4 @@ def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
         if tail and value is not None:
             value = value.get(tail)
         if value is not None and value not in supported:
-            raise not_supported(f"{name}: this server can't do that yet")
+            raise not_supported(f"{name}: not supported by this server yet; leave it out")

@@ -44,7 +44,7 @@ def serve_description(path: Path, base_path: str, lifespan: Lifespan) -> AsyncAp
 
 
 def serve_again(app: AsyncApp, apis: list[API]) -> None:
-    """Lets `app` serve what another Connexion application was told to serve."""
+    """Lets `app` serve what another Connexion application was asked to serve."""
     for api in apis:
         ours = {
             name: getattr(app.middleware.options, name)

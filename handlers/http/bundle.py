@@ -15,7 +15,7 @@ import yaml
 
 Node = dict[str, Any]
 
-# Where a reference stands tells what it refers to: the container's key and the section of it.
+# The place of a reference decides what it refers to: the container's key and the section of it.
 _SECTIONS = {
     "parameters": "parameters",
     "responses": "responses",

@@ -32,7 +32,7 @@ def bundled(
     environ: Mapping[str, str] = os.environ,
     check: Callable[[Node], None] = lambda document: None,
 ) -> Node:
-    """`bundle(root)`, remembered; nobody else has the same objects. `check` sees a description
+    """`bundle(root)`, remembered; each caller has its own objects. `check` sees a description
     that is not known yet, and raises what it likes if that is not valid."""
     place = _place(root, environ)
     document = place and _read(place)
@@ -46,7 +46,7 @@ def bundled(
 
 
 def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
-    """The file that the copy lies in: its name tells what it was made of, and with what."""
+    """The file of the copy: its name is a digest of its sources and of the bundler."""
     key = hashlib.sha256()
     for file in (_BUNDLER, *sorted(root.parent.rglob("*.yaml"))):
         content = file.read_bytes()
@@ -60,7 +60,7 @@ def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def _read(place: Path) -> Node | None:
-    """What lies at `place`, if it is whole."""
+    """The bundle at `place`, if it is whole."""
     try:
         checksum, _, content = place.read_bytes().partition(b"\n")
         if checksum == _checksum(content):
@@ -99,5 +99,5 @@ def _checksum(content: bytes) -> bytes:
 def _forget_old(directory: Path) -> None:
     files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[KEPT:]:
-        with suppress(FileNotFoundError):  # somebody else was quicker
+        with suppress(FileNotFoundError):  # another process was quicker
             file.unlink()

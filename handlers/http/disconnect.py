@@ -1,7 +1,7 @@
 """Stop working for a client that has gone away.
 
 An ASGI server cancels nothing by itself when the client of a request closes its connection:
-it only says so on the `receive` channel, which somebody has to watch.
+it only says so on the `receive` channel, which has to be watched.
 """
 
 import asyncio

@@ -94,10 +94,10 @@ def _failure(
 
 
 def describe(error: Exception, scope: Scope) -> Failure:
-    """How to tell the client of `scope` about an exception that ended its request; noted for
-    the line in the log as well.
+    """The answer to the client of `scope` about an exception that ended its request; noted for the
+    line in the log as well.
 
-    An exception that nobody has foreseen goes to the log, and no word of it to the client.
+    An unforeseen exception goes to the log, and no word of it to the client.
     """
     failure, noted = _describe(error, scope), notes_of(scope)
     noted.failed(failure.status, failure.discreet or failure.info.message)
@@ -112,7 +112,7 @@ def _describe(error: Exception, scope: Scope) -> Failure:
         case RequestError(failure=failure):
             return failure
         case ClientDisconnect():
-            return _failure(400, "The client went away before the answer was ready.")
+            return _failure(400, "the client went away before the answer was ready")
         case HTTPException(status_code=401):  # of whichever kind: what was wrong stays secret
             return _failure(401, "Invalid API Key", {"WWW-Authenticate": "Bearer"})
         case ProblemException(status=status, detail=detail) if status < 500 and detail:
@@ -129,12 +129,12 @@ def _describe(error: Exception, scope: Scope) -> Failure:
         case HTTPException(status_code=status, headers=headers) if status < 500:
             return _failure(status, HTTPStatus(status).phrase, dict(headers or {}))
     log.error("a request failed unexpectedly", exc_info=error)
-    return _failure(500, "The server failed to answer this request.")
+    return _failure(500, "the server failed to answer this request; its log says why")
 
 
 def _unknown(scope: Scope) -> str:
     path = scope["path"]
-    return f"There is no path {path if len(path) <= 100 else path[:100] + '...'}"
+    return f"there is no path {path if len(path) <= 100 else path[:100] + '...'}"
 
 
 def _allowed_methods(scope: Scope) -> list[str]:
@@ -198,4 +198,5 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
 
 
 HANDLED = (HTTPException, ProblemException, Exception)
-"""What `answer` has to be registered for: Connexion brings handlers of its own for these."""
+"""The exceptions that `answer` has to be registered for: Connexion brings handlers of its own for
+these."""

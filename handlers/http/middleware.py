@@ -1,4 +1,4 @@
-"""What happens to every request before it is routed, and to every response after that.
+"""Steps before a request is routed, and after its response.
 
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
@@ -14,7 +14,7 @@ from handlers.http.patience import within
 from handlers.options import ServerOptions
 
 JSON = b"application/json"
-"""How the content type of a JSON body is spelled behind these middlewares."""
+"""The spelling of a JSON body's content type behind these middlewares."""
 
 
 class Cors:
@@ -141,7 +141,7 @@ class Bodies:
 def _too_large(limit: int) -> RequestError:
     # The connection stays open: the server drops the rest of the body. Closing it now would
     # reset it, and a client that is still sending would never see the answer.
-    return RequestError(413, f"The body is larger than {limit} bytes.")
+    return RequestError(413, f"the body is larger than {limit} bytes")
 
 
 def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
@@ -157,7 +157,7 @@ def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
         try:
             message = await within(timeout, receive())
         except TimeoutError:
-            late = f"The rest of the body did not come within {timeout} seconds."
+            late = f"the rest of the body did not come within {timeout} seconds"
             raise RequestError(408, late, {"Connection": "close"}) from None
         if message["type"] == "http.request":
             size += len(message.get("body", b""))

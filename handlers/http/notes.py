@@ -1,4 +1,4 @@
-"""What is noted of one request while it is served, for its line in the log.
+"""Notes about one request while it is served, for its line in the log.
 
 The notes lie in the state of the ASGI scope, where the middleware puts them that writes the line
 (`handlers.http.request_log`). Nothing in them is content.

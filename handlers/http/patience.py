@@ -50,7 +50,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 @types.coroutine
 def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """What has begun with `steps`, and waits for `awaited`, to its end."""
+    """Runs what has begun with `steps`, and waits for `awaited`, to its end."""
     while True:
         try:
             sent = yield awaited

@@ -20,7 +20,7 @@ _POLLED = ("health", "metrics")  # asked for every few seconds by machines
 
 
 class RequestLog:
-    """Gives every answer its `X-Request-Id`, and tells the log how the request went."""
+    """Gives every answer its `X-Request-Id`, and logs how the request went."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

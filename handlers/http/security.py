@@ -21,7 +21,7 @@ def _api_keys(request: ConnexionRequest) -> tuple[bytes, ...]:
 
 
 def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
-    """What is known of the bearer of `token`: nothing more than that it is valid, or None."""
+    """An empty dictionary if the token is valid, or None. Nothing else is known of its bearer."""
     return {} if _is_api_key(token, _api_keys(request)) else None
 
 
@@ -31,7 +31,7 @@ def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | No
 
 
 def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
-    """Compares with every key, so that the time tells nothing about any of them."""
+    """Compares with every key, so that the time reveals nothing about any of them."""
     given = candidate.encode()
     found = False
     for key in keys:

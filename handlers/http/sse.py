@@ -22,7 +22,7 @@ from handlers.http.patience import Begun
 EVENT_STREAM = "text/event-stream"
 
 DONE = b"data: [DONE]\n\n"
-"""What ends an OpenAI stream."""
+"""The last event of an OpenAI stream."""
 
 PING_SECONDS = 10.0  # of silence
 
@@ -91,7 +91,7 @@ class _EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pinging = self._ping and asyncio.create_task(self._send_pings(self._ping, send))
         try:
-            with suppress(ClientDisconnect):  # nobody is left to be told
+            with suppress(ClientDisconnect):  # the client has left
                 async with CancelOnDisconnect(receive):
                     # A task of its own is woken up for each frame without going through all the
                     # middlewares that wait for this one.

@@ -3,7 +3,7 @@
 Connexion consults its description anew for each request: it tries all routes, builds the parsers
 of parameters, matches media types against patterns, and picks the handler's arguments from all
 the places where there could be some. Here that is done once, for operations that need no more
-than a JSON body. Whatever else there is goes Connexion's way, which also tells what is wrong.
+than a JSON body. All other requests go Connexion's way, which also finds the error.
 """
 
 import inspect
@@ -60,8 +60,7 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
                     self._known.setdefault((method, base + path), context)
 
     def _context(self, method: str, path: str) -> dict[str, str] | None:
-        """What is noted for the middlewares behind when the routes lead from `path` to an
-        operation."""
+        """The notes for the middlewares behind when the routes lead from `path` to an operation."""
         scope = {"type": "http", "method": method, "path": path, "root_path": ""}
         app: Any = self.router
         while isinstance(app, Router):
@@ -82,7 +81,8 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
 
 
 def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
-    """Where Starlette's router would send `scope`, which becomes that of the route."""
+    """The endpoint to which Starlette's router would send `scope`, which becomes that of the
+    route."""
     for route in router.routes:
         match, changes = route.matches(scope)
         if match is Match.FULL and isinstance(route, Route | Mount):
@@ -122,11 +122,11 @@ class _ValidatedOperation(RequestValidationOperation):  # type: ignore[misc]
 
     @cached_property
     def _expects(self) -> bool:
-        """Whether there is a parameter that can't be left out."""
+        """True if there is a parameter that can't be left out."""
         return any(each.get("required") for each in self._operation.parameters)
 
     def _has_parameters(self, scope: Scope) -> bool:
-        """Whether the request has parameters, or ought to have some."""
+        """True if the request has parameters, or ought to have some."""
         return (
             self._expects
             or bool(scope["query_string"])

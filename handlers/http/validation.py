@@ -78,18 +78,18 @@ class JsonBody:
 def decode(raw: bytes) -> Any:
     """The value of a JSON text. Raises BadRequestProblem with what is wrong with it."""
     if not raw:
-        raise BadRequestProblem(detail="The body is empty, but this operation needs one.")
+        raise BadRequestProblem(detail="the body is empty, but this operation needs one")
     try:
         return _decoder.decode(raw)
     except UnicodeDecodeError as error:
-        raise BadRequestProblem(detail=f"The body is not valid UTF-8: {error.reason}.") from None
+        raise BadRequestProblem(detail=f"the body is not valid UTF-8: {error.reason}") from None
     except msgspec.DecodeError as error:
         what = str(error).removeprefix("JSON is malformed: ")
         if "truncated" in what:  # which it also says of a lone surrogate at the end of a string
             what = "a value or an escape sequence is incomplete"
-        raise BadRequestProblem(detail=f"The body is not valid JSON: {what}.") from None
+        raise BadRequestProblem(detail=f"the body is not valid JSON: {what}") from None
     except RecursionError:
-        raise BadRequestProblem(detail="The body is nested too deeply.") from None
+        raise BadRequestProblem(detail="the body is nested too deeply") from None
 
 
 async def _read(receive: Receive) -> bytes:
@@ -105,7 +105,7 @@ async def _read(receive: Receive) -> bytes:
 
 
 def _drained(receive: Receive) -> Receive:
-    """`receive` as it looks behind a body: an empty one, since nobody needs the bytes again."""
+    """`receive` as it looks behind a body: an empty one, since the bytes are not needed again."""
     seen = False
 
     async def receive_() -> Message:

@@ -15,7 +15,7 @@ from handlers.http.shrink import Path, Shrunk
 Kind = ValidationErrorKind
 
 _ECHO = re.compile("\x00.*?\x01", re.DOTALL)
-"""Between such marks, texts are the client's own."""
+"""Encloses texts that are the client's own."""
 _NO_MARKS = {0: None, 1: None}
 
 MAX_VALUE = 60  # characters of a value that are echoed
@@ -46,8 +46,8 @@ class Sentence(str):
 
 
 def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> Sentence:
-    """What is wrong with an invalid instance, which is consumed, and where: of all errors the
-    deepest one, which is the most exact.
+    """The deepest, and so most exact, error of an invalid instance, and its place. The instance is
+    consumed.
 
     `name` is what the whole instance is called (a parameter); a body has no name.
     """
@@ -84,7 +84,7 @@ def _explain(error: ValidationError) -> tuple[Path, str]:
 def _of_union(
     error: ValidationError, branches: Sequence[Sequence[ValidationError]]
 ) -> tuple[Path, str]:
-    """The most telling error of a union: that of the branch which was probably meant."""
+    """The most helpful error of a union: that of the branch which was probably meant."""
     depth = len(error.instance_path)
     meant = [branch for branch in branches if not _is_other_type(branch, depth)]
     if not meant:

@@ -36,9 +36,9 @@ class PreparedChat(msgspec.Struct, frozen=True):
 
 
 class ChatEvent(msgspec.Struct, frozen=True):
-    """What one event of the engine means for answer number `index`.
+    """An event of the engine as a part of answer number `index`.
 
-    `deltas` may be none: the text is held back, or the event tells of the prompt
+    `deltas` may be none: the text is held back, or the event reports on the prompt
     (`source.progress`). With the last event of an answer, `message` is all of it.
     """
 
@@ -66,7 +66,8 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
-    """Why an answer ended: a call that the limit of tokens has cut off is not to be made."""
+    """The reason for the end of an answer. A call that the limit of tokens has cut off must not be
+    made."""
     if _cut_off(finished):
         return "length"
     return "tool_calls" if message.calls else "stop"
@@ -146,7 +147,7 @@ def _must_not_think(request: ChatRequest) -> bool:
 
 
 async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:
-    """How many tokens the prompt for `request` has. Raises EngineError as `prepare` does."""
+    """The number of tokens of the prompt for `request`. Raises EngineError as `prepare` does."""
     prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(
         prepared.prompt, add_special=True, parse_special=True, with_pieces=False

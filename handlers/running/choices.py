@@ -23,7 +23,7 @@ MAX_TEXTS = 4096  # of one request
 
 
 def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
-    """How many texts `body` wants for each of its prompts; `n_cmpl` wins over `n`.
+    """The number of texts that `body` asks for per prompt; `n_cmpl` wins over `n`.
 
     Raises EngineError (invalid_request_error) if those are too many together.
     """
@@ -51,8 +51,8 @@ def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
 
 
 def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams) -> int:
-    """How many texts have to be generated for each prompt, `best_of` or `n`, so that the `n`
-    best of them can be returned. Sets `params.n_probs` if it needs the probabilities.
+    """The number of texts to generate per prompt, `best_of` or `n`, so that the best `n` of them
+    can be returned. Sets `params.n_probs` if it needs the probabilities.
 
     Raises EngineError (invalid_request_error).
     """
@@ -62,7 +62,9 @@ def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: Generati
     if best_of == n:
         return n
     if params.stream:
-        raise invalid_request("best_of: the best text can't be streamed before it is known")
+        raise invalid_request(
+            "best_of: the best text is known only at the end; set stream to false"
+        )
     check_total(best_of, n_prompts, "best_of")
     params.n_probs = max(params.n_probs, 1)
     return best_of

@@ -16,7 +16,7 @@ from handlers.http.sse import EVENT_STREAM, event_stream
 
 
 class Indexed(Protocol):
-    """What a batch makes of an event of the engine."""
+    """A format's document for an event of the engine."""
 
     @property
     def index(self) -> int:
@@ -47,13 +47,13 @@ class Format(Protocol[EventIn, Result]):
     remember what it has sent."""
 
     def begin(self, event: EventIn) -> bytes:
-        """What comes before the first event of each text; maybe nothing."""
+        """Bytes before the first event of each text; maybe none."""
 
     def event(self, event: EventIn) -> bytes:
         """All frames that one event gives rise to; maybe none."""
 
     async def end(self) -> bytes:
-        """What follows the last event; maybe nothing. The engine is still held."""
+        """Bytes after the last event; maybe none. The engine is still held."""
 
     def failed(self, failure: Failure) -> bytes:
         """The end of a stream that fails after its beginning."""

@@ -23,12 +23,12 @@ T = TypeVar("T")
 Item = dict[str, Any]
 Order = Literal["asc", "desc"]
 
-APPLICATION_ID = 0x73706C72  # what tells our files from those of other programs
+APPLICATION_ID = 0x73706C72  # distinguishes our files from those of other programs
 VERSION = 1  # of the tables below
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
 MAX_CHAIN = 1000
-"""How many responses may be behind each other by `previous_response_id`."""
+"""The longest chain of responses by `previous_response_id`."""
 
 MAX_RESPONSES = 10_000
 MAX_BYTES = 256 << 20  # of JSON text
@@ -60,7 +60,7 @@ _SCHEMA = f"""
 
 
 class StoreError(Exception):
-    """A database can't be used; one line for whoever runs the server."""
+    """A database can't be used; one line for the administrator."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ class Database:
         return {**json.loads(body), "output": self._items(id, _OUTPUT)}
 
     def delete(self, id: str) -> bool:
-        """Whether there was such a response."""
+        """True if there was such a response."""
         with self._connection as connection:
             return connection.execute("DELETE FROM responses WHERE id = ?", (id,)).rowcount > 0
 
@@ -285,10 +285,12 @@ class ResponseStore:
             return await loop.run_in_executor(self._thread, work, self._database)
         except (sqlite3.Error, ValueError, KeyError) as error:  # ValueError: no JSON in a row
             log.error("the database of responses failed: %s", error)
-            raise server_error("The database of responses failed.") from error
+            raise server_error(
+                "the database of responses failed; the server's log says why"
+            ) from error
 
 
 def _found(result: T | None, id: str) -> T:
     if not result:
-        raise EngineError.of("not_found_error", f"There is no response {id!r}.")
+        raise EngineError.of("not_found_error", f"there is no response {id!r}")
     return result

@@ -1,4 +1,4 @@
-"""What the handlers share while the server runs: its options and its models.
+"""State that the handlers share while the server runs: its options and its models.
 
 A `Runtime` lives in the state of the ASGI lifespan, which the server copies into the scope of
 every request; so several applications can live in one process.
@@ -42,7 +42,7 @@ class Runtime:
     options: ServerOptions
     catalog: Catalog
     pool: ModelPool
-    files: MetadataReader  # what the models' files tell
+    files: MetadataReader  # the metadata of the models' files
     started: int  # seconds since 1970
     responses: ResponseStore
     api_keys: tuple[bytes, ...] = ()
@@ -123,7 +123,7 @@ async def lifespan(
 async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | None) -> None:
     supervisor = current.pool.supervisor(current.catalog.default)
     if current.catalog.router or supervisor is None:
-        return  # what can't be loaded is told to those who ask for it
+        return  # requests for a model that can't be loaded get the error
     await supervisor.loaded()
     if supervisor.state != "failed":
         return
@@ -134,7 +134,7 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 
 
 async def _read_files(current: Runtime) -> None:
-    """Lets `GET /models` tell of models that are not loaded."""
+    """Lets `GET /models` describe models that are not loaded."""
     entries = [each.options for each in current.catalog.entries.values()]
     await current.files.read_all(
         model_file(o.engine.model.model) for o in entries if not wants_fetch(o)

@@ -42,7 +42,7 @@ class Served:
 
     @property
     def info(self) -> ModelInfo | None:
-        """What is known of the model from when it was loaded last; None if it never was."""
+        """The facts about the model from its last loading; None if it was never loaded."""
         return self.current.pool.status(self.name).info
 
     async def engine(self) -> EngineClient:
@@ -86,7 +86,7 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
 def find(current: Runtime, name: str | None) -> Entry:
     """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
 
-    Raises EngineError (not_found_error), which tells names like it.
+    Raises EngineError (not_found_error), which names similar ones.
     """
     catalog = current.catalog
     if not name:

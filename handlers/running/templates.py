@@ -1,4 +1,4 @@
-"""Which chat template is in force, and what it makes of a conversation."""
+"""The chat template in force, and the prompts that it makes."""
 
 from functools import cache
 
@@ -36,13 +36,13 @@ def renders_with_jinja(options: Options, source: str) -> bool:
 
 
 async def description(model: Served, info: ModelInfo, source: str) -> Description | None:
-    """What the template can express; None if it can't be tried."""
+    """The capabilities of the template; None if it can't be tried."""
     if not renders_with_jinja(model.options, source):
         return None
     try:
         return await model.renderer.describe(_with_tokens(source, info))
     except EngineError:
-        return None  # not valid, or it never ends: whoever chats is told so
+        return None  # not valid, or it never ends: a chat gets the error
 
 
 async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:

@@ -1,4 +1,4 @@
-"""Whose processor time the benchmarks count."""
+"""The benchmarks count the processor time of the right processes."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What Linux says of the processor."""
+"""Linux's description of the processor."""
 
 from pathlib import Path
 

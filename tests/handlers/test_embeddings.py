@@ -1,4 +1,4 @@
-"""What the handlers of embeddings and reranking do by themselves."""
+"""The handlers of embeddings and reranking by themselves."""
 
 from typing import Any
 

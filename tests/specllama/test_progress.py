@@ -1,4 +1,4 @@
-"""What is shown of downloads."""
+"""The display of downloads."""
 
 import io
 import logging

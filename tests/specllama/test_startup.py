@@ -1,4 +1,4 @@
-"""What a server does not do before its first answer, and what it has others do meanwhile."""
+"""Work that a server leaves until after its first answer, or to others."""
 
 import asyncio
 import http.client

@@ -33,9 +33,9 @@ Shown = Literal["reasoning", "content", "calls"]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a model generates (the text up to, and without, the token that ends it), and what it
-    says. Ids of calls are "" where the text has none. `bare`: the text lacks wrappers that the
-    syntax has, as models do."""
+    """A model's output (up to, and without, the token that ends it), and its meaning. Ids of calls
+    are "" where the text has none. `bare`: the text lacks wrappers that the syntax has, as models
+    do."""
 
     text: str
     message: ChatMessage
@@ -182,7 +182,7 @@ IDS = ("a1B2c3D4e", "f5G6h7I8j")
 
 
 def conversations(given: Fixture) -> dict[Scenario, list[dict[str, Any]]]:
-    """What every template is given; "two calls" goes as far as the results."""
+    """The conversation that every template is given; "two calls" goes as far as the results."""
     user = {"role": "user", "content": "What is the weather?"}
     answer = {"role": "assistant", "content": "It rains."}
 

@@ -1,24 +1,32 @@
 """Results and events, as tests need them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from engine.params import GenerationParams
-from engine.protocol.messages import Finished, StopType, Timings
+from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
 
-TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.0, predicted_n=2, predicted_ms=5.0)
+TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.5, predicted_n=2, predicted_ms=5.25)
 
 
-def finished(text: str = "", stop_type: StopType = "eos") -> Finished:
-    return Finished(
-        id=1,
-        text=text,
-        tokens=[],
-        stop_type=stop_type,
-        stopping_word="",
-        truncated=False,
-        has_new_line=False,
-        id_slot=0,
-        prompt="",
-        n_prompt=7,
-        n_decoded=2,
-        timings=TIMINGS,
-        params=GenerationParams(),
-    )
+def finished(text: str = "", stop_type: StopType = "eos", **changes: Any) -> Finished:
+    fields: dict[str, Any] = {
+        "id": 1,
+        "text": text,
+        "tokens": [],
+        "stop_type": stop_type,
+        "stopping_word": "",
+        "truncated": False,
+        "has_new_line": False,
+        "id_slot": 0,
+        "prompt": "",
+        "n_prompt": 7,
+        "n_decoded": 2,
+        "timings": TIMINGS,
+        "params": GenerationParams(),
+    }
+    return Finished(**{**fields, **changes})
+
+
+def delta(text: str = "", probs: Sequence[TokenProbs] = ()) -> Delta:
+    return Delta(id=1, text=text, tokens=[5], id_slot=0, timings=TIMINGS, probs=list(probs))

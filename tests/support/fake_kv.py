@@ -12,7 +12,7 @@ from engine.worker.tokens import TokenArray, common_prefix
 
 @dataclass(eq=False)
 class Cell:
-    """What one cell of the cache holds, and of how many sequences it is a part."""
+    """The content of one cell of the cache, and the sequences that it is a part of."""
 
     token: int
     key: Key

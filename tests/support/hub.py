@@ -25,7 +25,7 @@ CHUNK = 16 << 10  # bytes
 
 @dataclass
 class Faults:
-    """What goes wrong. Those with a number are over after so many answers."""
+    """Faults of the hub. Those with a number are over after so many answers."""
 
     bytes_per_second: int | None = None
     break_after: int | None = None  # bytes of an answer, then the connection ends

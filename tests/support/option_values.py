@@ -135,7 +135,7 @@ def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
-    """Whether the options exclude each other. What excludes what has tests of its own."""
+    """True if the options exclude each other. What excludes what has tests of its own."""
     try:
         check(compose(Options, given_values))
     except OptionError:

@@ -1,4 +1,4 @@
-"""What the tests of options share."""
+"""Helpers for the tests of options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

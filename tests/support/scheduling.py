@@ -1,4 +1,4 @@
-"""How tests drive the scheduler: texts, and steps in which each token that is sampled is known."""
+"""Drives the scheduler: texts, and steps in which each token that is sampled is known."""
 
 from typing import Any
 

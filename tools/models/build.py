@@ -46,7 +46,7 @@ def ensure_adapter(name: str, directory: Path | None = None) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where built models are kept. Every version of the builder has a place of its own."""
+    """The directory of built models. Every version of the builder has a place of its own."""
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     root = Path(base) if base else Path.home() / ".cache"
     return root / "specllama" / "models" / _fingerprint()

@@ -23,7 +23,7 @@ MODULES = (
     "uuid", "weakref", "xml.dom.minidom", "zipfile",
 )  # fmt: skip
 PROSE_WEIGHT = 4
-"""How often the manual counts for each time that the code counts: chats are mostly prose."""
+"""The weight of the manual against that of the code: chats are mostly prose."""
 
 
 def texts() -> Iterator[str]:

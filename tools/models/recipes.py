@@ -1,4 +1,4 @@
-"""What each model that we can build looks like. All weights are random, from a fixed seed."""
+"""The shape of each model that can be built. All weights are random, from a fixed seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -66,7 +66,7 @@ Merge = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What a GGUF file says of its tokenizer.
+    """The metadata of a GGUF file about its tokenizer.
 
     `tokens` by id, as the file spells them, and `types` with what each of them is. `texts` are
     the ids of the tokens that are whole characters by themselves. `special_ids` has the GGUF
@@ -128,7 +128,7 @@ def from_merges(merges: Sequence[Merge]) -> Vocabulary:
 
 
 def is_whole_text(data: bytes) -> bool:
-    """Whether these bytes are complete characters and none of them an ASCII control."""
+    """True if these bytes are complete characters and none of them an ASCII control."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -164,7 +164,7 @@ def test_media_for_a_model_that_reads_texts(
 
 
 def test_going_on_with_a_call(server: Server) -> None:
-    """What the model has called can't be gone on with; what it said after the result can."""
+    """A call of the model can't be continued; the text after its result can."""
     asked = [*MESSAGES, {"role": "assistant", "content": "I look.", "tool_calls": [call()]}]
     refused(server, body(NAME, messages=asked), "tool calls")
     refused(server, body(NAME, messages=asked, continue_final_message=True), "tool calls")
@@ -274,7 +274,7 @@ def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> N
 
 
 def test_a_schema_that_contains_itself(server: Server) -> None:
-    """What can end is followed."""
+    """Constraints that allow an end are followed."""
     tree = {
         "type": "object",
         "properties": {"leaf": {"type": "boolean"}, "more": {"$ref": "#"}},

@@ -19,7 +19,7 @@ PATH = "/v1/messages"
 OPTIONS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 SEED: Any = {"seed": 1}
 UNTHINKING: Any = {"type": "disabled"}
-"""What a model without training would think has no end; a form or a call that is forced has one."""
+"""The thoughts of an untrained model have no end; a forced form or call has one."""
 TOOL: Any = {
     "name": "set_light",
     "description": "Switches a light.",

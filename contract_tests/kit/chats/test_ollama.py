@@ -40,7 +40,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def fails(status: int, call: Any) -> str:
-    """What the client says of a call that has to fail with `status`."""
+    """The client's message for a call that has to fail with `status`."""
     with pytest.raises(ResponseError) as caught:
         call()
     assert caught.value.status_code == status

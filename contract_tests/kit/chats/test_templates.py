@@ -1,4 +1,4 @@
-"""What chat templates are given, what they may do, and what becomes of conversations in them."""
+"""The variables and the limits of chat templates, and the prompts of conversations."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

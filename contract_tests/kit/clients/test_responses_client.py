@@ -14,7 +14,7 @@ from contract_tests.kit.clients.openai_client import MODEL, client_of
 from contract_tests.kit.server import SECONDS, Server, Start
 
 UNTHINKING: Any = {"effort": "none"}
-"""What a model without training would think has no end; a form or a call that is forced has one."""
+"""The thoughts of an untrained model have no end; a forced form or call has one."""
 OPTIONS: dict[str, Any] = {"model": MODEL, "max_output_tokens": 200, "reasoning": UNTHINKING}
 SEED = {"seed": 5}
 

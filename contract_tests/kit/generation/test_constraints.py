@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from contract_tests.kit.bodies import GENERATING, body, path
 from contract_tests.kit.json_schemas import Schema, schemas
-from contract_tests.kit.server import Server, Start, run
+from contract_tests.kit.server import Launcher, Server, Start
 
 N_SCHEMAS = 300
 N_TOKENS = 400
@@ -207,7 +207,9 @@ def test_the_grammar_of_the_whole_server(own_server: Start, tmp_path: Path) -> N
         (("-jf", "/nowhere/at/all"), "--json-schema-file"),
     ],
 )
-def test_wrong_constraints_of_the_whole_server(argv: tuple[str, ...], message: str) -> None:
-    ended = run(*argv)
+def test_wrong_constraints_of_the_whole_server(
+    argv: tuple[str, ...], message: str, launcher: Launcher
+) -> None:
+    ended = launcher.run(*argv)
     assert ended.returncode != 0
     assert message in ended.stdout + ended.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import body
-from contract_tests.kit.server import Server, Start
+from contract_tests.kit.server import Launcher, Server, Start
 
 FRAME = "<|repo_name|>myproject\n{}<|file_sep|>filename\n"
 GAP = "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>{middle}"
@@ -113,9 +113,10 @@ def test_the_suffix_comes_first_if_the_server_is_told_so(own_server: Start) -> N
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_model_that_was_not_trained_for_it(stream: bool, module_server: Start) -> None:
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    server = module_server("-m", str(build.ensure("tiny-spm")))
+def test_a_model_that_was_not_trained_for_it(
+    stream: bool, module_server: Start, launcher: Launcher
+) -> None:
+    server = module_server("-m", launcher.model_file("tiny-spm"))
     response = server.post("/infill", body("create_infill", stream=stream))
     error = contract.check(response, 501)["error"]
     assert error["type"] == "not_supported_error"

@@ -75,12 +75,12 @@ def test_files_outlive_the_server(own_server: Start, tmp_path: Path, ram: str) -
     assert server.get("/health").status_code == 200
     assert (directory / "notes.txt").read_text() == "not ours"
     log = server.log.read_text("utf-8", "replace")
-    assert "passed over" in log, "who runs the server is told"
+    assert "is ignored" in log, "the log says so"
 
 
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[-100] ^= 1  # in the state: only the digest tells
+    data[-100] ^= 1  # in the state: only the digest shows it
     path.write_bytes(data)
 
 

@@ -51,7 +51,7 @@ def said(server: Server, name: str, **more: Any) -> str:
 
 
 def all_said(server: Server, **more: Any) -> dict[str, str]:
-    """What each request gives, one after the other."""
+    """The answer to each request, one after the other."""
     return {name: said(server, name, **more) for name in REQUESTS}
 
 

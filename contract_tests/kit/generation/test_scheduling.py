@@ -1,4 +1,4 @@
-"""What requests in company have to do with each other: prefixes are shared, answers are not."""
+"""Requests in company share prefixes, and change nothing in each other's answers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the numbers and the texts have to be, to the token."""
+"""The numbers and the texts are right to the token."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import GENERATING, MESSAGES, PROMPT, body, path
 from contract_tests.kit.checks import plain_text
-from contract_tests.kit.server import SECONDS, Server, Start, wait_until
+from contract_tests.kit.server import SECONDS, Launcher, Server, Start, wait_until
 
 N_CTX = 256
 ENDLESS = {"n_predict": -1, "ignore_eos": True}
@@ -41,10 +41,9 @@ def small(module_server: Start) -> Server:
 
 
 @pytest.fixture(scope="module")
-def spm(module_server: Start) -> Server:
+def spm(module_server: Start, launcher: Launcher) -> Server:
     """A server whose model adds a token to the beginning of each text."""
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    return module_server("-m", str(build.ensure("tiny-spm")))
+    return module_server("-m", launcher.model_file("tiny-spm"))
 
 
 # ---- the cache -----------------------------------------------------------------------------

@@ -5,16 +5,15 @@ from typing import Any
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import Server, Start
+from contract_tests.kit.server import Launcher, Server, Start
 
 EXACT = ["-fa", "off", "-ctk", "f32", "-ctv", "f32"]
 """On the CPU: what a text's numbers are doesn't depend on what else is evaluated."""
 
 
 @pytest.fixture(scope="module", params=["tiny-mamba", "tiny-window"])
-def server(request: pytest.FixtureRequest, module_server: Start) -> Server:
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    model = str(build.ensure(request.param))
+def server(request: pytest.FixtureRequest, module_server: Start, launcher: Launcher) -> Server:
+    model = launcher.model_file(request.param)
     return module_server("-m", model, "-c", "2048", "-np", "2", "--ctx-checkpoints", "4", *EXACT)
 
 

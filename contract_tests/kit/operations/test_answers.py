@@ -1,4 +1,4 @@
-"""What a request can have besides the text: probabilities, several texts, progress, a selection of
+"""Additions to the text of an answer: probabilities, several texts, progress, a selection of
 fields; and the limits that end a text early."""
 
 import math
@@ -456,7 +456,7 @@ def test_adaptive_p(server: Server) -> None:
     }
 
     def share(**options: Any) -> float:
-        """How many of the generated tokens are likely ones."""
+        """The number of generated tokens that are likely ones."""
         answer = server.ask("/completion", body("create_completion", **{**asked, **options}))
         settings = answer["generation_settings"]
         assert settings["samplers"] == ["adaptive_p"]

@@ -1,4 +1,4 @@
-"""What has to be right at any server of this API."""
+"""Checks that any server of this API has to pass."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What happens where the context ends, and which part of it is used again."""
+"""The end of the context, and the part of it that is used again."""
 
 from typing import Any
 

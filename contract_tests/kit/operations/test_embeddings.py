@@ -16,7 +16,7 @@ from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, fuzzing
 from contract_tests.kit.bodies import BODIES, EMBEDDING, RERANKING, body, path, with_text
-from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, run, wait_until
+from contract_tests.kit.server import SECONDS, Launcher, OwnServer, Server, Start, wait_until
 
 TEXTS = ["A llama carries wool.", "The bus leaves at nine.", "x", "wool " * 60]
 QUERY = "What carries wool?"
@@ -27,11 +27,6 @@ MANY = 20_000
 Vector = list[float]
 
 
-def model_file(name: str) -> str:
-    build = pytest.importorskip("tools.models.build", reason="builds models of its own")
-    return str(build.ensure(name))
-
-
 @pytest.fixture(scope="module")
 def embedder(module_server: Start) -> OwnServer:
     """The shipped model, which any installation has, with an API key."""
@@ -39,20 +34,24 @@ def embedder(module_server: Start) -> OwnServer:
 
 
 @pytest.fixture(scope="module")
-def unpooled(module_server: Start) -> OwnServer:
+def unpooled(module_server: Start, launcher: Launcher) -> OwnServer:
     """A decoder, with pooling none, and a batch that long inputs don't fit into."""
-    return module_server("-m", model_file("tiny-embed"), "--embedding", "--pooling", "none")
+    return module_server(
+        "-m", launcher.model_file("tiny-embed"), "--embedding", "--pooling", "none"
+    )
 
 
 @pytest.fixture(scope="module")
-def bert(module_server: Start) -> OwnServer:
+def bert(module_server: Start, launcher: Launcher) -> OwnServer:
     """An encoder that has to see an input at once, and small batches."""
-    return module_server("-m", model_file("tiny-bert"), "--embeddings", "-ub", "64", "-np", "8")
+    return module_server(
+        "-m", launcher.model_file("tiny-bert"), "--embeddings", "-ub", "64", "-np", "8"
+    )
 
 
 @pytest.fixture(scope="module")
-def reranker(module_server: Start) -> OwnServer:
-    return module_server("-m", model_file("tiny-rerank"), "--rerank")
+def reranker(module_server: Start, launcher: Launcher) -> OwnServer:
+    return module_server("-m", launcher.model_file("tiny-rerank"), "--rerank")
 
 
 def native(server: Server, **request: Any) -> list[list[Vector]]:
@@ -244,17 +243,17 @@ def test_scores_can_be_had_as_vectors(reranker: Server) -> None:
     assert abs(score[0]) != 1.0
 
 
-def test_a_model_that_can_not_rerank() -> None:
-    ended = run("--reranking", "--port", "0")
+def test_a_model_that_can_not_rerank(launcher: Launcher) -> None:
+    ended = launcher.run("--reranking", "--port", "0")
     assert ended.returncode != 0
     assert "no classification head" in ended.stderr
 
 
-def test_a_model_that_only_embeds() -> None:
-    ended = run("-m", model_file("tiny-bert"), "--port", "0")
+def test_a_model_that_only_embeds(launcher: Launcher) -> None:
+    ended = launcher.run("-m", launcher.model_file("tiny-bert"), "--port", "0")
     assert ended.returncode != 0
     assert "--embeddings" in ended.stderr
-    ended = run("--reranking", "--pooling", "mean")
+    ended = launcher.run("--reranking", "--pooling", "mean")
     assert "--pooling" in ended.stderr
 
 
@@ -445,8 +444,8 @@ def test_invalid_inputs(case: Case[Any], embedder: Server) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded_reranker(module_server: Start) -> OwnServer:
-    return module_server("-m", model_file("tiny-rerank"), "--reranking", api_key="key")
+def guarded_reranker(module_server: Start, launcher: Launcher) -> OwnServer:
+    return module_server("-m", launcher.model_file("tiny-rerank"), "--reranking", api_key="key")
 
 
 @generated("positive", ["create_rerank"]).parametrize()

@@ -15,7 +15,7 @@ ANSWERS = ("create_completion", "create_infill", "list_slots", "get_props", "get
 def two_slots(module_server: Start) -> OwnServer:
     """The server that gave the examples."""
     server = module_server("--parallel", "2")
-    for name in ("create_completion", "create_infill"):  # a slot that has served tells more
+    for name in ("create_completion", "create_infill"):  # a slot that has served shows more
         server.ask(path(name), body(name))
     return server
 
@@ -31,8 +31,8 @@ def answer(server: OwnServer, name: str) -> Any:
 
 
 def differences(example: Any, real: Any, where: str = "answer") -> list[str]:
-    """Where the two differ in members, or in types. Elements of a list are like its first one;
-    null may stand for anything."""
+    """The places where the two differ in members, or in types. Elements of a list are like its
+    first one; null may stand for anything."""
     if isinstance(example, dict) and isinstance(real, dict):
         found = [f"{where}: only one has {name}" for name in sorted(example.keys() ^ real.keys())]
         for name in example.keys() & real.keys():

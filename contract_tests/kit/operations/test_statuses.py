@@ -21,13 +21,15 @@ from contract_tests.kit.provocations import (
     provoked,
     too_long,
 )
-from contract_tests.kit.server import Server, Start
+from contract_tests.kit.server import Launcher, Server, Start
 from contract_tests.kit.situations import N_CTX, Situations
 
 
 @pytest.fixture(scope="module")
-def situations(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> Situations:
-    return Situations(module_server, tmp_path_factory.mktemp("slots"))
+def situations(
+    module_server: Start, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory
+) -> Situations:
+    return Situations(module_server, launcher, tmp_path_factory.mktemp("slots"))
 
 
 DOCUMENTED = [

@@ -4,7 +4,7 @@
 
 One message comes in and says what is wanted; those that go out say how far it is.
 A process of its own can be ended at any moment, whatever the network does; what it has got so
-far is kept, and gone on with next time. The end of stdin ends it.
+far is kept, and the next download resumes it. The end of stdin ends it.
 """
 
 import errno

@@ -44,7 +44,9 @@ def network_failure(error: Exception, url: str, what: str) -> DownloadError:
     host = _host(url)
     match error:
         case httpx2.UnsupportedProtocol() | httpx2.TooManyRedirects() | httpx2.InvalidURL():
-            return DownloadError(f"{host} sends {what} to where it can't be had from: {error}")
+            return DownloadError(
+                f"{host} redirects {what} to an address that can't be used: {error}"
+            )
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
             return TransientError(f"{host} does not answer: check the network connection")
         case httpx2.TimeoutException():

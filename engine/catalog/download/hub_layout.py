@@ -20,18 +20,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def is_commit(text: str) -> bool:
-    """Whether it is the full id of a commit."""
+    """True if it is the full id of a commit."""
     return _COMMIT.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is a SHA-256 (of a large file) or the SHA-1 of a git object (of a small one)."""
+    """True if it is a SHA-256 (of a large file) or the SHA-1 of a git object (of a small one)."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def is_inside(name: str) -> bool:
-    """Whether a path in a repository stays below the directory it is put into, on every
-    system: relative, without `..`, drives, or characters that only do harm."""
+    """True if a path in a repository stays below the directory it is put into, on every system:
+    relative, without `..`, drives, or characters that only do harm."""
     path, windows = PurePosixPath(name), PureWindowsPath(name)
     return (
         bool(path.parts)
@@ -58,7 +58,7 @@ class RepositoryCache:
         return self._folder / "blobs" / digest
 
     def partial(self, digest: str) -> Path:
-        """Of a file that is being downloaded, or was: it is gone on with."""
+        """The place of a partial download, which is resumed."""
         return self._folder / "blobs" / f"{digest}.incomplete"
 
     def lock(self, digest: str) -> Path:
@@ -66,11 +66,11 @@ class RepositoryCache:
         return self._locks / f"{digest}.lock"
 
     def file(self, commit: str, name: str) -> Path:
-        """Where a file of a commit is found under its own name."""
+        """The path of a commit's file under its own name."""
         return self._folder / "snapshots" / commit / name
 
     def commit(self) -> str | None:
-        """What "main" was when it was last asked for; None if nothing is cached."""
+        """The commit that "main" last stood for; None if nothing is cached."""
         with suppress(OSError, UnicodeDecodeError):
             text = (self._folder / "refs" / "main").read_text("ascii").strip()
             return text if is_commit(text) else None

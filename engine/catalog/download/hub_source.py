@@ -25,7 +25,7 @@ Notify = Callable[[str], None]
 
 
 class HubModel(NamedTuple):
-    """What is to be had of a repository, and where it will be."""
+    """The files that a repository offers, and their places in the cache."""
 
     items: list[Item]
     model: Path  # the (first part of the) model
@@ -191,7 +191,7 @@ def _headers(token: str) -> dict[str, str]:
 
 
 def _ask_once(repository: str, token: str) -> _Snapshot:
-    """What the hub has. Raises DownloadError."""
+    """The repository as the hub describes it. Raises DownloadError."""
     try:
         info = HfApi().model_info(
             repository,
@@ -208,7 +208,7 @@ def _ask_once(repository: str, token: str) -> _Snapshot:
         commit = str(info.sha)
     except HfHubHTTPError as error:
         check_status(error.response, repository)
-        raise DownloadError(f"the hub's answer is of no use: {_first_line(error)}") from error
+        raise DownloadError(f"the hub's answer is not valid: {_first_line(error)}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise network_failure(error, constants.ENDPOINT, repository) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -226,7 +226,7 @@ def _nonsense(repository: str) -> DownloadError:
 
 
 def _is_sound(file: _File) -> bool:
-    """Whether it can be put into the cache; the hub may be hostile."""
+    """True if it can be put into the cache; the hub may be hostile."""
     sound = (
         isinstance(file.name, str)
         and isinstance(file.size, int)

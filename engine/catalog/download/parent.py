@@ -66,8 +66,8 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
         first = frame(wanted)
     except UnicodeEncodeError as error:
         raise FetchError(
-            "what names the model is not valid UTF-8: check --hf-repo, --hf-file, --hf-token, "
-            "--model-url and --mmproj-url"
+            "the model's name or address is not valid UTF-8: check --hf-repo, --hf-file, "
+            "--hf-token, --model-url and --mmproj-url"
         ) from error
     child = await Child.start(
         download_command(),
@@ -92,10 +92,10 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
                 case FetchFailed(message=message):
                     raise FetchError(message)
     except FrameError as error:
-        raise FetchError(f"the process that downloads sends nonsense: {error}") from error
+        raise FetchError(f"the download process sent an invalid message: {error}") from error
     except EOFError:
         raise FetchError(
-            "the process that downloads ended before it was done; see its messages above"
+            "the download process ended before it was done; see its messages above"
         ) from None
     finally:
         await child.bury()

@@ -23,14 +23,14 @@ Notify = Callable[[str], None]
 
 
 class UrlFile(NamedTuple):
-    """What is to be had of a URL, and where it will be."""
+    """The files that a URL offers, and their places in the cache."""
 
     items: list[Item]  # the parts, the first one first
     path: Path  # of the first
 
 
 class _Content(NamedTuple):
-    """What a server says of a file."""
+    """A server's description of a file."""
 
     size: int | None  # bytes
     validator: str  # differs whenever the content does; "" = nothing does
@@ -117,7 +117,7 @@ def _ask(
     target: Path,
     notify: Notify,
 ) -> _Content | None:
-    """What the server says; None if the file from an earlier download is to be used."""
+    """The server's description; None if the file from an earlier download is to be used."""
     if not target.exists():
         return patiently(lambda: _ask_once(client, address, headers))
     try:

@@ -41,7 +41,7 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """What the model was made for, whatever the server's options make of it."""
+        """The purposes that the model was made for, whatever the server's options make of it."""
         if self.pooling == "rank":
             return ("rerank",)
         if not self.causal or self.pooling not in (None, "none"):

@@ -94,7 +94,8 @@ async def _start(memory_limit: int, time_limit: float) -> Inspector:
 
 
 async def _inspect(process: Inspector, path: str, time_limit: float) -> Outcome:
-    """What the file tells. The process is not alive after this if the file was too much for it."""
+    """The facts in the file. The process is not alive after this if the file was too much for
+    it."""
     try:
         request = frame(path, JSON)
     except UnicodeEncodeError:

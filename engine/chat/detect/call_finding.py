@@ -99,7 +99,7 @@ def _tagged_spans(
 
 
 def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | None:
-    """How arguments stand one by one; `none` is the answer with a call without any."""
+    """The syntax of arguments written one by one; `none` is the answer with a call without any."""
     pieces = _between(one, ONE.name, "zqkey_a", "Zqvalue_a", "zqkey_b", "Zqvalue_b")
     if pieces is None or pieces[2] != pieces[4]:
         return None
@@ -247,7 +247,7 @@ def _holds(
     style: Style,
     end_of_turn: str,
 ) -> bool:
-    """Whether `syntax` reads what the template writes for other calls."""
+    """True if `syntax` reads what the template writes for other calls."""
     # Some templates can't describe tools with arguments of all types.
     checks = [call for call in _CHECKS if render(call) is not None]
     groups = [[call] for call in checks]

@@ -26,8 +26,8 @@ _CANDIDATES = 6  # closing markers named in the source of a template that are tr
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """What stands between the question and the answer, and what the prompt for an answer has
-    beyond that: with thinking and without."""
+    """The text between the question and the answer, and what the prompt for an answer adds to it:
+    with thinking and without."""
 
     head: str
     plain: str  # of an answer of text: what is between the head and the text
@@ -88,7 +88,7 @@ def detect(template: ChatTemplate) -> OutputSyntax:
 
 
 def _end_of_turn(prober: Prober) -> str:
-    """What a turn ends with before another one, in templates that leave the last one open."""
+    """The end of a turn that another one follows, in templates that leave the last one open."""
     text = prober.answer(Answer(content=_CONTENT), followed=True) or ""
     ending = text.partition(_CONTENT)[2].lstrip()
     return next((tag for tag in tags(ending) if ending.startswith(tag)), "")
@@ -119,7 +119,7 @@ def _frame(
 
 
 def _opened_calls(head: str, prober: Prober) -> str:
-    """What at the end of `head`, common to all answers, begins a call as well as a text: it is
+    """The end of `head`, common to all answers, that begins a call as well as a text: it stands
     between two calls, too."""
     for style in prober.styles():
         text = prober.answer(Answer(calls=[ONE, TWO]), style) or ""
@@ -142,7 +142,7 @@ def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer
 
 
 def _shown_thoughts(prober: Prober) -> _Shown | None:
-    """How the template shows thoughts, if it does and does so with other words as well."""
+    """The wrapper of thoughts, if the template shows them and does so with other words as well."""
     forms = _forms(prober, _THOUGHTS, _CONTENT)
     checks = _forms(prober, _CHECKED_THOUGHTS, _CHECKED)
     for (answer, style), (check, _) in zip(forms, checks, strict=True):
@@ -161,8 +161,8 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
 
 
 def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | None) -> str:
-    """What at the end of `head`, common to all answers, is the opening of thoughts: it is where
-    every answer begins with thoughts, be they empty."""
+    """The end of `head`, common to all answers, that opens thoughts: every answer begins with
+    thoughts there, possibly empty."""
     following = [text[len(head) :] for text in texts]
     if shown is not None:
         following.append(shown.between)

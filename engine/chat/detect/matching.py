@@ -28,7 +28,7 @@ def same(a: Any, b: Any) -> bool:
 def end_of_calls(
     syntax: CallSyntax, text: str, calls: Sequence[Call], style: Style, start: int = 0
 ) -> int | None:
-    """Where `calls` end in `text` if they stand at `start` just as `syntax` says, else None."""
+    """The end of `calls` in `text` if they stand at `start` just as `syntax` says, else None."""
     at: int | None = _after(syntax.begin, text, start)
     for index, call in enumerate(calls):
         if index and at is not None:

@@ -73,15 +73,15 @@ class Prober:
         ]
 
     def prompt(self, thinking: bool) -> str | None:
-        """What stands after the question when an answer is to be generated."""
+        """The text behind the question when an answer is to be generated."""
         variables = {"enable_thinking": thinking, "thinking": thinking}
         return self._render([], [], True, variables)
 
     def answer(
         self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
     ) -> str | None:
-        """What stands after the question when it has been answered; None if the template fails
-        or doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
+        """The text behind the question when it has been answered; None if the template fails or
+        doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
         question comes after the answer."""
         content = answer.content
         if not content and style.null:

@@ -40,7 +40,7 @@ def common_suffix(first: str, second: str) -> str:
 
 
 def inside(text: str, position: int) -> bool:
-    """Whether a cut at `position` would go through a marker or a word of `text`."""
+    """True if a cut at `position` would go through a marker or a word of `text`."""
     return _around(text, position) != (position, position)
 
 

@@ -188,7 +188,7 @@ class _Answer:
         return self._row(functions, parallel, self._begun)
 
     def lazy_calls(self, functions: Functions, parallel: bool) -> str:
-        """What follows a trigger, and the trigger itself."""
+        """The grammar of a trigger and of all that follows it."""
         rows = [self._row(functions, parallel, "")]
         if self._begun:
             rows.append(self._row(functions, parallel, self._begun))

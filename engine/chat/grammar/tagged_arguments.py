@@ -283,7 +283,7 @@ def _types(schema: Schema) -> list[str]:
 
 
 def _is_free(schema: Schema) -> bool:
-    """Whether all values of its types are allowed."""
+    """True if all values of its types are allowed."""
     return not schema.keys() - _ANNOTATIONS
 
 

@@ -88,7 +88,7 @@ def _parts(schema: Mapping[str, Any], word: str) -> list[Any]:
 
 
 def _resolve(reference: Any, root: Any) -> Any:
-    """What a JSON pointer into the same document (`#/$defs/X`) points to."""
+    """The target of a JSON pointer into the same document (`#/$defs/X`)."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     value = root

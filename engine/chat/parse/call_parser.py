@@ -52,12 +52,12 @@ class CallParser:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """What calls begin with."""
+        """The texts that calls begin with."""
         return tuple(self._shape.openings)
 
     @property
     def bare(self) -> bool:
-        """Whether calls begin with nothing that content can't begin with."""
+        """True if calls begin with nothing that content can't begin with."""
         return not self._shape.openings
 
     @property

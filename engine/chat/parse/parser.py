@@ -156,7 +156,7 @@ class _SyntaxParser(IncrementalParser):
 
 
 def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
-    """What the prompt ends with that answers may begin with."""
+    """The end of the prompt that answers may begin with."""
     beginnings = [syntax.content.begin, syntax.calls.opening if syntax.calls else ""]
     found = ""
     for text in map(str.lstrip, beginnings):

@@ -90,7 +90,7 @@ class Reader:
         return text
 
     def take_while(self, pattern: re.Pattern[str]) -> str:
-        """What matches `pattern` of the text that has arrived."""
+        """Takes the match of `pattern` from the text that has arrived."""
         match = pattern.match(self._text, self._at)
         return self.take(match.end() - match.start()) if match else ""
 

@@ -51,11 +51,11 @@ class Jobs:
             message = e.info.message.encode(errors="replace").decode()
             info = msgspec.structs.replace(e.info, message=message[:MAX_MESSAGE])
         except MemoryError:
-            info = invalid_request("The chat template needs too much memory for this request").info
+            info = invalid_request("the chat template needs too much memory for this request").info
         except RecursionError:
-            info = invalid_request("This request is nested too deeply for the chat template").info
+            info = invalid_request("this request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
-            info = invalid_request("The chat template makes text that is not Unicode").info
+            info = invalid_request("the chat template makes text that is not Unicode").info
         return frame(Refused(info), JSON)
 
     def _answer(self, job: Job) -> Answer:

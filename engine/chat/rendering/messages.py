@@ -36,7 +36,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True, tag="description"):
-    """What a template can express, and how the model's answers are written."""
+    """The capabilities of a template, and the syntax of the model's answers."""
 
     caps: Caps
     syntax: OutputSyntax

@@ -70,7 +70,7 @@ class Renderer:
         return answer
 
     async def describe(self, template: TemplateSource) -> Description:
-        """What `template` can express; found out once."""
+        """The traits of `template`; detected once."""
         if template not in self._descriptions:
             answer = await self._do(template, None)
             assert isinstance(answer, Description)
@@ -149,9 +149,9 @@ class _Process:
         try:
             return cls(await Child.start_for_jobs(command, answer_decoder))
         except (TimeoutError, ChildError) as e:
-            raise server_error("A template process could not be started") from e
+            raise server_error("a template process could not be started") from e
         except OSError as e:
-            raise server_error(f"A template process could not be started: {e}") from e
+            raise server_error(f"a template process could not be started: {e}") from e
 
     @property
     def pid(self) -> int:
@@ -170,17 +170,17 @@ class _Process:
         try:
             data = frame(job, JSON)
         except (UnicodeEncodeError, RecursionError) as e:
-            raise invalid_request(f"This request can't be given to a chat template: {e}") from e
+            raise invalid_request(f"this request can't be given to a chat template: {e}") from e
         try:
             answer = await self._child.ask(data, time_limit)
         except TimeoutError:
             raise invalid_request(
-                f"The chat template takes more than {time_limit:g} s for this request and was "
+                f"the chat template takes more than {time_limit:g} s for this request and was "
                 "stopped"
             ) from None
         except ChildError as e:
             log.error("a template process ended with code %d, in the middle of a job", e.code)
-            raise server_error("The chat template crashed on this request") from e
+            raise server_error("the chat template crashed on this request") from e
         assert not isinstance(answer, Started)
         self._numbers[template] = number
         return answer

@@ -141,7 +141,7 @@ def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What system messages say, at the head of the message after them."""
+    """Moves the text of system messages to the head of the message after them."""
     result: list[dict[str, Any]] = []
     pending: list[str] = []
     for message in messages:

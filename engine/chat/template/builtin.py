@@ -6,7 +6,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""What a model without a template of its own gets."""
+"""The template of a model that has none of its own."""
 
 BUILTIN_NAMES = frozenset(
     {

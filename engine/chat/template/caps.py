@@ -41,7 +41,7 @@ _LONG_ID = "call_0123456789abcdefABCDEF01"
 
 
 class Caps(TypedDict):
-    """What a template renders.
+    """The parts of a conversation that a template renders.
 
     String and typed content are the two forms of a message's content: a text and a list of
     parts. Object arguments: the arguments of a tool call are an object rather than a JSON
@@ -86,7 +86,7 @@ def probe(template: "ChatTemplate") -> Caps:
 
 @lru_cache(maxsize=16)
 def traits_of(template: "ChatTemplate") -> Traits:
-    """What `template` takes; costs about twenty renderings, once per template."""
+    """The traits of `template`. They cost about twenty renderings, once per template."""
     probe = _Probe(template)
     string = probe.render({"role": "user", "content": "string_mark"})
     parts = probe.render({"role": "user", "content": [{"type": "text", "text": "parts_mark"}]})
@@ -197,8 +197,8 @@ class _Probe:
         return {**message, "content": [{"type": "text", "text": content}]}
 
     def shows_thoughts(self, key: str, arguments: Any) -> bool:
-        """Whether thoughts in the field `key` are rendered anywhere: most templates show those
-        of the turn that is not answered yet, and no others."""
+        """True if thoughts in the field `key` are rendered anywhere: most templates show those of
+        the turn that is not answered yet, and no others."""
         thoughts = {key: "reasoning_mark"}
         return "reasoning_mark" in self.open_call(
             arguments, **thoughts

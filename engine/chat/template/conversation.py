@@ -54,14 +54,16 @@ def conversation(
     for a tool's result without a call, not_supported_error for media.
     """
     if not messages:
-        raise invalid_request("messages: there are none")
+        raise invalid_request("messages: the list is empty")
     plain = _with_ids([_plain(message, index) for index, message in enumerate(messages)])
     is_answer = plain[-1]["role"] == "assistant"
     if continue_final_message:
         if not is_answer:
             raise invalid_request("continue_final_message: the last message is not the assistant's")
         if add_generation_prompt:
-            raise invalid_request("continue_final_message: not with add_generation_prompt")
+            raise invalid_request(
+                "continue_final_message: can't be used together with add_generation_prompt"
+            )
     elif not (is_answer and prefill):
         return Conversation(plain, add_generation_prompt is not False)
     last = plain.pop()

@@ -31,7 +31,7 @@ _MARK = "0000mark0000"
 
 
 def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
-    """What the model reads for `request`; `syntax` is that of the template.
+    """The prompt for `request`; `syntax` is that of the template.
 
     Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
     must not be called just now. If the template knows no tools, they are explained in words, and
@@ -185,7 +185,7 @@ def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _wrappers(syntax: OutputSyntax) -> tuple[Wrapper | None, Wrapper]:
-    """What is around thoughts and content."""
+    """The markers around thoughts and content."""
     if syntax.harmony:
         return _THOUGHTS_BEFORE_MORE, HARMONY_CONTENT
     return syntax.reasoning, syntax.content

@@ -39,10 +39,10 @@ class ChatTemplate:
             self.variables = meta.find_undeclared_variables(_environment.parse(source))
         except TemplateSyntaxError as e:
             raise server_error(
-                f"The chat template is not valid: {e.message} (line {e.lineno})"
+                f"the chat template is not valid: {e.message} (line {e.lineno})"
             ) from e
         except Exception as e:  # constants are folded here: anything can happen
-            raise server_error(f"The chat template is not valid: {_described(e)}") from e
+            raise server_error(f"the chat template is not valid: {_described(e)}") from e
 
     def render(
         self,
@@ -78,14 +78,14 @@ class ChatTemplate:
                 if size > MAX_PROMPT:
                     break
         except TemplateError as e:
-            raise invalid_request(f"The chat template refuses this request: {e}") from e
+            raise invalid_request(f"the chat template refuses this request: {e}") from e
         except Exception as e:  # a template is foreign code: any exception in it is its failure
             raise invalid_request(
-                f"The chat template fails on this request: {_described(e)}"
+                f"the chat template fails on this request: {_described(e)}"
             ) from e
         if size > MAX_PROMPT:
             raise invalid_request(
-                f"The chat template makes more than {MAX_PROMPT} characters of this request"
+                f"the chat template makes more than {MAX_PROMPT} characters of this request"
             )
         return "".join(pieces)
 

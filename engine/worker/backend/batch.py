@@ -1,4 +1,4 @@
-"""What one decode evaluates, in the arrays that llama.cpp reads."""
+"""The input of one decode, in the arrays that llama.cpp reads."""
 
 import ctypes
 from collections.abc import Sequence
@@ -75,6 +75,6 @@ class Batch:
         return indices
 
     def filled(self) -> Any:
-        """What llama.cpp gets to see; good until the batch changes."""
+        """llama.cpp's view of the batch; valid until the batch changes."""
         self._batch.n_tokens = self.n_tokens
         return self._batch

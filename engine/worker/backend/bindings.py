@@ -18,7 +18,7 @@ def _import_low_level() -> None:
         import llama_cpp
     finally:
         del sys.modules[_HIGH_LEVEL]
-    vars(llama_cpp).pop("llama", None)  # whoever imports it gets the real one
+    vars(llama_cpp).pop("llama", None)  # the next import gets the real one
 
 
 _import_low_level()

@@ -213,7 +213,7 @@ class Context:
         return self._sees_back_from(sequence, start)
 
     def _sees_back_from(self, sequence: int, position: int) -> bool:
-        """Whether a sliding window that ends before `position` is still there as a whole: cells
+        """True if a sliding window that ends before `position` is still there as a whole: cells
         that have left the window of the last token are given up."""
         if not self._window or position == 0:
             return True
@@ -392,7 +392,7 @@ class EmbeddingContext(Context):
         return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
 
     def vector_of_sequence(self, sequence: int) -> Vectors:
-        """What pooling made of the tokens of `sequence` in the last decode: one row."""
+        """The pooled embedding of `sequence` from the last decode: one row."""
         pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
         if not pointer:
             raise failure("the model gave no embedding")

@@ -1,4 +1,4 @@
-"""Whether this machine's kernels keep what `--reproducible` promises."""
+"""Tests if this machine's kernels keep the promise of `--reproducible`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ N_TOKENS = 80
 
 
 def depends_on_batch(context: Context) -> bool:
-    """Whether the logits of a token differ by what is evaluated together with it.
+    """True if the logits of a token differ by what is evaluated together with it.
 
     Evaluates a text at once, and once more in pieces. The KV cache must be empty, and is so
     again. Raises `BackendError`.

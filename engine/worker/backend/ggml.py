@@ -13,7 +13,7 @@ from engine.options import EngineOptions
 
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 EXPERT_TENSORS = r"\.ffn_[a-z_]+_(ch)?exps\."
-"""Which tensors hold the experts' weights of a mixture-of-experts layer."""
+"""A pattern for the tensors with the experts' weights of a mixture-of-experts layer."""
 
 CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
 
@@ -37,7 +37,8 @@ def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
 
 
 def address_of_cpu(name: str) -> int:
-    """Where that function is. Raises `BackendError` if llama.cpp was built without the backend."""
+    """The address of that function. Raises `BackendError` if llama.cpp was built without the
+    backend."""
     device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
     if not device:
         raise BackendError("the installed llama.cpp has no backend for the CPU")
@@ -59,8 +60,8 @@ class _BufferOverride(ctypes.Structure):
 
 
 def tensor_overrides(options: EngineOptions) -> Any:
-    """What --override-tensor, --cpu-moe and --n-cpu-moe say, as llama.cpp wants it (a terminated
-    array; the first pattern that a tensor's name matches decides), or None.
+    """--override-tensor, --cpu-moe and --n-cpu-moe in llama.cpp's form (a terminated array; the
+    first pattern that a tensor's name matches decides), or None.
 
     Raises `BackendError` for an unknown buffer type.
     """

@@ -55,7 +55,7 @@ TRIED = (
 
 
 class Settled(NamedTuple):
-    """What is done, and one line for the log about it; "" if nothing has to be."""
+    """The measure that is taken, and one line for the log about it; "" if none is needed."""
 
     measure: Measure
     remark: str = ""
@@ -79,9 +79,9 @@ def settle() -> Settled:
 
 
 def to_try(processor: Processor) -> list[InstructionSet]:
-    """What both this library and `processor` have of `TRIED`."""
+    """The features of `TRIED` that both this library and `processor` have."""
     possible = [each for each in TRIED if each.flag in processor.flags]
-    if not possible:  # then nobody waits for the library's answer
+    if not possible:  # then the library needn't be asked
         return []
     built = features()
     return [each for each in possible if each.feature in built]
@@ -104,11 +104,11 @@ def explain(found: Verdict, tried: Collection[InstructionSet]) -> str:
     )
 
 
-# ---- asking and telling ggml -------------------------------------------------------------
+# ---- queries and calls of ggml -------------------------------------------------------------
 
 
 def features() -> dict[str, str]:
-    """What ggml's CPU backend was built with, by its own names."""
+    """The features that ggml's CPU backend was built with, by its own names."""
 
     class Feature(ctypes.Structure):
         _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_char_p))

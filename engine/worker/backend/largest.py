@@ -23,7 +23,7 @@ def floor(values: Floats, n: int) -> float:
 
 
 def largest(values: Floats, n: int) -> npt.NDArray[np.intp]:
-    """Where the `n` (at least 1) largest of `values` are, the largest first; of equal ones,
+    """The indices of the `n` (at least 1) largest of `values`, the largest first; of equal ones,
     the first comes first."""
     if n == 1:
         return np.array([values.argmax()])

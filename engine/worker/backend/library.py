@@ -50,7 +50,7 @@ def initialize(numa: str = "") -> str:
 
 
 def forget_errors() -> None:
-    """What llama.cpp complains of from now on belongs to the next failure."""
+    """Complaints of llama.cpp from now on belong to the next failure."""
     _errors.clear()
 
 

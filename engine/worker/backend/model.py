@@ -138,7 +138,7 @@ class Model:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether layers keep a state of all tokens so far, from which none can be taken out."""
+        """True if layers keep a state of all tokens so far, from which none can be taken out."""
         model = self._model
         return bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
 
@@ -196,7 +196,7 @@ class Model:
 
     @property
     def has_state(self) -> bool:
-        """Whether each sequence has a recurrent state, which takes memory of its own."""
+        """True if each sequence has a recurrent state, which takes memory of its own."""
         return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
 
     @property
@@ -235,7 +235,7 @@ class Model:
         return piece
 
     def is_hidden(self, token: int) -> bool:
-        """Whether `token` has a text that shows only if control tokens do."""
+        """True if `token` has a text that shows only if control tokens do."""
         return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
 
     def _piece(self, token: int, special: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""What an engine tells of its model."""
+"""An engine's description of its model."""
 
 from typing import Any
 

@@ -40,7 +40,7 @@ whether it does, but a chain that is not there as a whole leaves no token."""
 
 
 class Offload:
-    """What the device of one context samples itself, and for which of its sequences.
+    """The sampling that the device of one context does, and the sequences that it does it for.
 
     Tries the samplers out, for which the context must be empty. Belongs to the thread that
     decodes, but for `sampler`.

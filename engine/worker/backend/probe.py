@@ -1,4 +1,4 @@
-"""Whether ggml multiplies matrices on this processor, and rightly: a process of its own, since
+"""Tests if ggml multiplies matrices on this processor, and rightly: in a process of its own, since
 instructions that the processor or the system refuses end it.
 
     python -m engine.worker.backend.probe as-built|refused|plain      (started by
@@ -119,7 +119,7 @@ class Processor:
 
 
 def wrong_products(buffer_types: Iterable[tuple[str, int]]) -> Iterable[str]:
-    """Which products differ from numpy's: one line each."""
+    """The products that differ from numpy's: one line each."""
     processor = Processor()
     random = np.random.default_rng(0)
     weights = random.standard_normal((N_OUT, N_IN), np.float32)

@@ -63,4 +63,4 @@ def _check_answers(address: str) -> None:
             connection.connect((host, int(port)))
         except (OSError, UnicodeError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise BackendError(f"--rpc: nobody answers at {address}: {reason}") from None
+            raise BackendError(f"--rpc: no server answers at {address}: {reason}") from None

@@ -26,8 +26,8 @@ from engine.worker.tokens import TokenArray, TokenBuffer
 FEW = 8192
 """Among so many tokens the chain chooses as fast as a shortlist is made."""
 SPARE = 4
-"""How many times the tokens that are needed are looked for: some of them may not be allowed, and
-the next token's logits may be lower."""
+"""Looks for this many times the tokens that are needed: some may not be allowed, and the next
+token's logits may be lower."""
 MIN_P_SLACK = 1e-3
 """Relative to the logits: far more than their rounding."""
 
@@ -141,7 +141,7 @@ class Sampler:
 
     def _apply_short(self, row: Floats, candidates: Candidates, allowed: TokenArray | None) -> bool:
         """Let the chain choose among those of the candidates that it can choose at all. False
-        if they can't be told."""
+        if that is not known."""
         short, changed = self._short, self._changed.view()
         n_all = len(row) if allowed is None else len(allowed)
         if short is None or n_all <= FEW:
@@ -197,14 +197,14 @@ class Sampler:
 
 
 def _are_among(ids: TokenArray, sorted_ids: TokenArray) -> npt.NDArray[np.bool_]:
-    """Which of `ids` are among the others, of which there is at least one."""
+    """True for those of `ids` that are among the others, of which there is at least one."""
     at = np.minimum(sorted_ids.searchsorted(ids), len(sorted_ids) - 1)
     among: npt.NDArray[np.bool_] = sorted_ids[at] == ids
     return among
 
 
 def _are_the_largest(values: Floats, n: int, least: float, *, distinct: bool) -> bool:
-    """Whether the `n` largest of `values` are so beside any number of others below `least`. With
+    """True if the `n` largest of `values` are so beside any number of others below `least`. With
     `distinct`, and whether sorting them has only one result."""
     ordered = np.sort(values)[-n - 1 :]
     if not ordered[-n] >= least:  # or it is not a number

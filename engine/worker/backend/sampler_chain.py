@@ -1,4 +1,4 @@
-"""Which samplers a request wants, in which order, as plain data.
+"""The samplers of a request in their order, as plain data.
 
 `engine.worker.backend.Sampler` turns a plan into a llama.cpp sampler chain. The order and the
 arguments are those of llama-server's own chain, so that the same seed gives the same words
@@ -51,7 +51,7 @@ def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
 
 
 class Shortlist(NamedTuple):
-    """Which candidates are enough for a chain.
+    """The candidates that are enough for a chain.
 
     Either the `n` with the largest logits, after the first `n_edits` samplers, which change the
     logits of single tokens only (those with a bias and those said before); or, with `n` 0, all
@@ -74,8 +74,8 @@ def effective(specs: Sequence[SamplerSpec]) -> list[SamplerSpec]:
 
 
 def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
-    """What is enough for a chain of `effective` samplers without its bias; None if it looks at
-    all candidates."""
+    """The candidates that are enough for a chain of `effective` samplers without its bias; None if
+    it looks at all of them."""
     n_edits = 0
     while specs[n_edits].name in ("penalties", "dry"):
         n_edits += 1
@@ -110,9 +110,9 @@ def _is_off(spec: SamplerSpec) -> bool:
 
 
 def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
-    """Whether a chain of `effective` samplers means the same on a device as on the CPU, and
-    doesn't violate an assertion there: every sampler at most once, no more candidates asked for
-    than there are, nothing kept at all costs, and at most one bias for a token."""
+    """True if a chain of `effective` samplers means the same on a device as on the CPU, and doesn't
+    violate an assertion there: every sampler at most once, no more candidates asked for than there
+    are, nothing kept at all costs, and at most one bias for a token."""
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         return False
@@ -128,7 +128,7 @@ def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
 
 
 def is_greedy(params: GenerationParams) -> bool:
-    """Whether the most probable token always wins, so that no other sampler matters.
+    """True if the most probable token always wins, so that no other sampler matters.
 
     True at temperature 0 (or below) without any sampler that moves the maximum, unless the
     probabilities that the samplers leave are to be reported.
@@ -146,7 +146,7 @@ def is_greedy(params: GenerationParams) -> bool:
 
 
 def window(params: GenerationParams, n_ctx: int) -> int:
-    """How many tokens before the first generated one the penalty samplers look at."""
+    """The number of tokens before the first generated one that the penalty samplers look at."""
     if params.mirostat:
         return 0
     size = 0

@@ -1,4 +1,4 @@
-"""How many threads compute, and on which CPUs."""
+"""The number of threads that compute, and their CPUs."""
 
 import os
 
@@ -7,7 +7,7 @@ from engine.worker.backend.ggml import ThreadPool
 
 
 def physical_cores() -> int:
-    """How many threads compute best: a core's second hardware thread adds nothing."""
+    """The best number of threads: a core's second hardware thread adds nothing."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if usable is None:
         return max(1, (os.cpu_count() or 1) // 2)
@@ -23,7 +23,7 @@ def physical_cores() -> int:
 
 
 def threads(options: EngineOptions) -> tuple[int, int]:
-    """How many threads generate, and how many evaluate batches."""
+    """The numbers of threads for generating and for evaluating batches."""
     n = options.compute.threads
     if n <= 0:
         n = physical_cores()

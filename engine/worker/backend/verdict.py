@@ -35,7 +35,7 @@ _FAULTS = {"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT"}
 
 
 class Measure(enum.StrEnum):
-    """What is done about the kernels, from the fastest to the safest."""
+    """Measures against wrong kernels, from the fastest to the safest."""
 
     AS_BUILT = "as-built"
     REFUSED = "refused"
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class InconclusiveError(Exception):
-    """The probe wasn't run to an end that tells anything of the kernels."""
+    """The probe's end allows no conclusion about the kernels."""
 
 
 def find(
@@ -74,7 +74,7 @@ def find(
     if not afresh and (verdict := _recall(place)):
         return verdict
     with _one_at_a_time(place):
-        if not afresh and (verdict := _recall(place)):  # somebody else's, meanwhile
+        if not afresh and (verdict := _recall(place)):  # another process's, meanwhile
             return verdict
         verdict, is_certain = _try(probe)
         if is_certain:
@@ -103,7 +103,7 @@ def _try(probe: Sequence[str]) -> tuple[Verdict, bool]:
 
 
 def run_probe(probe: Sequence[str], measure: Measure) -> str:
-    """What fails under `measure`; "" if all is right. Raises `InconclusiveError`."""
+    """The failure under `measure`; "" if all is right. Raises `InconclusiveError`."""
     try:
         done = subprocess.run(
             [*probe, measure],
@@ -145,7 +145,7 @@ def _recall(place: Path) -> Verdict | None:
     except FileNotFoundError:
         pass
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.info("%s is of no use: %s", place, error)
+        log.info("%s can't be used: %s", place, error)
     return None
 
 
@@ -174,7 +174,7 @@ def _one_at_a_time(place: Path) -> Iterator[None]:
         place.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=LOCK_TIMEOUT)
     except (OSError, NotImplementedError) as error:
-        log.info("no lock: %s", error)
+        log.info("the verdict on the kernels can't be locked: %s", error)
     try:
         yield
     finally:

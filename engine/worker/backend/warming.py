@@ -9,7 +9,8 @@ from engine.worker.backend.context import Context
 CHUNK = 64
 """Tokens of one sequence. From so many on, flash attention on the CPU takes another path."""
 CHUNK_SECONDS = 1.0
-"""How long they may take, judged by fewer: a large model on a slow machine does without."""
+"""The most time that they may take, judged by fewer: a large model on a slow machine does
+without."""
 SMALL = 10**9
 """Parameters of a model that is worth it anywhere, whatever a busy machine's clock says."""
 FEW = 8
@@ -29,7 +30,7 @@ def warm_up(context: Context) -> None:
     n_few = min(FEW, n)
     n_sequences = min(FEW // 2, context.n_seq, n_few)
     seconds = 0.0
-    for _ in range(2):  # the second time tells how fast the device is
+    for _ in range(2):  # the second time shows how fast the device is
         start = time.perf_counter()
         context.evaluate([n_few // n_sequences] * n_sequences)
         seconds = time.perf_counter() - start

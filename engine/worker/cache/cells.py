@@ -20,11 +20,11 @@ class Cells:
         self._held: dict[int, TokenBuffer] = {}
 
     def held(self, sequence: int) -> int:
-        """How many cells belong to `sequence`, one for each token of its text."""
+        """The number of cells of `sequence`, one for each token of its text."""
         return len(self._held.get(sequence, ()))
 
     def n_of(self, sequences: Iterable[int]) -> int:
-        """How many cells these have together, shared ones counted once."""
+        """The number of cells that these have together, shared ones counted once."""
         marked = np.zeros(len(self._owners), np.bool_)
         for sequence in sequences:
             if sequence in self._held:
@@ -72,13 +72,13 @@ class Cells:
             del self._held[sequence]
 
     def n_alone(self, sequence: int, start: int = 0) -> int:
-        """How many of its cells from number `start` on belong to `sequence` alone."""
+        """The number of its cells from number `start` on that belong to `sequence` alone."""
         if not self.held(sequence):
             return 0
         return int(np.count_nonzero(self._owners[self._held[sequence].view(start)] == 1))
 
     def are_shared(self, sequence: int, start: int, other: int) -> bool:
-        """Whether `other` is another owner of any cell of `sequence` from number `start` on."""
+        """True if `other` is another owner of any cell of `sequence` from number `start` on."""
         if not (self.held(sequence) and self.held(other)):
             return False
         mine, others = self._held[sequence].view(start), self._held[other].view()

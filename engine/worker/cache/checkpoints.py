@@ -18,7 +18,7 @@ STEP = 4096
 
 
 def positions(n_done: int, n_prompt: int) -> list[int]:
-    """Where to make checkpoints of a prompt whose first `n_done` tokens are held."""
+    """The places for checkpoints in a prompt whose first `n_done` tokens are held."""
     wanted = {n_prompt - NEAR_END, n_prompt - NEAR_END - LAST_MESSAGE}
     wanted.update(range(STEP, n_prompt - NEAR_END - LAST_MESSAGE, STEP))
     return sorted(n for n in wanted if n > n_done)

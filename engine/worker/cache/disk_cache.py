@@ -93,7 +93,7 @@ class DiskCache:
     # ---- looking -------------------------------------------------------------------------
 
     def covers(self, tokens: TokenArray, key: Key) -> bool:
-        """Whether there is a file beside which one of `tokens` would be of no use. It counts as
+        """True if there is a file beside which one of `tokens` would be of no use. It counts as
         used."""
         covering = self._index.covering(tokens, key)
         for id in covering:
@@ -152,9 +152,9 @@ class DiskCache:
             if key is not None and self._name(saved.tokens, key) == file.name:
                 text = KeptText(saved.tokens, key, saved.state)
             else:
-                log.warning("%s is passed over: its name is that of another text", file.name)
+                log.warning("%s is ignored: its name is that of another text", file.name)
         except EngineError as error:
-            log.warning("%s is passed over: %s", file.name, error)
+            log.warning("%s is ignored: %s", file.name, error)
         seconds = time.perf_counter() - started
 
         def done() -> None:
@@ -259,13 +259,13 @@ class DiskCache:
         try:
             origin, tokens = slot_file.read_head(self._directory, name)
         except EngineError as error:
-            log.warning("%s is passed over: %s", name, error)
+            log.warning("%s is ignored: %s", name, error)
             return
         key = self._identity.key(origin)
         if not self._identity.fits(origin) or key is None:
             return  # another model's, or another server's settings
         if not len(tokens) or self._name(tokens, key) != name:
-            log.warning("%s is passed over: its name is that of another text", name)
+            log.warning("%s is ignored: its name is that of another text", name)
             return
         self._done.put(partial(self._add, name, tokens, key, size))
 

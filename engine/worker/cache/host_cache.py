@@ -108,7 +108,7 @@ class HostCache:
         return len(self._texts)
 
     def covers(self, tokens: TokenArray, key: Key) -> bool:
-        """Whether there is a kept text beside which `tokens` would be of no use. Those that are
+        """True if there is a kept text beside which `tokens` would be of no use. Those that are
         count as used."""
         covering = self._index.covering(tokens, key)
         for id in covering:

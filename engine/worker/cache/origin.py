@@ -1,5 +1,5 @@
-"""What the cells of a KV cache depend on beside the tokens, so that copies of them are put back
-only where they fit."""
+"""The conditions of a KV cache's cells beside the tokens, so that copies of them are put back only
+where they fit."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class Identity:
         return Origin(self.model, self.settings, adapters, n_exact)
 
     def fits(self, origin: Origin) -> bool:
-        """Whether it is the same model with the same settings."""
+        """True if it is the same model with the same settings."""
         return origin.model == self.model and origin.settings == self.settings
 
     def key(self, origin: Origin) -> Key | None:

@@ -19,7 +19,7 @@ from engine.worker.cache.radix import RadixIndex
 from engine.worker.tokens import TokenArray, common_prefix
 
 ALL = sys.maxsize
-"""How many tokens are exact where no cell was moved."""
+"""The number of tokens that are exact where no cell was moved."""
 
 Key = tuple[tuple[int, float], ...]
 """The LoRA adapters of an evaluation: (id, scale) of each, by id, without scales 0."""
@@ -27,7 +27,7 @@ Key = tuple[tuple[int, float], ...]
 
 class KVCache(Protocol):
     is_cuttable: bool
-    """Whether `remove` can cut any text anywhere. It can't where layers keep a state of all tokens
+    """True if `remove` can cut any text anywhere. It can't where layers keep a state of all tokens
     so far, or a window of the last ones: going back takes checkpoints there."""
 
     def first_cut(self, sequence: int) -> int:
@@ -161,7 +161,7 @@ class PrefixCache:
         return self._cells.n_of(ids) if self._cells is not None else 0
 
     def reachable(self, id: int, n: int) -> int:
-        """How many of the first `n` tokens of a text it can be cut to, or shared up to."""
+        """The number of a text's first `n` tokens that it can be cut to, or shared up to."""
         if self._kv.is_cuttable or n >= self._kv.first_cut(id):
             return n
         return self._checkpoints.last(id, n)
@@ -225,7 +225,7 @@ class PrefixCache:
             self._checkpoints.add(id, n, state)
 
     def is_alone(self, id: int, start: int) -> bool:
-        """Whether no other text shares the cells of a running one from `start` on. Finished texts
+        """True if no other text shares the cells of a running one from `start` on. Finished texts
         that share them are evicted for that."""
         cells = self._cells
         if cells is None:
@@ -259,7 +259,7 @@ class PrefixCache:
         self._index(id, entry.tokens, entry.key)
 
     def _is_superseded(self, id: int, by: Entry) -> bool:
-        """Whether a finished text is of no use beside a longer one."""
+        """True if a finished text is of no use beside a longer one."""
         old = self._entries[id]
         n = len(old.tokens)
         return (

@@ -29,7 +29,7 @@ MEMORY = 0.25
 
 
 class States(Protocol):
-    """What copies the cells of a sequence (`engine.worker.backend.Context`)."""
+    """Copies the cells of a sequence (`engine.worker.backend.Context`)."""
 
     def state_size(self, sequence: int) -> int: ...
     def save_sequence(self, sequence: int) -> StateArray: ...
@@ -112,7 +112,7 @@ class SecondTier:
         try:
             self._states.restore_sequence(sequence, text.state, len(text.tokens))
         except BackendError as error:
-            log.warning("a kept text of %d tokens is of no use: %s", len(text.tokens), error)
+            log.warning("a kept text of %d tokens can't be used: %s", len(text.tokens), error)
             self._host.drop(text)
             if self._disk is not None:
                 self._disk.forget(text)
@@ -161,7 +161,7 @@ class SecondTier:
         return text
 
     def _pays(self, n_held: int, n: int, seconds: float) -> bool:
-        """Whether restoring tokens `n_held` up to `n` in that time is faster than computing them.
+        """True if restoring tokens `n_held` up to `n` in that time is faster than computing them.
         True if their time is unknown."""
         if n - n_held < MIN_TOKENS:
             return False

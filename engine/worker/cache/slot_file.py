@@ -37,7 +37,7 @@ StateArray = npt.NDArray[np.uint8]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a state depends on beside the tokens: it fits only where all of this is the same.
+    """The conditions of a state beside the tokens: it fits only where all of them are the same.
 
     `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint,
     scale) of the LoRA adapters that were applied; `n_exact` is that of `prefix_cache.Entry`.
@@ -56,7 +56,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class SavedSlot(msgspec.Struct, frozen=True):
-    """What a file holds; `n_bytes` is the file's size."""
+    """The content of a file; `n_bytes` is the file's size."""
 
     origin: Origin
     tokens: TokenArray
@@ -129,7 +129,7 @@ def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: 
 
 
 def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
-    """What the file `name` in `directory` is of, for a look at many of them: its digest is not
+    """The head of the file `name` in `directory`, for a look at many of them: its digest is not
     checked, nor is its state read. Raises EngineError (invalid_request_error), as `read` does."""
     damaged = invalid_request(f"the slot file {name!r} is damaged")
     try:
@@ -158,7 +158,7 @@ def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
 
 
 def read(directory: str, name: str) -> SavedSlot:
-    """What the file `name` in `directory` holds.
+    """The content of the file `name` in `directory`.
 
     Raises EngineError (invalid_request_error) if there is no such regular file, if it is no
     slot file, or if a single bit of it is not as it was written.

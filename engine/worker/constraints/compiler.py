@@ -106,8 +106,8 @@ class Constraint:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but the end of the text may come next. Waits and raises as
-        `allowed` does."""
+        """True if nothing but the end of the text may come next. Waits and raises as `allowed`
+        does."""
         return self._current().ended
 
     def advance(self, token: int) -> bool:
@@ -165,8 +165,8 @@ class Compiler:
         return self._thread.submit(work)
 
     def guide(self, params: GenerationParams) -> Guide | None:
-        """What the grammar or the schema of `params`, and its limit of thinking, let a text be;
-        None if that is anything. `params.preserved_tokens` are ids.
+        """The constraint of the grammar or the schema of `params`, and of its limit of thinking;
+        None if any text is allowed. `params.preserved_tokens` are ids.
 
         The first use of a text compiles it, which may take a second. Raises GrammarError.
         """
@@ -307,7 +307,7 @@ class Compiler:
     # ---- in the threads for masks --------------------------------------------------------
 
     def _next(self, matcher: LLMatcher, last: _Mask | None) -> _Mask:
-        """What `matcher` allows next; `last` itself if that hasn't changed."""
+        """The tokens that `matcher` allows next; `last` itself if they haven't changed."""
         begun = time.perf_counter()
         bits = matcher.compute_bitmask()
         if matcher.is_error():
@@ -326,7 +326,7 @@ class Compiler:
 
 
 class _DeepThread:
-    """One thread with a large stack that does one thing after the other."""
+    """One thread with a large stack, and a queue of work."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None

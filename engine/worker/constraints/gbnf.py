@@ -96,8 +96,8 @@ class _Translation:
         return "\n".join(lines) + "\n"
 
     def _is_regular(self) -> bool:
-        """Whether the grammar is one regular expression, and no long one: no rule contains
-        itself, and no token stands for more than its text."""
+        """True if the grammar is one regular expression, and no long one: no rule contains itself,
+        and no token stands for more than its text."""
         sizes: dict[str, int] = {}  # of finished rules, everything in them written out
         path: set[str] = set()
         todo = [self._named(ROOT)]

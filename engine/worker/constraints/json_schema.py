@@ -78,7 +78,7 @@ Schema = dict[str, Any]
 
 
 def prepare(text: str) -> str:
-    """The schema `text` as llguidance shall compile it. Raises GrammarError."""
+    """The schema `text` in the form that llguidance compiles. Raises GrammarError."""
     if len(text) > MAX_LENGTH:
         raise GrammarError(f"the schema is longer than {MAX_LENGTH} characters")
     try:
@@ -113,7 +113,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _depth(value: Any, limit: int) -> int:
-    """How deep containers are nested in `value`; counting ends above `limit`."""
+    """The depth of nested containers in `value`; counting ends above `limit`."""
     depth, level = 0, [value]
     while level and depth <= limit:
         level = [
@@ -317,7 +317,7 @@ class _Possible:
                     self._narrow(part, resolve, nesting + 1)
 
     def excludes(self, other: "_Possible") -> bool:
-        """Whether certainly no value is in both."""
+        """True if certainly no value is in both."""
         if self.values is not None and other.values is not None and not self.values & other.values:
             return True
         return all(self._type_excludes(other, kind) for kind in self.types & other.types)

@@ -29,7 +29,7 @@ class Guide(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but the end of the text may come next. As `allowed`."""
+        """True if nothing but the end of the text may come next. As `allowed`."""
 
     def advance(self, token: int) -> bool:
         """Go on behind `token`, one of the allowed ones that ends no text. True if it is
@@ -42,8 +42,8 @@ class Started(Guide, Protocol):
 
 
 class Waiting:
-    """What may be said before a lazy grammar is in force: everything, but for tokens that begin
-    or complete a trigger and go on in a way that the grammar doesn't allow.
+    """The tokens allowed before a lazy grammar is in force: all but those that begin or complete a
+    trigger and go on in a way that the grammar doesn't allow.
 
     Such tokens depend on how much of a trigger there is already. Found out once for each
     grammar: they are few, and the common case, in which there are none, costs nothing.

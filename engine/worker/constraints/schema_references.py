@@ -37,7 +37,7 @@ def _in_place(schema: Any) -> Iterator[str]:
 
 
 def at_pointer(document: Any, reference: str) -> Any:
-    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
+    """The target of a JSON pointer in a URI fragment (RFC 6901); None if there is nothing."""
     if reference == "#":
         return document
     if not reference.startswith("#/"):

@@ -42,11 +42,11 @@ class TriggerSearch:
 
     @property
     def answering(self) -> bool:
-        """Whether no thoughts can come any more."""
+        """True if no thoughts can come any more."""
         return not (self._in_thoughts or self._starting)
 
     def is_trigger(self, token: int) -> bool:
-        """Whether `token` is one by itself."""
+        """True if `token` is one by itself."""
         return token in self._tokens and not self._in_thoughts
 
     def feed(self, piece: bytes) -> bytes | None:

@@ -240,7 +240,9 @@ class Embedder:
         rows = merged(self.context.pooling, input.parts, input.lengths)
         if not np.isfinite(rows).all():
             self._drop(job)
-            return Failed(job.id, ErrorInfo("server_error", "the model's numbers are not finite"))
+            return Failed(
+                job.id, ErrorInfo("server_error", "the model computed numbers that are not finite")
+            )
         job.rows[input.index] = rows
         job.n_open -= 1
         return None if job.n_open else self._finish(job)
@@ -300,7 +302,7 @@ class Embedder:
         )
 
     def stats(self) -> Stats:
-        """What has been counted since the start, and how many requests there are now."""
+        """The counters since the start, and the number of present requests."""
         begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
@@ -312,7 +314,7 @@ class Embedder:
 
 
 def _sequences(model: Model, options: EngineOptions) -> int:
-    """How many inputs may be in one batch."""
+    """The greatest number of inputs in one batch."""
     if options.context.parallel > 0:
         return options.context.parallel
     if model.has_state:

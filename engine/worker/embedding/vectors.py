@@ -6,7 +6,7 @@ import numpy.typing as npt
 from engine.worker.backend import Vectors as Rows
 
 MAX_INT16 = 32760.0
-"""What the largest absolute value becomes with `normalize` 0, as in llama.cpp."""
+"""The largest absolute value with `normalize` 0, as in llama.cpp."""
 
 
 def normalized(rows: Rows, p: int) -> Rows:

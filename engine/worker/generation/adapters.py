@@ -47,5 +47,5 @@ class LoraScales:
 
 
 def key_of(scales: list[tuple[int, float]]) -> Key:
-    """What tokens are evaluated under with these scales."""
+    """The adapters, with these scales, that tokens are evaluated under."""
     return tuple((id, scale) for id, scale in scales if scale)

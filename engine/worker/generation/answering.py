@@ -73,7 +73,7 @@ def delta(request: Request) -> Delta:
 
 
 def progress(request: Request) -> Delta:
-    """How much of the prompt is evaluated."""
+    """The progress of evaluating the prompt."""
     timings, progress = request.timings, request.progress
     return Delta(request.id, "", [], request.slot, timings, progress=progress)
 

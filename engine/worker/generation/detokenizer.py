@@ -59,7 +59,7 @@ class TextStream:
         return text[:start]
 
     def _hold_from(self, text: str) -> int:
-        """Where the longest end of `text` begins that begins a stop string."""
+        """The index of the longest end of `text` with which a stop string begins."""
         longest = self._lengths[0]
         for start in range(max(0, len(text) - longest + 1), len(text)):
             if text[start] in self._first:

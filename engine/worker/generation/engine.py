@@ -99,8 +99,8 @@ class Engine:
 
     @property
     def gather_seconds(self) -> float:
-        """How long the next step may wait for requests that are being prepared: a part of what it
-        takes, if it is the first one of all that there are; else nothing."""
+        """The time that the next step may wait for requests that are being prepared: a part of its
+        own time if it is the first one of all that there are; else none."""
         return GATHER_SHARE * self._planner.pending_seconds if self.scheduler.is_fresh else 0.0
 
     # ---- the step ------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Engine:
         )
 
     def stats(self) -> Stats:
-        """What has been counted since the start, and how much there is to do now."""
+        """The counters since the start, and the amount of present work."""
         return self._counting.stats(self.scheduler, self.context.n_ctx)
 
     def close(self) -> None:
@@ -231,6 +231,6 @@ class Engine:
 def _check_exactness(context: Context, options: EngineOptions) -> None:
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
-            "--reproducible can't be had here: what this model's kernels compute of a token "
-            "depends on what else is in the batch (the README tells which do)"
+            "--reproducible is not possible here: what this model's kernels compute for a token "
+            "depends on what else is in the batch (the README lists those that work)"
         )

@@ -30,8 +30,8 @@ Encode = Callable[[str], TokenArray]
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """What is known around a gap. `middle` is how the missing text begins; `snippets` are
-    (file name, text) pairs of other places, the nearest last."""
+    """The text around a gap. `middle` is how the missing text begins; `snippets` are (file name,
+    text) pairs of other places, the nearest last."""
 
     prefix: TokenArray
     suffix: TokenArray
@@ -50,7 +50,7 @@ class Room:
 
     @property
     def n_prompt(self) -> int:
-        """What a prompt may take, so that there is room for what was asked for, which is at most
+        """The greatest length of a prompt that leaves room for what was asked for, which is at most
         half of the context (a quarter, if it is unknown)."""
         reserved = min(self.n_predict, self.n_ctx // 2) if self.n_predict >= 0 else self.n_ctx // 4
         return self.n_ctx - 1 - reserved
@@ -85,14 +85,14 @@ def gap_tokens(
 
 
 def share(n_room: int, n_prefix: int, n_suffix: int) -> tuple[int, int]:
-    """How many tokens of a prefix and of a suffix to take: all if there is room, else a quarter
-    for the suffix, and more of the one where the other needs less."""
+    """The numbers of tokens of a prefix and of a suffix to take: all if there is room, else a
+    quarter for the suffix, and more of the one where the other needs less."""
     suffix = min(n_suffix, max(n_room // 4, n_room - n_prefix))
     return min(n_prefix, n_room - suffix), suffix
 
 
 def _context(gap: Gap, fim: FimTokens, encode: Encode) -> tuple[TokenArray, TokenArray, TokenArray]:
-    """What comes before the gap's own file: the opening, the snippets, the closing."""
+    """The tokens before the gap's own file: the opening, the snippets, the closing."""
     parts: list[Sequence[int] | TokenArray] = []
     if fim.repository is None or fim.file is None:
         for _, text in gap.snippets:

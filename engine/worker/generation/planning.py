@@ -19,14 +19,14 @@ CACHED_SEQUENCES = 16
 MAX_STALL = 0.5
 """Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
 FETCH_SECONDS = 0.02
-"""How long a step without work waits for a file at the most: messages are taken in between."""
+"""The longest wait of a step without work for a file: messages are taken in between."""
 SAVING_SECONDS = 3.0
 """For saving texts to files at the end: the server waits a little longer for the process."""
 
 
 def sequence_ids(model: Model, options: EngineOptions) -> int:
-    """How many sequences a KV cache is made for: the slots, and with a unified one some more, but
-    not for memory that has a part for each (recurrent states, sliding windows)."""
+    """The number of sequences that a KV cache is made for: the slots, and with a unified one some
+    more, but not for memory that has a part for each (recurrent states, sliding windows)."""
     n_slots = options.context.n_slots()
     if (
         not options.unified_kv_cache()
@@ -91,12 +91,12 @@ class Planner:
 
     @property
     def pending_seconds(self) -> float:
-        """What a step with all prompt tokens that wait would take."""
+        """The time of a step with all prompt tokens that wait."""
         return self._budget.seconds(self.scheduler.n_pending)
 
     def plan(self) -> list[Chunk]:
-        """What the next step evaluates. If that is nothing, waits a little for texts that are
-        being read from files."""
+        """The chunks that the next step evaluates. If that is nothing, waits a little for texts
+        that are being read from files."""
         if self._tier is not None:
             self._tier.begin_step()
         chunks = self._plan()
@@ -124,7 +124,7 @@ class Planner:
         return seconds
 
     def close(self) -> None:
-        """What `--cache-disk` is to have is written."""
+        """Writes the files of `--cache-disk`."""
         if self._tier is not None:
             self._tier.close(self.scheduler.finished(), SAVING_SECONDS)
 

@@ -92,7 +92,7 @@ class Preparation:
         return tokens
 
     def _resolve(self, params: GenerationParams) -> frozenset[int]:
-        """Put into `params` what is in force, which the answer tells; the control tokens that
+        """Put into `params` what is in force, which the answer reports; the control tokens that
         are text for this request."""
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)

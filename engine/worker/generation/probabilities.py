@@ -1,4 +1,4 @@
-"""How likely the generated tokens were, for the requests that ask (`n_probs`).
+"""Probabilities of the generated tokens, for the requests that ask (`n_probs`).
 
 The model's own probabilities are the softmax of its logits, before any bias, constraint or
 sampler; those "post sampling" are what the sampler chain makes of them.

@@ -78,7 +78,7 @@ class Request:
 
     @property
     def reports_progress(self) -> bool:
-        """Whether there is progress to report: the prompt is not evaluated yet."""
+        """True if there is progress to report: the prompt is not evaluated yet."""
         return self.params.return_progress and self.params.stream and not self.n_decoded
 
     def enter(self, now: float) -> bool:
@@ -106,7 +106,7 @@ class Request:
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether generating takes longer than `t_max_predict_ms`."""
+        """True if generating takes longer than `t_max_predict_ms`."""
         return 0 < self.params.t_max_predict_ms < 1e3 * (self.last_token - self.first_token)
 
     @property
@@ -140,7 +140,7 @@ class Request:
     def slot_state(
         self, slot: int, n_ctx: int, *, is_processing: bool, text: Callable[[TokenArray], str]
     ) -> SlotState:
-        """What the slot that serves this, or has served it last, tells; `text` detokenizes."""
+        """The state of the slot that serves this, or has served it last; `text` detokenizes."""
         seq = self.sequence
         n_evaluated = seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
         return SlotState(
@@ -165,7 +165,7 @@ class Request:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the text ends before the last token's end."""
+        """True if the text ends before the last token's end."""
         return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
 
     def feed(self, piece: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Which tokens of which sequences the next step evaluates. Pure Python over plain data."""
+"""Chooses the tokens of each sequence that the next step evaluates. Pure Python over plain data."""

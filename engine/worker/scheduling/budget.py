@@ -162,7 +162,7 @@ class PrefillBudget:
 
 
 def _is_coarse(size: int) -> bool:
-    """Whether it is a power of two or the middle between two: others are too near to them."""
+    """True if it is a power of two or the middle between two: others are too near to them."""
     odd = size // (size & -size)
     return odd in (1, 3)
 

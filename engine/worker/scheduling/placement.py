@@ -82,8 +82,8 @@ class Placement:
         return Source(best, longest, max(0, soon - longest), most)
 
     def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
-        """How many of the `n_same` tokens that a waiting text has in common with the prompt of
-        `leader` can be shared once they are evaluated; `n` can be shared now."""
+        """The number of the `n_same` tokens that a waiting text has in common with the prompt of
+        `leader` which can be shared once they are evaluated; `n` can be shared now."""
         if not self._cache.needs_checkpoints:
             return n_same if self._cache.is_cuttable else n
         if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:

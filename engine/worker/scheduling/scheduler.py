@@ -229,12 +229,12 @@ class Scheduler:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether the next step may evaluate something of prompts."""
+        """True if the next step may evaluate something of prompts."""
         return bool(self._waiting and self._idle) or len(self._active) > self.n_generating
 
     @property
     def is_fresh(self) -> bool:
-        """Whether requests wait and no slot is in use: the next step is for new requests only."""
+        """True if requests wait and no slot is in use: the next step is for new requests only."""
         return bool(self._waiting) and not self._active
 
     @property
@@ -363,7 +363,7 @@ class Scheduler:
     # ---- cells ---------------------------------------------------------------------------
 
     def _fits(self, sequence: Sequence, source: Source) -> bool:
-        """Whether the whole text fits beside the cells that running sequences still need."""
+        """True if the whole text fits beside the cells that running sequences still need."""
         if self._n_cells is None or not self._active:
             return True
         shared = source.n if source.seq_id in self._running else 0
@@ -380,7 +380,7 @@ class Scheduler:
 
 
 def _evenly(n_pending: int, n_prompt: int) -> int:
-    """How many of the pending tokens to evaluate, about `n_prompt`: if two steps are left, all of
+    """The number of pending tokens to evaluate, about `n_prompt`: if two steps are left, all of
     them or half of them rather than all but a few."""
     if n_pending <= LITTLE_MORE * n_prompt:
         return n_pending

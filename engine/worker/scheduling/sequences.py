@@ -64,14 +64,14 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the logits of the last token are wanted."""
+        """True if the logits of the last token are wanted."""
         return self.stop == len(self.sequence.tokens)
 
 
 def shares(
     prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
 ) -> list[tuple[Sequence, int]]:
-    """How many of `n` tokens each of `prompts`, the one admitted first in front, gets of them.
+    """The share of `n` tokens that each of `prompts` gets, the one admitted first in front.
 
     The first gets up to half of them, so that no prompt starves. The others go to the prompts
     that need the fewest, so that a short one doesn't wait for a long one. If a half is less than

@@ -22,7 +22,8 @@ class CachedSpan(NamedTuple):
 
 
 def context_shift(n_past: int, n_ctx: int, n_keep: int, n_discard: int) -> tuple[int, int]:
-    """How many tokens to keep at the beginning of a full context, and how many to drop behind.
+    """The number of tokens to keep at the beginning of a full context, and the number to drop
+    behind them.
 
     `n_past` (n_ctx - 1) tokens are cached. `n_discard` 0 means half of those not kept. At least
     one is dropped, and at least one stays behind those that are kept.

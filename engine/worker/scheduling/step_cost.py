@@ -40,7 +40,7 @@ caches, which llama.cpp evaluates in batches of as many tokens of each, one row 
 
 
 class Finding(Enum):
-    """What a measurement says: as expected, odd, or that the costs have changed."""
+    """The verdict on a measurement: as expected, odd, or that the costs have changed."""
 
     USUAL = 0
     ODD = 1
@@ -71,7 +71,7 @@ class _Class:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self.growth: float | None = None  # None: not known
-        self.is_guess = False  # whether what there is comes from before a change
+        self.is_guess = False  # whether the measurements are from before a change
         self.seen = 0  # when the last measurement was
 
     def each(self, length: float, growth: float) -> float:
@@ -82,8 +82,8 @@ class _Class:
         return base * (1 + growth * length)
 
     def knows(self, length: float) -> bool:
-        """Whether what is expected behind such a text is known well enough for another time to
-        be a surprise: it was measured near there, or on both sides."""
+        """True if what is expected behind such a text is known well enough for another time to be a
+        surprise: it was measured near there, or on both sides."""
         if self.is_guess:
             return False
         lengths = [at for at, _ in self._samples]
@@ -175,7 +175,7 @@ class _Table:
         return size if n >= NEAR * size else None
 
     def is_measured(self, size: int) -> bool:
-        """Whether there are measurements of the class that hold."""
+        """True if there are measurements of the class that hold."""
         found = self._classes.get(size)
         return found is not None and not found.is_guess
 
@@ -199,7 +199,7 @@ class _Table:
         return Finding.ODD if is_odd else Finding.USUAL
 
     def _has_changed(self, size: int, ratio: float) -> bool:
-        """Whether too many steps in a row were odd; then what was measured before is doubted."""
+        """True if too many steps in a row were odd; then what was measured before is doubted."""
         if 1 / ODD <= ratio <= ODD:
             self._odd.clear()
             return False
@@ -251,7 +251,7 @@ class StepCost:
         return self._alone.size_of(n_prompt)
 
     def is_measured(self, size: int) -> bool:
-        """Whether steps with such a prompt beside generating sequences were measured, and nothing
+        """True if steps with such a prompt beside generating sequences were measured, and nothing
         has said since that they cost something else now."""
         return self._beside.is_measured(size)
 

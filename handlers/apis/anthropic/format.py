@@ -27,7 +27,7 @@ PING = sse_event({"type": "ping"}, "ping")
 
 
 class MessageFormat(msgspec.Struct, frozen=True):
-    """How the answer to one request looks. `stop_sequences` are those that the client knows of;
+    """The form of the answer to one request. `stop_sequences` are those that the client knows of;
     without `show_thinking`, blocks of thoughts are empty."""
 
     model: str
@@ -88,7 +88,7 @@ def _tool_use(id: str, name: str) -> dict[str, Any]:
 
 def _input(arguments: str) -> Any:
     """The object that `arguments` are the JSON of; an empty one if the limit of tokens has cut
-    them off, which the message's `stop_reason` tells."""
+    them off, as the message's `stop_reason` says."""
     try:
         return msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -102,7 +102,7 @@ def final_usage(finished: Finished) -> dict[str, int]:
 
 
 def first_usage(progress: PromptProgress | None, timings: Timings) -> dict[str, int]:
-    """What is known of the prompt before there is any output."""
+    """Usage as far as it is known before there is any output."""
     if progress is not None:
         return _usage(progress.total - progress.cache, progress.cache, 0)
     return _usage(timings.prompt_n, timings.cache_n, 0)
@@ -142,7 +142,7 @@ class AnthropicFormat:
         return _event("message_start", message=message) + PING
 
     def event(self, event: ChatEvent) -> bytes:
-        """What an event of the engine is in this format; nothing if it tells nothing new."""
+        """An event of the engine in this format; empty if it adds nothing."""
         frames = []
         for delta in event.deltas:
             match delta:

@@ -20,8 +20,8 @@ Block = Mapping[str, Any]
 
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
-"""What ids of calls begin with in this API. Chat templates know the ids without it: some take
-only their own form."""
+"""The prefix of call ids in this API. Chat templates know the ids without it: some take only their
+own form."""
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
@@ -77,13 +77,15 @@ def refuse_threads(body: Mapping[str, Any]) -> None:
 
 
 def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
-    """How to generate the answer to `body`. Raises EngineError (invalid_request_error)."""
+    """The parameters for the answer to `body`. Raises EngineError (invalid_request_error)."""
     fields = {**body, "stop": [*(body.get("stop_sequences") or []), *_texts(body.get("stop"))]}
     if fields.get("max_tokens") is None:
         fields["max_tokens"] = MAX_TOKENS
     for name in ("n", "n_cmpl"):
         if (body.get(name) or 1) != 1:
-            raise invalid_request(f"{name}: this API has one answer to a request")
+            raise invalid_request(
+                f"{name}: this API gives one answer per request; send several requests"
+            )
     formats = [body.get("response_format"), body.get("output_format")]
     formats.append((body.get("output_config") or {}).get("format"))
     formats = [form for form in formats if form is not None]
@@ -92,7 +94,7 @@ def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> Gener
     fields["response_format"] = formats[0] if formats else None
     params = generation_params(fields, defaults)
     params.n_probs = 0  # the answer has no place for them
-    params.return_progress = params.stream  # the first event tells how long the prompt is
+    params.return_progress = params.stream  # the first event has the length of the prompt
     return params
 
 
@@ -259,8 +261,8 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 def _text(block: Block, where: str) -> str:
-    """What a block adds to the prompt. Raises EngineError (not_supported_error) if it is none of
-    text."""
+    """The text that a block adds to the prompt. Raises EngineError (not_supported_error) if it is
+    none of text."""
     match block["type"]:
         case "text":
             return str(block["text"])

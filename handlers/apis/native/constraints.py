@@ -1,5 +1,4 @@
-"""Which grammar or JSON schema a request wants, and what starts it: the many ways to say it, made
-into one."""
+"""The grammar or JSON schema of a request, and what triggers it: many spellings become one."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -103,7 +103,7 @@ class NativeFormat:
         )
 
     def _rarely(self, event: Delta) -> bytes:
-        """What only events have whose request asked for it."""
+        """Fields that an event has only if its request asked for them."""
         parts = b""
         if event.progress:
             parts += b',"prompt_progress":' + _encode(progress_json(event.progress))

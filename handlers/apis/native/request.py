@@ -1,5 +1,5 @@
-"""What all generating operations share: from a request body to prompts and parameters, and
-from results to the JSON that every format has in it.
+"""Common to all generating operations: prompts and parameters from a request body, and from results
+the JSON that every format contains.
 
 All functions here are pure. Bodies have passed validation against the description, so types
 are known; what remains to be said is what a schema can't say.

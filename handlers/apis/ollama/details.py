@@ -1,4 +1,4 @@
-"""What Ollama's clients want to know of a model: its file, its family, how it is quantized."""
+"""Details of a model that Ollama's clients ask for: its file, its family, its quantization."""
 
 import os
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a model: from its loading, or else from its file."""
+    """Facts about a model, from its loading or else from its file."""
 
     vocab_type: int
     n_vocab: int
@@ -65,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int
     size: int  # bytes of all weights
     family: str
-    quantization: str  # of most weights; "" if the file doesn't tell
+    quantization: str  # of most weights; "" if the file doesn't say
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":
@@ -117,7 +117,7 @@ def facts(current: Runtime, entry: Entry) -> Facts | None:
 
 
 def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
-    """What the model's file tells, if it has been read."""
+    """The metadata of the model's file, if it has been read."""
     path = model_path(current, entry)
     told = current.files.known(path) if path else None
     return told if isinstance(told, FileMetadata) else None
@@ -130,7 +130,7 @@ def model_path(current: Runtime, entry: Entry) -> str:
 
 
 def modified_at(path: str, otherwise: float) -> str:
-    """When the file was changed last, as RFC 3339 has it; if there is no such file, the time
+    """The time of the file's last change, in RFC 3339; if there is no such file, the time
     `otherwise` (seconds since 1970)."""
     try:
         seconds = os.stat(path).st_mtime

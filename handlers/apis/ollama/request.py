@@ -1,4 +1,4 @@
-"""Requests in Ollama's form: how they are told from OpenAI's, and the same in OpenAI's words.
+"""Requests in Ollama's form: how they differ from OpenAI's, and their translation to OpenAI's.
 
 The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodies have passed
 validation against the description.
@@ -47,7 +47,7 @@ SAMPLING = (
     "ignore_eos",
     "backend_sampling",
 )
-"""What `options` may have beside Ollama's own names; a test holds it to the description."""
+"""Fields of `options` beside Ollama's own names; a test holds them to the description."""
 
 
 def is_in_ollama_form(body: Mapping[str, Any]) -> bool:
@@ -69,12 +69,16 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
     made |= _thinking(body)
     if (form := body.get("format")) not in (None, ""):
         if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
-            raise invalid_request("format: not together with another way to say it")
+            raise invalid_request(
+                "format: the request also has a grammar or a schema; send one of them"
+            )
         made["json_schema"] = {} if form == "json" else form
     if body.get("logprobs") and body.get("top_logprobs") is None:
         made["top_logprobs"] = 0
     if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
-        raise invalid_request("n: there is only one answer in Ollama's format")
+        raise invalid_request(
+            "n: Ollama's format has one answer per request; send several requests"
+        )
     made["messages"] = openai_messages(body["messages"])
     return made
 
@@ -112,7 +116,7 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     ids = _CallIds()
     for index, message in enumerate(messages):
         if message.get("images"):
-            raise not_supported(f"messages[{index}].images: this model can't see")
+            raise not_supported(f"messages[{index}].images: this model can't read images")
         new = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
         new.setdefault("content", None)
         if message.get("thinking") is not None:

@@ -37,13 +37,13 @@ VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
 
 
 def wants_verbose(body: Mapping[str, Any], options: LogOptions) -> bool:
-    """Whether OpenAI's answer shall have the native one in it, as `__verbose`."""
+    """True if OpenAI's answer contains the native one, as `__verbose`."""
     verbose = body.get("verbose")
     return bool(options.verbose or options.verbosity >= VERBOSE) if verbose is None else verbose
 
 
 def head(object_: str, model: str) -> dict[str, Any]:
-    """What every answer of one request begins with, chunks included."""
+    """The fields that begin every answer to one request, chunks included."""
     return {
         "id": "chatcmpl-" + secrets.token_urlsafe(24),
         "object": object_,
@@ -264,7 +264,7 @@ class ChatFormat:
         self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
 
     def begin(self, event: ChatEvent) -> bytes:
-        """Who speaks; before any text."""
+        """The chunk that names the author; it comes before any text."""
         return self._chunk(event.index, b'{"role":"assistant","content":null}')
 
     def event(self, event: ChatEvent) -> bytes:

@@ -14,7 +14,7 @@ _CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required"
 
 
 def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
-    """What `body` asks for; the server's options stand in for what it doesn't say.
+    """The request in `body`; the server's options stand in for fields that it lacks.
 
     Raises EngineError (invalid_request_error).
     """
@@ -105,7 +105,7 @@ def _check_known(tools: list[dict[str, Any]], names: Sequence[str]) -> None:
 
 
 def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """What the template may read beside the messages: the request's over the server's.
+    """The variables of the template beside the messages: the request's win over the server's.
 
     Raises EngineError (invalid_request_error).
     """

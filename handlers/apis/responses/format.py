@@ -140,7 +140,7 @@ class Output:
         self._unsaid: list[TokenProbs] = []  # of text that the parser holds back
 
     def feed(self, event: ChatEvent) -> list[Event]:
-        """What `event` adds, told in the events of a stream."""
+        """The events for what `event` adds to the response."""
         if self._probabilities is not None:
             self._unsaid += event.source.probs
         return [made for delta in event.deltas for made in self._add(delta)]
@@ -167,7 +167,7 @@ class Output:
                 events = self._enter("message")
                 return [*events, self._text(text, logprobs=logprobs)]
             case Reasoning(text):
-                self._unsaid.clear()  # probabilities are told of what is said, not of thoughts
+                self._unsaid.clear()  # only text has probabilities, thoughts have none
                 return [*self._enter("reasoning"), self._text(text)]
             case CallStart(_, id, name):
                 self._unsaid.clear()

@@ -23,7 +23,7 @@ _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess: whoever knows it may read what it stands for."""
+    """An id that can't be guessed: it is all that is needed to read what it stands for."""
     return f"{prefix}_{secrets.token_hex(24)}"
 
 

@@ -42,7 +42,7 @@ async def request_items(
 def response_chat_request(
     body: Mapping[str, Any], items: Sequence[Item], options: Options
 ) -> ChatRequest:
-    """What `body` asks for when `items` are the whole conversation.
+    """The request in `body` when `items` are the whole conversation.
 
     Raises EngineError: invalid_request_error for items and tools that don't fit together,
     not_supported_error for tools that are no functions.
@@ -105,7 +105,7 @@ def _choice(
 def response_params(
     body: Mapping[str, Any], defaults: GenerationParams
 ) -> tuple[GenerationParams, Probabilities | None]:
-    """How to generate, and which probabilities to report.
+    """The parameters of the generation, and the probabilities to report.
 
     Raises EngineError (invalid_request_error).
     """

@@ -42,7 +42,7 @@ class ResponsesFormat:
         return self._lifecycle("response.created") + self._lifecycle("response.in_progress")
 
     def event(self, event: ChatEvent) -> bytes:
-        """What one event of the engine gives rise to; maybe nothing."""
+        """The events that follow from one event of the engine; maybe none."""
         source = event.source
         if isinstance(source, Delta) and source.progress:
             progress = progress_json(source.progress)

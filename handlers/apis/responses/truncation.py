@@ -11,8 +11,8 @@ _SYSTEM = ("system", "developer")
 
 
 def room_for_answer(n_ctx: int, max_output_tokens: int | None) -> int:
-    """How many tokens of the context to keep free: what the answer may take, but at most half
-    of the context; a quarter if nothing is said about it."""
+    """The number of tokens of the context to keep free: the limit of the answer, but at most half
+    of the context; a quarter if there is no limit."""
     if max_output_tokens is None:
         return n_ctx // 4
     return min(max_output_tokens, n_ctx // 2)

@@ -57,7 +57,7 @@ def anthropic_error(
 
 
 def error_headers(status: int, request_id: str) -> dict[str, str]:
-    """The client libraries send anything from 500 on again, unless they are told that it is
+    """The client libraries send anything from 500 on again, unless a header says that it is
     of no use."""
     headers = {"request-id": request_id}
     if status == 501:

@@ -25,7 +25,7 @@ def is_ollama_client(scope: Scope) -> bool:
 
 
 def answer_as_ollama(scope: Scope) -> None:
-    """Notes that the request of `scope` is in Ollama's form, whoever sent it."""
+    """Notes that the request of `scope` is in Ollama's form, whichever client sent it."""
     scope["state"][_STATE] = True  # the request's own copy of the lifespan's state
 
 

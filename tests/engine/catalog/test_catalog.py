@@ -1,8 +1,5 @@
-"""Where models are found, by what names, and with what options their engines are started."""
+"""The models of a server: their names, and the options that their engines start with."""
 
-import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,58 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.catalog.cache import cached_models, named
 from engine.catalog.catalog import Catalog, open_catalog
-from engine.catalog.directory import models_in
 from engine.catalog.entry import Entry
-from engine.formats.gguf_names import Part, best_projector, is_model, part, quantization, stem
 from engine.options import Given, OptionError
 from engine.shipped import MODEL_NAME, model_path
 from handlers.options import NAMES as OPTIONS
 from handlers.options import parse
 from handlers.options.arguments import arguments
 from tests.support.logits import logits
+from tests.support.model_files import cache, write
 from tests.support.options_support import model_options
 from tools.models.zoo import CHAT, EMBEDDER, OTHER_CHAT, RERANKER, split_model, write_zoo
 from tools.models.zoo import NAMES as ZOO
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-GGUF = b"GGUF"
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    directory = tmp_path / "models"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Path:
-    directory = tmp_path / "hub"
-    directory.mkdir()
-    return directory
-
-
-def write(directory: Path, *names: str) -> None:
-    for name in names:
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(GGUF)
-
-
-def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
-    """Put files into the cache, as the hub's library does it; their folder."""
-    folder = hub / ("models--" + repository.replace("/", "--"))
-    snapshot = folder / "snapshots" / COMMIT
-    for number, name in enumerate(names):
-        blob = folder / "blobs" / str(number)
-        write(blob.parent, blob.name)
-        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
-        (snapshot / name).symlink_to(blob)
-    (folder / "refs").mkdir()
-    (folder / "refs" / ref).write_text(COMMIT)
-    return snapshot
 
 
 def opened(hub: Path, *argv: str, **environ: str) -> Catalog:
@@ -76,221 +33,6 @@ def with_presets(hub: Path, text: str, *argv: str, **environ: str) -> Catalog:
     file = hub.parent / "models.ini"
     file.write_text(text, "utf-8")
     return opened(hub, "--models-preset", str(file), *argv, **environ)
-
-
-def in_directory(directory: Path) -> dict[str, tuple[str, str]]:
-    """File and projector of each model, relative to the directory."""
-    return {
-        model.name: (
-            os.path.relpath(model.path, directory),
-            os.path.relpath(model.projector, directory) if model.projector else "",
-        )
-        for model in models_in(str(directory))
-    }
-
-
-# ---- names of files --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "tag"),
-    [
-        ("x-Q4_K_M.gguf", "Q4_K_M"),
-        ("x-q8_0.gguf", "Q8_0"),
-        ("x.f16.gguf", "F16"),
-        ("Q4/x-BF16-00001-of-00002.gguf", "BF16"),
-        ("x.gguf", ""),
-        ("a-b/x.GGUF", ""),
-    ],
-)
-def test_quantization(name: str, tag: str) -> None:
-    assert quantization(name) == tag
-
-
-@given(st.from_regex(r"[A-Za-z./-]*[A-Za-z.-]\Z"), st.integers(1, 99), st.integers(1, 99))
-def test_names_of_parts_are_read_back(prefix: str, index: int, count: int) -> None:
-    index = min(index, count)
-    name = Part(prefix, index, count).file_name(index)
-    assert part(name) == Part(prefix, index, count)
-    assert stem(name) == prefix
-
-
-@pytest.mark.parametrize(
-    "name", ["x.gguf", "x-00004-of-00003.gguf", "x-00000-of-00003.gguf", "a/-00001-of-00003.gguf"]
-)
-def test_what_is_no_part(name: str) -> None:
-    assert part(name) is None
-
-
-@given(st.text())
-def test_any_name_can_be_asked_about(name: str) -> None:
-    assert quantization(name) == quantization(name).upper()
-    assert stem(name) in name
-    is_model(name)
-    best_projector(name, [name])
-
-
-@pytest.mark.parametrize(
-    ("model", "best"), [("x-Q8_0.gguf", "mmproj-b-Q8_0.gguf"), ("x-BF16.gguf", "mmproj-F16.gguf")]
-)
-def test_the_projector_is_as_precise_as_the_model(model: str, best: str) -> None:
-    names = ["mmproj-F16.gguf", "mmproj-b-Q8_0.gguf", "x-Q8_0.gguf", "mmproj.txt"]
-    assert best_projector(model, names) == best
-
-
-# ---- a directory -----------------------------------------------------------------------------
-
-
-def test_models_in_files_and_folders(models: Path) -> None:
-    write(models, "a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf")
-    write(models, "one/whatever.gguf", "seeing/m.gguf", "seeing/mmproj-m.gguf")
-    write(models, "parts/p-00001-of-00002.gguf", "parts/p-00002-of-00002.gguf")
-    write(models, "two/a-Q4_0.gguf", "two/b.gguf")
-    assert in_directory(models) == {
-        "a": ("a.gguf", ""),
-        "b": ("b-00001-of-00002.gguf", ""),
-        "one": ("one/whatever.gguf", ""),
-        "parts": ("parts/p-00001-of-00002.gguf", ""),
-        "seeing": ("seeing/m.gguf", "seeing/mmproj-m.gguf"),
-        "two/a-Q4_0": ("two/a-Q4_0.gguf", ""),
-        "two/b": ("two/b.gguf", ""),
-    }
-
-
-def test_what_is_no_model_is_passed_over(models: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(models, "mmproj.gguf", "mtp-x.gguf", "imatrix.gguf", ".x.gguf", "read.me", "a/b/c.gguf")
-    (models / "empty").mkdir()
-    assert in_directory(models) == {}
-    assert caplog.messages == []
-
-
-def test_each_file_that_cannot_be_used_is_told_of(
-    models: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(models, "good.gguf", "part-00001-of-00003.gguf", "part-00003-of-00003.gguf")
-    write(models, "good/other.gguf", "last-00002-of-00002.gguf", "two\nlines.gguf")
-    (models / "nowhere.gguf").symlink_to(models / "gone")
-    (models / "circle.gguf").symlink_to(models / "circle.gguf")
-    os.mkfifo(models / "fifo.gguf")
-    with open(os.fsencode(models) + b"/\xff.gguf", "wb"):
-        pass
-    assert list(in_directory(models)) == ["good"]
-    told = "\n".join(caplog.messages)
-    assert len(caplog.messages) == 8
-    for text in ("part-00002", "last-00001", "good/other", "two\\nlines", "nowhere", "circle"):
-        assert text in told
-    for text in ("fifo", "\\udcff"):
-        assert text in told
-
-
-def test_links_are_followed(models: Path, tmp_path: Path) -> None:
-    write(tmp_path, "elsewhere/x.gguf")
-    (models / "file.gguf").symlink_to(tmp_path / "elsewhere/x.gguf")
-    (models / "folder").symlink_to(tmp_path / "elsewhere")
-    (models / "itself").symlink_to(models)
-    assert in_directory(models).keys() == {"file", "folder", "itself"}
-
-
-def test_huge_directories_are_cut(
-    models: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("engine.catalog.directory.MAX_FILES", 10)
-    write(models, *(f"{number}.gguf" for number in range(20)))
-    assert len(in_directory(models)) == 10
-    assert "more than 10 files" in caplog.text
-
-
-def test_many_parts_cost_nothing(models: Path) -> None:
-    write(models, *(f"{number}-00001-of-99999.gguf" for number in range(500)))
-    assert in_directory(models) == {}
-
-
-def test_a_directory_that_is_not_there(models: Path) -> None:
-    with pytest.raises(OptionError, match="--models-dir"):
-        models_in(str(models / "missing"))
-
-
-_file_names = st.text("abQ480_-./\n\udcff", max_size=8).map(lambda s: s.replace("/", "-"))
-_suffixes = st.sampled_from(
-    [".gguf", ".GGUF", "-00001-of-00002.gguf", "-00002-of-00002.gguf", "", "-mmproj.gguf"]
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["", "f/", "g/"]), _file_names, _suffixes), max_size=12))
-def test_any_directory_gives_files_that_are_there(names: list[tuple[str, str, str]]) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        for folder, file, suffix in names:
-            (directory / folder).mkdir(exist_ok=True)
-            if file + suffix not in ("", ".", ".."):
-                path = directory / folder / (file + suffix)
-                if not path.is_dir():
-                    path.write_bytes(b"")
-        logging.disable(logging.WARNING)
-        try:
-            found = models_in(name)
-        finally:
-            logging.disable(logging.NOTSET)
-        assert len({model.name for model in found}) == len(found)
-        for model in found:
-            assert os.path.isfile(model.path)
-            assert model.name.isprintable()
-            split = part(model.path)
-            assert split is None or all(map(os.path.isfile, split.file_names()))
-
-
-# ---- the hub's cache -------------------------------------------------------------------------
-
-
-def test_cached_models_and_their_names(hub: Path) -> None:
-    cache(hub, "u/r", "x-Q4_0.gguf", "x-q8_0.gguf", "mmproj-x-F16.gguf", "README.md")
-    cache(hub, "u/split", "Q2_K/x-Q2_K-00001-of-00002.gguf", "Q2_K/x-Q2_K-00002-of-00002.gguf")
-    cache(hub, "u/plain", "x.gguf")
-    (hub / "datasets--u--d").mkdir()
-    found = {model.name: model for model in cached_models(hub)}
-    assert list(found) == ["u/plain", "u/r:Q4_0", "u/r:Q8_0", "u/split:Q2_K"]
-    assert found["u/split:Q2_K"].size == 2 * len(GGUF)
-    assert Path(found["u/r:Q8_0"].path).name == "x-q8_0.gguf"
-    assert Path(found["u/r:Q8_0"].projector).name == "mmproj-x-F16.gguf"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("u/r:q8_0", "u/r:Q8_0"),
-        ("u/r", "u/r:Q4_K_M"),
-        ("u/other", "u/other:F16"),
-        ("u/r:Q2_K", None),
-        ("u/none", None),
-        ("u/r:", None),
-    ],
-)
-def test_which_cached_model_is_meant(hub: Path, name: str, meant: str | None) -> None:
-    cache(hub, "u/r", "x-F16.gguf", "x-Q4_K_M.gguf", "x-Q8_0.gguf")
-    cache(hub, "u/other", "x-F16.gguf", "x-F32.gguf")
-    found = named(cached_models(hub), name)
-    assert (found.name if found else None) == meant
-
-
-def test_what_is_not_whole_in_the_cache(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
-    split = cache(hub, "u/split", "x-Q2_K-00001-of-00002.gguf", "x-Q2_K-00002-of-00002.gguf")
-    (split / "x-Q2_K-00002-of-00002.gguf").resolve().unlink()
-    broken = cache(hub, "u/broken", "x-Q2_K.gguf", "y-Q8_0.gguf")
-    (broken / "x-Q2_K.gguf").resolve().unlink()
-    no_ref = cache(hub, "u/unknown", "x-Q2_K.gguf").parent.parent / "refs/main"
-    no_ref.write_text("../../..")
-    cache(hub, "u/branch", "x-Q2_K.gguf", ref="other")
-    write(hub, "models--file--here", "models--u--norefs/snapshots/x.gguf")
-    os.mkfifo(hub / "models--u--unknown/refs/other")
-    cache(hub, "u/odd..name", "x-Q2_K.gguf")
-    assert [model.name for model in cached_models(hub)] == ["u/branch:Q2_K", "u/broken:Q8_0"]
-    assert len(caplog.messages) == 1
-    assert "00002-of-00002" in caplog.text
-
-
-def test_no_cache(hub: Path) -> None:
-    assert cached_models(hub / "missing") == []
 
 
 # ---- one model -------------------------------------------------------------------------------
@@ -534,6 +276,7 @@ def test_the_zoo(hub: Path, tmp_path: Path) -> None:
 
 
 # ---- names that nobody has -------------------------------------------------------------------
+
 
 NAMES = ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", "qwen2.5-coder", "Llama-3.2-1B", "x")
 

@@ -15,7 +15,7 @@ from tests.support.preset_files import presets, section, written
 
 
 def error(text: str, directory: Path) -> str:
-    """What the file's reader says, without the file's name."""
+    """The message of the file's reader, without the file's name."""
     path = written(text, directory)
     with pytest.raises(OptionError) as caught:
         read(path, NAMES)
@@ -87,7 +87,7 @@ NOISE = st.sampled_from(["", " ", "# c = 1", "; [b]", "\t;"])
 
 
 def on_a_line(text: str) -> bool:
-    """Whether a value can be written in a file."""
+    """True if a value can be written in a file."""
     return (
         text == text.strip()
         and not any(ord(c) < 32 or ord(c) == 127 for c in text)

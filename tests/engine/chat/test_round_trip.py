@@ -114,7 +114,7 @@ def renderable(family: Fixture, syntax: OutputSyntax, message: ChatMessage) -> C
 
 @lru_cache
 def shown(name: str, content: bool, reasoning: bool, calls: int) -> tuple[bool, bool, bool]:
-    """Whether content, reasoning and calls are rendered in a message that has these things."""
+    """True if content, reasoning and calls are rendered in a message that has these things."""
     message = ChatMessage(
         "Zqcontent" if content else "",
         "Zqthoughts" if reasoning else "",
@@ -163,7 +163,7 @@ def question(family: Fixture) -> dict[str, Any]:
 
 @lru_cache
 def head(name: str) -> str:
-    """What stands before an answer, whatever is in it."""
+    """The text before an answer, whatever is in it."""
     family = fixture(name)
     before = full(family, ChatMessage("Zqcontent")).rpartition("Zqcontent")[0]
     before = before.removesuffix(family.syntax.content.begin)

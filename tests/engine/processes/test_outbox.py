@@ -1,4 +1,4 @@
-"""What is written in one turn of the event loop leaves in one write, whole and in order."""
+"""Messages of one turn of the event loop leave in one write, whole and in order."""
 
 import asyncio
 

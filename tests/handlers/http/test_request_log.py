@@ -177,13 +177,16 @@ def test_reasons(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None
     told = fields_of(caplog, client.get("/fail/busy"))
     assert (told["status"], told["error"]) == (503, "no\\n\\x1b[31mbusy")
     told = fields_of(caplog, client.get("/fail/bug"))
-    assert (told["status"], told["error"]) == (500, "The server failed to answer this request.")
+    assert (told["status"], told["error"]) == (
+        500,
+        "the server failed to answer this request; its log says why",
+    )
     told = fields_of(caplog, client.post("/echo", json={"text": {"a": "private"}}))
     assert (told["status"], told["error"]) == (400, "text: the value is not a string")
     told = fields_of(caplog, client.get("/echo?n=private"))
     assert (told["path"], told["status"]) == ("/echo", 400)
     assert "private" not in told["error"]
-    assert fields_of(caplog, client.get("/no/such"))["error"] == "There is no path /no/such"
+    assert fields_of(caplog, client.get("/no/such"))["error"] == "there is no path /no/such"
 
 
 JSON = st.recursive(

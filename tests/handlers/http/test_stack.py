@@ -22,7 +22,7 @@ def specification() -> Specification:
 def destination(
     middleware: type[RoutingMiddleware], specification: Specification, base: str, **request: str
 ) -> Any:
-    """What is noted about the operation, or what was raised."""
+    """The notes about the operation, or the exception."""
     seen: list[Any] = []
 
     async def behind(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is counted, and how Prometheus gets to see it."""
+"""The counters, and their form for Prometheus."""
 
 import math
 

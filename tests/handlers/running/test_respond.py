@@ -1,4 +1,4 @@
-"""When an answer begins and ends, for a format and generations that a test plays."""
+"""The beginning and the end of an answer, for a format and generations that a test plays."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class Word:
 
 @dataclass
 class Played:
-    """Generations whose events a request tells: words as [index, text]; "fail" and "hang"."""
+    """Generations whose events the request lists: words as [index, text]; "fail" and "hang"."""
 
     script: list[Any]
     log: "queue.Queue[str]"

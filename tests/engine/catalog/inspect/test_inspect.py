@@ -1,4 +1,4 @@
-"""What model files tell without being loaded, and that hostile ones do no harm."""
+"""Model files are described without being loaded, and hostile ones do no harm."""
 
 import asyncio
 import contextlib

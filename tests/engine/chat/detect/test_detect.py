@@ -1,4 +1,4 @@
-"""What is found out from a template is what its model writes; nothing unproven is believed."""
+"""The detected syntax is the one that the model writes; nothing unproven is believed."""
 
 import json
 from typing import Any
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chat.detect.detect import detect
-from engine.chat.detect.tags import closings, common_prefix, common_suffix, openings
 from engine.chat.syntax import CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
@@ -448,46 +447,3 @@ def test_any_mixture_of_markers(
     found = detect(conversation(answer))
     assert found.reasoning == (Wrapper("<think>", "</think>") if thoughts else None)
     assert_same_calls(found.calls, true)
-
-
-_MARKUP = st.lists(
-    st.sampled_from(["<a>", "<ab>", "</a>", "<a=", "[A]", "[/A]", "word", "wor", " ", "\n", "{"]),
-    max_size=6,
-).map("".join)
-
-
-@given(_MARKUP, _MARKUP)
-def test_common_parts_are_common(first: str, second: str) -> None:
-    prefix, suffix = common_prefix(first, second), common_suffix(first, second)
-    assert first.startswith(prefix)
-    assert second.startswith(prefix)
-    assert first.endswith(suffix)
-    assert second.endswith(suffix)
-    assert common_prefix(first, first) == common_suffix(first, first) == first
-
-
-def test_markers_stay_whole() -> None:
-    assert common_prefix("ok<|START_ACTION|>", "ok<|START_TEXT|>") == "ok"
-    assert common_prefix("</f>\n<f=", "</f>\n</fs>") == "</f>\n"
-    assert common_suffix("CCC<|eot_id|>", "}<|eom_id|>") == ""
-    assert common_suffix("1<|end|>\n", "2<|end|>\n") == "<|end|>\n"
-    assert common_prefix("call: alpha", "call: alps") == "call: "
-
-
-@pytest.mark.parametrize(
-    ("opening", "closing"),
-    [
-        ("<think>", "</think>"),
-        ("[THINK]", "[/THINK]"),
-        ("<|START_THINKING|>", "<|END_THINKING|>"),
-        ("<|begin_of_thought|>", "<|end_of_thought|>"),
-        ("<|call|>", "<|/call|>"),
-    ],
-)
-def test_markers_that_close(opening: str, closing: str) -> None:
-    assert closing in closings(opening)
-    assert opening in openings(closing)
-
-
-def test_a_marker_that_closes_by_turning_round() -> None:
-    assert "<channel|>" in closings("<|channel>")

@@ -1,5 +1,5 @@
-"""What the constraint of an answer lets a model write: calls as templates write them, and nothing
-else; and what it refuses to say."""
+"""The constraint of an answer allows calls as templates write them, and nothing else; the rest is
+refused."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arguments between tags become JSON; the declared type tells texts from other values."""
+"""Arguments between tags become JSON; the declared type distinguishes texts from other values."""
 
 import json
 from typing import Any

@@ -65,7 +65,7 @@ def _arguments(given: Fixture, tagged: TaggedArguments | None, arguments: str) -
 def test_every_scenario_renders_or_is_refused(given: Fixture) -> None:
     for scenario in conversations(given):
         if scenario in given.refuses:
-            with pytest.raises(EngineError, match="The chat template refuses this request"):
+            with pytest.raises(EngineError, match="the chat template refuses this request"):
                 render(given, scenario)
         else:
             assert render(given, scenario)

@@ -1,4 +1,4 @@
-"""What the sandbox alone makes of hostile templates: a prompt, or an error of the API's kind.
+"""The sandbox alone makes a prompt of a hostile template, or an error of the API's kind.
 
 Those that need limits of time and memory are for the processes in which templates run.
 """

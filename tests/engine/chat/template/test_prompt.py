@@ -1,69 +1,34 @@
-"""Prompts: thoughts opened and closed, answers continued, tools explained, forms adapted."""
+"""Prompts: thoughts opened and closed, answers continued."""
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from engine.chat.detect.detect import detect
 from engine.chat.prompt import ChatPrompt
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import (
-    HERMES_CALLS,
-    CallSyntax,
-    Fill,
     OutputSyntax,
-    TaggedArguments,
     Wrapper,
 )
-from engine.chat.template.adapting import adapted, short_id
 from engine.chat.template.builtin import CHATML
-from engine.chat.template.caps import traits_of
-from engine.chat.template.conversation import Continuation, conversation
-from engine.chat.template.fallback import with_tools_as_text, written_call
-from engine.chat.template.prompt import chat_prompt, continued, opened, plain_messages
-from engine.chat.template.template import ChatTemplate
+from engine.chat.template.conversation import Continuation
+from engine.chat.template.prompt import continued, opened
 from engine.errors import EngineError
-from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture
+from tests.support.conversations import USER, asking, begun, call, prompt
 
-USER = {"role": "user", "content": "Hello"}
-HERMES_TEXT = '<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call>'
 THINK = Wrapper("<think>\n", "\n</think>\n\n")
+
 THINKING = OutputSyntax(reasoning=THINK)
+
 HARMONY = OutputSyntax(harmony=True)
+
 OPENS = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
+
 SWITCHED = CHATML.replace(
     "assistant\n{%", "assistant\n{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{%"
 )
+
 HEAD = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
-
-
-def call(name: str = "f", arguments: Any = '{"x": "é"}', id: str | None = "c1") -> dict[str, Any]:
-    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return made if id is None else {**made, "id": id}
-
-
-def asking(*calls: dict[str, Any], content: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, "tool_calls": list(calls), **more}
-
-
-def result(content: str, id: str | None = "c1", **more: Any) -> dict[str, Any]:
-    made = {"role": "tool", "content": content, **more}
-    return made if id is None else {**made, "tool_call_id": id}
-
-
-def begun(content: str = "", reasoning: str | None = None) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, "reasoning_content": reasoning}
-
-
-def prompt(
-    source: str, *messages: dict[str, Any], syntax: OutputSyntax | None = None, **fields: Any
-) -> ChatPrompt:
-    template = ChatTemplate(source, "<s>", "</s>")
-    request = ChatRequest(messages=list(messages), **fields)
-    return chat_prompt(template, detect(template) if syntax is None else syntax, request)
 
 
 # ---- thoughts ----------------------------------------------------------------------------
@@ -194,7 +159,7 @@ def test_harmony_goes_on() -> None:
         (
             begun("Hi"),
             {"continue_final_message": True, "add_generation_prompt": True},
-            "not with add_generation_prompt",
+            "together with add_generation_prompt",
         ),
     ],
 )
@@ -212,321 +177,3 @@ def test_without_prefilling_the_last_answer_is_whole() -> None:
     assert two.text.count("assistant") == 3
     insisted = prompt(CHATML, USER, begun("Hi"), prefill=False, continue_final_message=True)
     assert insisted.text == HEAD + "Hi"
-
-
-# ---- calls and their results -------------------------------------------------------------
-
-
-def test_results_find_their_calls() -> None:
-    talk = conversation(
-        [
-            USER,
-            asking(call("f", id="a"), call("g", id="b")),
-            result("2", "b"),
-            result("1", "a", name="own"),
-            asking(call("h", id="a")),
-            result("3", "a"),
-            asking(call("f", id=None), call("g", id="")),
-            result("5", None, name="g"),
-            result("4", None),
-            asking(call("f", id=None)),
-            result("6", "unknown"),
-        ]
-    )
-    tools = [m for m in talk.messages if m["role"] == "tool"]
-    assert [m["name"] for m in tools] == ["g", "own", "h", "g", "f", "f"]
-    ids = [c["id"] for m in talk.messages for c in m.get("tool_calls", [])]
-    assert [m["tool_call_id"] for m in tools] == ["b", "a", "a", ids[4], ids[3], ids[5]]
-    assert len(set(ids[3:])) == 3
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ([USER, result("1", None)], r"messages\[1\]: .*no call waits"),
-        ([result("1", "x")], r"messages\[0\].tool_call_id"),
-        ([USER, asking(call(id="a")), result("1", "b")], r"messages\[2\].tool_call_id"),
-        ([USER, asking(call()), result("1", None), result("2", None)], r"messages\[3\]"),
-    ],
-)
-def test_a_result_without_a_call_is_refused(messages: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(EngineError, match=message) as error:
-        conversation(messages)
-    assert error.value.info.type == "invalid_request_error"
-
-
-def test_fields_that_are_empty_are_left_out() -> None:
-    empty: dict[str, Any] = {"tool_calls": [], "reasoning_content": None, "name": None}
-    assert conversation([{**USER, **empty}]).messages == [USER]
-    with pytest.raises(EngineError, match="there are none"):
-        conversation([])
-
-
-STRICT = """
-{%- macro checked(id) %}
-{%- if id | length != 9 %}{{ raise_exception('nine letters') }}{% endif %}{{ id }}
-{%- endmacro %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}[{{ checked(m.tool_call_id) }}]{{ m.content }}
-{%- elif m.tool_calls %}
-{%- if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif %}
-{%- set call = m.tool_calls[0] %}
-{{- m.content }}<{{ checked(call.id) }}{{ call.function.arguments | tojson }}>
-{%- else %}{{ m.content }}{% endif %}{% endfor %}"""
-
-
-def test_ids_and_numbers_of_calls_as_the_template_wants_them() -> None:
-    long, good = "call_0123456789", "abcDEF123"
-    template = ChatTemplate(STRICT)
-    traits = traits_of(template)
-    assert traits.short_ids
-    assert not traits.caps["supports_parallel_tool_calls"]
-    talk = conversation(
-        [
-            USER,
-            asking(call(id=long), call("g", {"x": "2"}, good), content="So: "),
-            result("two", good),
-            result("one", long),
-            USER,
-        ]
-    )
-    text = template.render(adapted(talk.messages, traits))
-    short = short_id(long)
-    assert len(short) == 9
-    assert short.isalnum()
-    assert text == (
-        f'HelloSo: <{short}{{"x": "é"}}>[{short}]one<{good}{{"x": "2"}}>[{good}]twoHello'
-    )
-
-
-def test_short_ids_differ() -> None:
-    assert short_id("abcDEF123") == "abcDEF123"
-    assert len({short_id(f"call_{n}") for n in range(1000)}) == 1000
-
-
-def test_thoughts_under_the_name_that_the_template_knows() -> None:
-    source = CHATML.replace("{{ message.content }}", "{{ message.thinking }}|{{ message.content }}")
-    assert "Hm|Hi" in prompt(source, USER, begun("Hi", "Hm"), USER).text
-
-
-def test_arguments_in_the_form_that_the_template_wants() -> None:
-    given = call(arguments={"x": "é"})
-    text = (
-        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + ARGUMENTS }}"
-    )
-    text += "{% endfor %}{{ m.content }}{% endfor %}"
-    as_text = text.replace("ARGUMENTS", "c.function.arguments")
-    as_object = text.replace("ARGUMENTS", "c.function.arguments | tojson")
-    for source in (as_text, as_object):
-        for form in (given, call()):
-            made = prompt(source, USER, asking(form), result("R"), syntax=OutputSyntax())
-            assert made.text == 'Hellof{"x": "é"}R'
-    for bad, message in (("{", "not JSON"), ("[1]", "not a JSON object")):
-        with pytest.raises(EngineError, match=rf"messages\[1\].tool_calls\[0\].*{message}"):
-            prompt(as_object, USER, asking(call(arguments=bad)), result("R"))
-
-
-# ---- tools for templates that know none ---------------------------------------------------
-
-
-def test_tools_are_explained_to_a_template_without_them() -> None:
-    made = prompt(
-        CHATML,
-        {"role": "developer", "content": "Be short."},
-        USER,
-        asking(call("f"), call("g", "{}", "c2"), content="So:"),
-        result("one"),
-        result("two", "c2"),
-        {"role": "user", "content": "And?"},
-        tools=TOOLS,
-    )
-    assert made.syntax.calls == HERMES_CALLS
-    first, _, rest = made.text.partition("<|im_end|>\n")
-    assert first.startswith("<|im_start|>system\nBe short.\n\n# Tools\n")
-    assert json.dumps(TOOLS[0]["function"], ensure_ascii=False) in first
-    assert "several calls" in first
-    assert rest == (
-        f"<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nSo:\n{HERMES_TEXT}\n"
-        f'<tool_call>\n{{"name": "g", "arguments": {{}}}}\n</tool_call><|im_end|>\n'
-        "<|im_start|>user\n<tool_response>\none\n</tool_response>\n"
-        "<tool_response>\ntwo\n</tool_response>\nAnd?<|im_end|>\n<|im_start|>assistant\n"
-    )
-    single = prompt(CHATML, USER, tools=TOOLS, parallel_tool_calls=False)
-    assert "several calls" not in single.text
-    # Calls of the past need no explanation.
-    made = prompt(CHATML, USER, asking(call()), result("one"))
-    assert HERMES_TEXT in made.text
-    assert made.syntax.calls is None
-    assert "# Tools" not in made.text
-
-
-def test_tools_are_explained_in_the_template_s_own_syntax() -> None:
-    source = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
-        "<call>{{ c.function.name }}{{ c.function.arguments | tojson }}</call>{% endfor %}"
-        "{% endfor %}"
-    )
-    calls = CallSyntax(parts=("<call>", Fill("name"), Fill("arguments"), "</call>"))
-    made = prompt(
-        *(source, USER, asking(call()), result("R")),
-        tools=TOOLS,
-        syntax=OutputSyntax(calls=calls),
-    )
-    assert '<call>NAME{"ARGUMENT": "VALUE"}</call>' in made.text
-    assert made.text.endswith('[assistant]<call>f{"x": "é"}</call>[tool]R')
-    assert made.syntax.calls == calls
-
-
-def test_written_calls() -> None:
-    tagged = CallSyntax(
-        parts=("<", Fill("name"), ">", Fill("arguments"), "</>"),
-        tagged=TaggedArguments("<k>", "=", "</k>"),
-    )
-    assert written_call(tagged, "f", {"a": "x", "b": [1]}) == "<f><k>a=x</k><k>b=[1]</k></>"
-    assert written_call(HERMES_CALLS, "f", {"x": "é"}) == HERMES_TEXT
-
-
-def test_messages_for_formats_that_are_not_templates() -> None:
-    request = ChatRequest(
-        messages=[USER, asking(call()), result("R"), begun("Hi")],
-        tools=TOOLS,
-    )
-    messages, talk, syntax = plain_messages(request)
-    assert [role for role, _ in messages] == ["system", "user", "assistant", "user"]
-    assert talk.continuation == Continuation("Hi")
-    assert syntax.calls == HERMES_CALLS
-
-
-def test_documents() -> None:
-    source = "{% for d in documents or [] %}{{ d.title }}{% endfor %}"
-    variables = {"documents": [{"title": "A", "text": "B"}]}
-    assert prompt(source, USER, template_variables=variables).text == "A"
-    assert prompt(source, USER).text == ""
-    with pytest.raises(EngineError, match="no place for documents"):
-        prompt(CHATML, USER, template_variables=variables)
-    with pytest.raises(EngineError, match="no place for documents"):
-        plain_messages(ChatRequest(messages=[USER], template_variables=variables))
-
-
-# ---- every family ------------------------------------------------------------------------
-
-every_fixture = pytest.mark.parametrize("family", FIXTURES, ids=lambda family: family.name)
-
-
-@every_fixture
-def test_traits_are_found(family: Fixture) -> None:
-    traits = traits_of(family.template())
-    caps = traits.caps
-    assert caps["supports_system_role"] == family.system
-    assert caps["supports_tools"] == family.tools
-    assert caps["supports_tool_calls"] == family.calls
-    assert caps["supports_string_content"] == family.string_content
-    assert caps["supports_typed_content"] == family.typed_content
-    assert traits.null_content == family.null_content
-    if family.calls:
-        assert caps["supports_parallel_tool_calls"] == family.parallel
-        if family.arguments != "either":
-            assert caps["supports_object_arguments"] == (family.arguments == "object")
-    if family.keeps_reasoning:
-        assert traits.reasoning_key == family.reasoning_key
-
-
-@every_fixture
-def test_an_agent_s_conversation_renders_with_every_template(family: Fixture) -> None:
-    """In OpenAI's form, with everything that some templates have trouble with."""
-    template = family.template()
-    one, two = "call_abcdefghijklmnopqrstuvwx", "call_01234567890123456789abcd"
-    messages: list[dict[str, Any]] = [
-        {"role": "developer", "content": "Be short."},
-        {"role": "user", "content": [{"type": "text", "text": "What is the weather?"}]},
-        asking(
-            call("get_weather", '{"city": "Zürich", "days": 2}', one),
-            call("find_hotel", '{"stars": [4], "pool": true}', two),
-            reasoning_content="Thoughts",
-        ),
-        result('"Rain"', one),
-        result('"None"', two),
-    ]
-    syntax = detect(template)
-    made = chat_prompt(template, syntax, ChatRequest(messages=messages, tools=TOOLS))
-    for word in ("What is the weather?", "Zürich", "Rain", "None", "find_hotel", "get_weather"):
-        assert word in made.text
-    assert made.syntax.calls is not None or made.syntax.harmony
-    assert chat_prompt(template, syntax, ChatRequest(messages=messages)).text
-
-
-@every_fixture
-def test_every_answer_of_every_family_goes_on(family: Fixture) -> None:
-    template = family.template()
-    syntax = detect(template)
-
-    def made(last: dict[str, Any]) -> ChatPrompt:
-        return chat_prompt(template, syntax, ChatRequest(messages=[USER, last]))
-
-    assert made(begun("Begun")).text.endswith("Begun")
-    whole = made(begun("Begun", "Thoughts"))
-    assert whole.text.endswith("Begun")
-    assert whole.answering
-    if syntax.reasoning or syntax.harmony:
-        assert "Thoughts" in whole.text
-        thoughts = made(begun("", "Thoughts"))
-        assert thoughts.text.endswith("Thoughts")
-        assert thoughts.thinking
-        assert whole.text.startswith(thoughts.text)
-
-
-# ---- properties --------------------------------------------------------------------------
-
-texts = st.text(max_size=8)
-calls_ = st.builds(
-    lambda name, arguments, id: call(name, json.dumps(arguments), id),
-    st.sampled_from(["f", "g"]),
-    st.dictionaries(texts, st.integers() | texts, max_size=2),
-    st.none() | st.sampled_from(["a", "b", "call_0123456789"]),
-)
-messages_ = st.lists(
-    st.one_of(
-        st.builds(
-            lambda role, text: {"role": role, "content": text},
-            st.sampled_from(["system", "developer", "user"]),
-            texts | st.none(),
-        ),
-        st.builds(lambda text, thoughts: begun(text, thoughts), texts, texts | st.none()),
-        st.builds(lambda c, text: asking(*c, content=text), st.lists(calls_, max_size=3), texts),
-        st.builds(result, texts, st.none() | st.sampled_from(["a", "b", "x"])),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(messages_, st.sampled_from([f.name for f in FIXTURES] + [""]), st.booleans(), st.booleans())
-def test_every_conversation_makes_a_prompt_or_a_documented_error(
-    messages: list[dict[str, Any]], name: str, prefill: bool, tools: bool
-) -> None:
-    source = next((f.source for f in FIXTURES if f.name == name), CHATML)
-    before = json.dumps(messages)
-    refusal = ""
-    try:
-        made = prompt(
-            source, *messages, syntax=THINKING, tools=TOOLS if tools else [], prefill=prefill
-        )
-        assert not (made.thinking and made.answering)
-    except EngineError as e:
-        refusal = e.info.type
-    assert refusal in ("", "invalid_request_error")
-    assert json.dumps(messages) == before
-
-
-@given(messages_)
-def test_tools_as_text_leaves_roles_and_texts(messages: list[dict[str, Any]]) -> None:
-    try:
-        talk = conversation(messages, prefill=False)
-    except EngineError:
-        return
-    made = with_tools_as_text(talk.messages, TOOLS)
-    assert {message["role"] for message in made} <= {"system", "developer", "user", "assistant"}
-    assert not any("tool_calls" in message for message in made)
-    shown = "\n".join(message["content"] for message in made)
-    assert all(message["content"] in shown for message in talk.messages)

@@ -1,4 +1,4 @@
-"""What llama.cpp is shown of a batch that is filled piece by piece."""
+"""llama.cpp's view of a batch that is filled piece by piece."""
 
 import ctypes
 from typing import Any

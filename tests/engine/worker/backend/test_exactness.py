@@ -1,4 +1,4 @@
-"""What `--reproducible` stands for, and whether the kernels keep it."""
+"""The promise of `--reproducible`, and the kernels that keep it."""
 
 import logging
 from collections.abc import Iterator
@@ -121,4 +121,4 @@ def test_weights_that_depend_on_the_batch_are_told(
     other = Model(path, options)
     Engine(other, options).close()
     other.close()
-    assert "--reproducible can't be had here" in caplog.text
+    assert "--reproducible is not possible here" in caplog.text

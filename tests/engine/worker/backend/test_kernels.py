@@ -1,4 +1,4 @@
-"""Which of llama.cpp's kernels are trusted, and how the others are switched off."""
+"""llama.cpp's trusted kernels, and the switching off of the others."""
 
 import subprocess
 import sys

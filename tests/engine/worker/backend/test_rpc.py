@@ -61,7 +61,7 @@ def has_backend() -> bool:
 
 @contextmanager
 def closed_port() -> Iterator[str]:
-    """An address that nobody else gets, and at which nobody answers."""
+    """An address that nobody else gets, and at which no server answers."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{holder.getsockname()[1]}"
@@ -148,8 +148,8 @@ def test_a_backend_that_is_none_is_refused() -> None:
 def test_nobody_answers() -> None:
     needs_backend()
     with closed_port() as address:
-        assert probe(address).startswith(f"--rpc: nobody answers at {address}: ")
-    assert "nobody answers at nowhere.invalid:1" in probe("nowhere.invalid:1")
+        assert probe(address).startswith(f"--rpc: no server answers at {address}: ")
+    assert "no server answers at nowhere.invalid:1" in probe("nowhere.invalid:1")
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def lending() -> Iterator[str]:
     command = [sys.executable, "-c", _LENDING, address]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            while "nobody answers" in (devices := probe(address)):
+            while "no server answers" in (devices := probe(address)):
                 assert process.poll() is None
             assert address in devices
             yield address

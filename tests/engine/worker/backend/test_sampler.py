@@ -46,7 +46,7 @@ class Rows:
 def play(
     model: Model, params: GenerationParams, rows: Any, allowed: Any, few: int
 ) -> tuple[list[Any], int]:
-    """What is chosen from each row, with the candidates that are left, and from how many rows
+    """The token chosen from each row, with the candidates that are left, and the number of rows
     with a shortlist."""
     before, sampler_module.FEW = sampler_module.FEW, few
     sampler = Sampler(model, params, N_CTX, np.arange(40, dtype=np.int32))

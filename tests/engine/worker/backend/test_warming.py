@@ -21,7 +21,7 @@ def evaluated(
     unified: bool = True,
     **options: object,
 ) -> list[tuple[int, int]]:
-    """How many tokens of how many sequences the warm-up evaluates at a time; afterwards there is
+    """The numbers of tokens and sequences that the warm-up evaluates at a time; afterwards there is
     nothing left of them."""
     initialize()
     chosen = engine_options(**{"ctx_size": 1024, **options})

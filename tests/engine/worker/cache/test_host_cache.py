@@ -1,4 +1,4 @@
-"""What is kept of texts below the KV cache, against a list that is searched from end to end."""
+"""Texts kept below the KV cache, against a list that is searched from end to end."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Model:
     born: list[KeptText]
 
     def is_covered(self, a: KeptText, b: KeptText) -> bool:
-        """Whether `a` is of no use beside `b`."""
+        """True if `a` is of no use beside `b`."""
         n = common_prefix(a.tokens, b.tokens)
         same = not self.whole or len(a.tokens) == len(b.tokens)
         return a.key == b.key and n == len(a.tokens) and same

@@ -260,7 +260,7 @@ def test_damaged_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         disk = disk_cache(tmp_path)
     assert len(disk) == 0
-    assert "is passed over: its name is that of another text" in caplog.text
+    assert "is ignored: its name is that of another text" in caplog.text
     finish(disk)
 
 

@@ -146,8 +146,8 @@ def written(grammar: Grammar) -> str:
 
 
 def derives(grammar: Grammar, text: str) -> bool:
-    """Whether `root` derives `text`: the sets of ends by rule and beginning, grown until they
-    grow no more."""
+    """True if `root` derives `text`: the sets of ends by rule and beginning, grown until they grow
+    no more."""
     ends: dict[tuple[str, int], set[int]] = {
         (name, at): set() for name in grammar for at in range(len(text) + 1)
     }

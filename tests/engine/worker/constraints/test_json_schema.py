@@ -1,4 +1,5 @@
-"""What follows a prepared schema is valid, to two validators that know nothing of llguidance."""
+"""Texts that follow a prepared schema are valid, to two validators that know nothing of
+llguidance."""
 
 import json
 import random
@@ -47,7 +48,7 @@ def walk(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bytes |
 
 
 def check(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bool:
-    """Whether a text came to an end, which then has to be valid."""
+    """True if a text came to an end, which then has to be valid."""
     text = walk(compiler, model, schema, seed)
     if text is not None:
         jsonschema_rs.validator_for(schema, validate_formats=True).validate(json.loads(text))

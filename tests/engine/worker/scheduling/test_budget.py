@@ -1,4 +1,4 @@
-"""What the budget promises whatever the machine; `test_budget_simulation` has the rest."""
+"""Promises of the budget on any machine; `test_budget_simulation` has the rest."""
 
 from itertools import pairwise
 

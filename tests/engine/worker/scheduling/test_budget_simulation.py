@@ -47,7 +47,7 @@ class Run:
             self._n_past += limit
 
     def _next_prompt(self, machine: Machine) -> None:
-        """What is left of the last one, then some tokens of the streams, then another one."""
+        """The rest of the last one, then some tokens of the streams, then another one."""
         if self._n_past:
             self._observe(machine, self._random.randrange(1, 200))
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Who gets a slot, and what goes into a step."""
+"""Slots and their requests, and the chunks of a step."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the scheduler knows to be in the KV cache: it is shared, moved, dropped and brought back."""
+"""The scheduler's knowledge of the KV cache: texts are shared, moved, dropped and brought back."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
 
 
 def cached(s: Scheduler, kv: FakeKV, *texts: list[int]) -> list[int]:
-    """How much of each text was held when it came after the others."""
+    """The number of tokens of each text that were held when it came after the others."""
     found = []
     for id, text in enumerate(texts, start=s.n_waiting + 1000):
         one = sequence(id, text)

@@ -1,4 +1,4 @@
-"""Which cells are dropped, and which are used again at another place."""
+"""Cells that are dropped, and cells that are used again at another place."""
 
 import numpy as np
 import pytest

@@ -20,13 +20,12 @@ from engine.chat.output import (
     ToolCall,
 )
 from engine.errors import ErrorInfo
-from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, PromptProgress, StopType, Timings
+from engine.protocol.messages import Delta, Finished, PromptProgress
 from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from handlers.http.envelopes.anthropic import anthropic_error, error_headers
 from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from tests.support.factories import TIMINGS, delta, finished
 
-TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.0, predicted_n=2, predicted_ms=5.0)
 FORM = MessageFormat("m", stop_sequences=["END"])
 USAGE = {
     "input_tokens": 3,
@@ -36,22 +35,8 @@ USAGE = {
 }
 
 
-def finished(stop_type: StopType = "eos", word: str = "") -> Finished:
-    return Finished(
-        id=1,
-        text="",
-        tokens=[],
-        stop_type=stop_type,
-        stopping_word=word,
-        truncated=False,
-        has_new_line=False,
-        id_slot=0,
-        prompt="",
-        n_prompt=7,
-        n_decoded=2,
-        timings=TIMINGS,
-        params=GenerationParams(),
-    )
+def stopped(word: str) -> Finished:
+    return finished(stop_type="word", stopping_word=word)
 
 
 def streamed(
@@ -64,9 +49,9 @@ def streamed(
     first = ChatEvent(0, [], progress, message)
     data = source.begin(first) + source.event(first)
     for each in deltas:
-        for delta in each:
-            message.add(delta)
-        data += source.event(ChatEvent(0, each, Delta(1, "", [5], 0, TIMINGS), message))
+        for one in each:
+            message.add(one)
+        data += source.event(ChatEvent(0, each, delta(), message))
     data += source.event(ChatEvent(0, [], end or finished(), message))
     return list(read_events([data]))
 
@@ -144,7 +129,7 @@ def test_a_message() -> None:
 
 
 def test_arguments_that_were_cut_off() -> None:
-    message = whole(ChatMessage(calls=[ToolCall("a", "f", '{"b": [')]), finished("limit"))
+    message = whole(ChatMessage(calls=[ToolCall("a", "f", '{"b": [')]), finished(stop_type="limit"))
     assert message["content"][0]["input"] == {}
     assert message["stop_reason"] == "max_tokens"
 
@@ -154,11 +139,16 @@ def test_arguments_that_were_cut_off() -> None:
     [
         (finished(), 0, "end_turn", None),
         (finished(), 1, "tool_use", None),
-        (finished("limit"), 0, "max_tokens", None),
-        (finished("limit"), 1, "max_tokens", None),
-        (finished("none"), 0, "max_tokens", None),
-        (finished("word", "END"), 0, "stop_sequence", "END"),
-        (finished("word", "<|im_end|>"), 0, "end_turn", None),  # not one of the client's
+        (finished(stop_type="limit"), 0, "max_tokens", None),
+        (finished(stop_type="limit"), 1, "max_tokens", None),
+        (finished(stop_type="none"), 0, "max_tokens", None),
+        (stopped("END"), 0, "stop_sequence", "END"),
+        (
+            stopped("<|im_end|>"),
+            0,
+            "end_turn",
+            None,
+        ),  # not one of the client's
     ],
 )
 def test_stop_reasons(end: Finished, calls: int, reason: str, word: str | None) -> None:
@@ -217,8 +207,8 @@ def answers(draw: st.DrawFn) -> tuple[ChatMessage, list[list[ChatDelta]]]:
         deltas.append(CallStart(index, f"id{index}", draw(st.text(min_size=1))))
         deltas += [CallArguments(index, part) for part in (text[:cut], text[cut:])]
     message = ChatMessage(calls=[])
-    for delta in deltas:
-        message.add(delta)
+    for each in deltas:
+        message.add(each)
     groups: list[list[ChatDelta]] = []
     while deltas:
         n = draw(st.integers(1, len(deltas)))
@@ -227,7 +217,10 @@ def answers(draw: st.DrawFn) -> tuple[ChatMessage, list[list[ChatDelta]]]:
     return message, groups
 
 
-@given(answers(), st.sampled_from([finished(), finished("limit"), finished("word", "END")]))
+@given(
+    answers(),
+    st.sampled_from([finished(), finished(stop_type="limit"), stopped("END")]),
+)
 def test_a_stream_adds_up_to_the_whole_message(
     answer: tuple[ChatMessage, list[list[ChatDelta]]], end: Finished
 ) -> None:

@@ -15,7 +15,6 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from engine.protocol.messages import Delta
 from handlers.apis.openai.format import (
     ChatFormat,
     TextFormat,
@@ -26,13 +25,9 @@ from handlers.apis.openai.format import (
     usage,
 )
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
-from tests.support.factories import TIMINGS, finished
+from tests.support.factories import delta, finished
 
 names = st.text(min_size=1)
-
-
-def delta(text: str) -> Delta:
-    return Delta(1, text, [5], 0, TIMINGS)
 
 
 def events(data: bytes) -> list[Any]:

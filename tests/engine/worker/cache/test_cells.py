@@ -1,62 +1,13 @@
-"""What the scheduler's accounts are made of, against the simplest thing that does the same."""
+"""The accounts of KV cells against lists of owned objects."""
 
-from collections.abc import Sequence
-
-import numpy as np
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.worker.cache.cells import Cells
-from engine.worker.cache.radix import RadixIndex
-from engine.worker.tokens import TokenArray, TokenBuffer
-
-texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
-
-
-def tokens(text: Sequence[int]) -> TokenArray:
-    return np.array(text, np.int32)
-
-
-def n_common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-
-
-class Index(RuleBasedStateMachine):
-    """A radix tree finds what a comparison with every text finds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index = RadixIndex()
-        self.texts: dict[int, list[int]] = {}
-
-    @rule(holder=st.integers(0, 5), text=texts)
-    def insert(self, holder: int, text: list[int]) -> None:
-        self.index.insert(holder, tokens(text))
-        self.texts[holder] = text
-
-    @rule(holder=st.integers(0, 5))
-    def remove(self, holder: int) -> None:
-        self.index.remove(holder)
-        self.texts.pop(holder, None)
-
-    @rule(text=texts)
-    def look_up(self, text: list[int]) -> None:
-        expected = {h: n for h, held in self.texts.items() if (n := n_common(held, text))}
-        assert self.index.matches(tokens(text)) == expected
-
-    @invariant()
-    def counts(self) -> None:
-        assert len(self.index) == len(self.texts)
-
-
-TestIndex = Index.TestCase
 
 
 class Accounts(RuleBasedStateMachine):
-    """Cells as lists of owned objects."""
+    """Cells are counted as lists of owned objects are."""
 
     N = 40
 
@@ -107,12 +58,3 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-
-
-@given(st.lists(texts))
-def test_a_buffer_grows_by_many(pieces: list[list[int]]) -> None:
-    buffer = TokenBuffer(tokens([]))
-    for piece in pieces:
-        buffer.extend(tokens(piece))
-        buffer.append(9)
-    assert buffer.view().tolist() == [t for piece in pieces for t in [*piece, 9]]

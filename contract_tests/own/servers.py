@@ -1,0 +1,162 @@
+"""Servers of this repository: how they are started, and how their processes are found.
+
+The module is the `Launcher` that contract_tests/conftest.py hands to the kit.
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from contract_tests.kit.server import SECONDS, OwnServer, wait_until
+from tools.models import build
+
+ROOT = Path(__file__).parents[2]
+FRUGAL = ("--threads", "1", "--port", "0")
+"""Options of every server that is started: tiny models are fastest with one thread."""
+MODEL = "specllama-tiny"
+"""The model of servers that are started without another one; without any, they are routers."""
+
+
+class Specllama(OwnServer):
+    def engines(self) -> list[psutil.Process]:
+        return engine_processes(self.process.pid)
+
+
+def engine_processes(pid: int) -> list[psutil.Process]:
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if "engine.worker" in process.cmdline():
+                    found.append(process)
+    return found
+
+
+def model_file(name: str) -> str:
+    return str(build.ensure(name))
+
+
+def free_port() -> int:
+    """A port that nobody has, below those that systems give to whoever doesn't choose: one of
+    these could be taken before the server has it."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours without what would change the server's options, and with `variables`."""
+    ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
+
+
+_count = itertools.count()
+
+
+def start(
+    directory: Path,
+    *argv: str,
+    api_key: str | None = None,
+    named: bool = False,
+    launcher: Sequence[str] = ("-m", "specllama"),
+    wait: bool = True,
+    router: bool = False,
+    variables: Mapping[str, str] | None = None,
+    **client: Any,
+) -> Specllama:
+    """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
+
+    It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
+    `variables` are added to its environment. `client` are options for the HTTP client, such as
+    `verify`.
+    """
+    keys = ("--api-key", api_key) if api_key else ()
+    model = () if router or named else ("--model", MODEL)
+    log = directory / f"server-{next(_count)}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
+            env=environment(**(variables or {})),
+            cwd=ROOT,
+            stdout=sink,
+            stderr=sink,
+        )
+
+    def address() -> str | None:
+        text = log.read_text("utf-8", "replace")
+        assert process.poll() is None, f"the server ended with code {process.returncode}:\n{text}"
+        found = re.search(r"(?:^  API +|listening on )(https?://[^\s\",]+)", text, re.MULTILINE)
+        return found[1] if found else None
+
+    try:
+        url = wait_until(address, "the server tells its address")
+        server = Specllama(process, log, url, api_key=api_key, **client)
+        if wait:
+            server.wait_until_ready()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return server
+
+
+def start_connexion(directory: Path, **variables: str) -> Specllama:
+    """`connexion run` of the description, with options in environment variables."""
+    port = free_port()
+    log = directory / f"server-{next(_count)}.log"
+    command = ["-c", "from connexion.cli import main; main()", "run", "openapi/server.yaml"]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
+            env=environment(**{"LLAMA_ARG_THREADS": "1", "LLAMA_ARG_MODEL": MODEL, **variables}),
+            cwd=ROOT,
+            stdout=sink,
+            stderr=sink,
+        )
+    key = variables.get("LLAMA_API_KEY")
+    server = Specllama(process, log, f"http://127.0.0.1:{port}", api_key=key)
+
+    def ready() -> bool:
+        text = log.read_text("utf-8", "replace")
+        assert process.poll() is None, f"connexion ended with code {process.returncode}:\n{text}"
+        with contextlib.suppress(httpx.TransportError):
+            return server.get("/health").status_code == 200
+        return False
+
+    try:
+        wait_until(ready, "the server that connexion runs is ready")
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def run(
+    *argv: str, model: str | None = MODEL, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The program, which has to end by itself; `variables` are added to its environment. Without
+    a `model`, or another one in `argv`, it would be a router, which bad models don't end."""
+    named = () if model is None else ("--model", model)
+    return subprocess.run(
+        [sys.executable, "-m", "specllama", *FRUGAL, *named, *argv],
+        env=environment(**variables),
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
+    )

@@ -1,0 +1,125 @@
+"""Calls and their results in the form that a template wants."""
+
+from typing import Any
+
+import pytest
+
+from engine.chat.syntax import (
+    OutputSyntax,
+)
+from engine.chat.template.adapting import adapted, short_id
+from engine.chat.template.builtin import CHATML
+from engine.chat.template.caps import traits_of
+from engine.chat.template.conversation import conversation
+from engine.chat.template.template import ChatTemplate
+from engine.errors import EngineError
+from tests.support.conversations import USER, asking, begun, call, prompt, result
+
+
+def test_results_find_their_calls() -> None:
+    talk = conversation(
+        [
+            USER,
+            asking(call("f", id="a"), call("g", id="b")),
+            result("2", "b"),
+            result("1", "a", name="own"),
+            asking(call("h", id="a")),
+            result("3", "a"),
+            asking(call("f", id=None), call("g", id="")),
+            result("5", None, name="g"),
+            result("4", None),
+            asking(call("f", id=None)),
+            result("6", "unknown"),
+        ]
+    )
+    tools = [m for m in talk.messages if m["role"] == "tool"]
+    assert [m["name"] for m in tools] == ["g", "own", "h", "g", "f", "f"]
+    ids = [c["id"] for m in talk.messages for c in m.get("tool_calls", [])]
+    assert [m["tool_call_id"] for m in tools] == ["b", "a", "a", ids[4], ids[3], ids[5]]
+    assert len(set(ids[3:])) == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([USER, result("1", None)], r"messages\[1\]: .*no call waits"),
+        ([result("1", "x")], r"messages\[0\].tool_call_id"),
+        ([USER, asking(call(id="a")), result("1", "b")], r"messages\[2\].tool_call_id"),
+        ([USER, asking(call()), result("1", None), result("2", None)], r"messages\[3\]"),
+    ],
+)
+def test_a_result_without_a_call_is_refused(messages: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(EngineError, match=message) as error:
+        conversation(messages)
+    assert error.value.info.type == "invalid_request_error"
+
+
+def test_fields_that_are_empty_are_left_out() -> None:
+    empty: dict[str, Any] = {"tool_calls": [], "reasoning_content": None, "name": None}
+    assert conversation([{**USER, **empty}]).messages == [USER]
+    with pytest.raises(EngineError, match="the list is empty"):
+        conversation([])
+
+
+STRICT = """
+{%- macro checked(id) %}
+{%- if id | length != 9 %}{{ raise_exception('nine letters') }}{% endif %}{{ id }}
+{%- endmacro %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}[{{ checked(m.tool_call_id) }}]{{ m.content }}
+{%- elif m.tool_calls %}
+{%- if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif %}
+{%- set call = m.tool_calls[0] %}
+{{- m.content }}<{{ checked(call.id) }}{{ call.function.arguments | tojson }}>
+{%- else %}{{ m.content }}{% endif %}{% endfor %}"""
+
+
+def test_ids_and_numbers_of_calls_as_the_template_wants_them() -> None:
+    long, good = "call_0123456789", "abcDEF123"
+    template = ChatTemplate(STRICT)
+    traits = traits_of(template)
+    assert traits.short_ids
+    assert not traits.caps["supports_parallel_tool_calls"]
+    talk = conversation(
+        [
+            USER,
+            asking(call(id=long), call("g", {"x": "2"}, good), content="So: "),
+            result("two", good),
+            result("one", long),
+            USER,
+        ]
+    )
+    text = template.render(adapted(talk.messages, traits))
+    short = short_id(long)
+    assert len(short) == 9
+    assert short.isalnum()
+    assert text == (
+        f'HelloSo: <{short}{{"x": "é"}}>[{short}]one<{good}{{"x": "2"}}>[{good}]twoHello'
+    )
+
+
+def test_short_ids_differ() -> None:
+    assert short_id("abcDEF123") == "abcDEF123"
+    assert len({short_id(f"call_{n}") for n in range(1000)}) == 1000
+
+
+def test_thoughts_under_the_name_that_the_template_knows() -> None:
+    source = CHATML.replace("{{ message.content }}", "{{ message.thinking }}|{{ message.content }}")
+    assert "Hm|Hi" in prompt(source, USER, begun("Hi", "Hm"), USER).text
+
+
+def test_arguments_in_the_form_that_the_template_wants() -> None:
+    given = call(arguments={"x": "é"})
+    text = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + ARGUMENTS }}"
+    )
+    text += "{% endfor %}{{ m.content }}{% endfor %}"
+    as_text = text.replace("ARGUMENTS", "c.function.arguments")
+    as_object = text.replace("ARGUMENTS", "c.function.arguments | tojson")
+    for source in (as_text, as_object):
+        for form in (given, call()):
+            made = prompt(source, USER, asking(form), result("R"), syntax=OutputSyntax())
+            assert made.text == 'Hellof{"x": "é"}R'
+    for bad, message in (("{", "not JSON"), ("[1]", "not a JSON object")):
+        with pytest.raises(EngineError, match=rf"messages\[1\].tool_calls\[0\].*{message}"):
+            prompt(as_object, USER, asking(call(arguments=bad)), result("R"))

@@ -1,0 +1,160 @@
+"""Ollama's requests become OpenAI's."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from contract_tests.kit.lint import DESCRIPTION
+from engine.errors import EngineError
+from engine.params import GenerationParams
+from handlers.apis.native.request import generation_params
+from handlers.apis.ollama.request import SAMPLING, is_in_ollama_form, openai_body, openai_messages
+from handlers.http.envelopes.ollama import is_ollama_client
+
+USER = {"role": "user", "content": "a"}
+
+
+def test_options_are_those_of_the_description() -> None:
+    schemas = DESCRIPTION.parent / "schemas"
+    sampling = yaml.safe_load((schemas / "shared" / "sampling.yaml").read_text("utf-8"))
+    assert set(SAMPLING) == sampling["SamplingOptions"]["properties"].keys()
+
+
+def test_options_become_parameters() -> None:
+    options: dict[str, Any] = {
+        "num_predict": 5,
+        "num_keep": 6,
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.25,
+        "min_p": 0.125,
+        "typical_p": 0.75,
+        "seed": 8,
+        "stop": ["x"],
+        "repeat_last_n": 9,
+        "repeat_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "mirostat": 2,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.5,
+    }
+    body = openai_body({"messages": [USER], "options": {**options, "num_ctx": 1, "grammar": 5}})
+    params = generation_params(body, GenerationParams())
+    renamed = {"num_predict": "n_predict", "num_keep": "n_keep"}
+    assert params == GenerationParams(
+        stream=True, **{renamed.get(name, name): value for name, value in options.items()}
+    )
+
+
+def test_options_win_and_null_is_as_nothing() -> None:
+    body = {"messages": [USER], "top_k": 1, "top_p": 0.5, "max_tokens": 3, "stream": False}
+    body["options"] = {"top_k": 2, "top_p": None, "num_predict": -2}
+    made = openai_body(body)
+    assert (made["top_k"], made["top_p"], made["n_predict"], made["stream"]) == (2, 0.5, -1, False)
+    assert openai_body({"messages": [USER], "stream": None})["stream"] is True
+
+
+def test_thinking() -> None:
+    def made(**fields: Any) -> tuple[Any, Any]:
+        body = openai_body({"messages": [USER], **fields})
+        return body.get("chat_template_kwargs"), body.get("reasoning_effort")
+
+    assert made() == (None, None)
+    assert made(think=None, chat_template_kwargs={"a": 1}) == ({"a": 1}, None)
+    assert made(think=True) == ({"enable_thinking": True}, None)
+    assert made(think=False, chat_template_kwargs={"a": 1, "enable_thinking": True}) == (
+        {"a": 1, "enable_thinking": False},
+        None,
+    )
+    assert made(think="high") == ({"enable_thinking": True}, "high")
+
+
+def test_format() -> None:
+    def schema(form: Any, **fields: Any) -> Any:
+        body = openai_body({"messages": [USER], "format": form, **fields})
+        return generation_params(body, GenerationParams()).json_schema
+
+    assert schema(None) is None
+    assert schema("") is None
+    assert schema("json") == '{"type": "object"}'
+    assert schema({"type": "boolean"}) == '{"type": "boolean"}'
+    assert schema("json", response_format={"type": "text"}, grammar="") == '{"type": "object"}'
+    other: dict[str, Any]
+    for other in ({"json_schema": {}}, {"grammar": "x"}, {"response_format": {"type": "json"}}):
+        with pytest.raises(EngineError, match="format"):
+            schema("json", **other)
+
+
+def test_only_one_answer() -> None:
+    assert "n" in openai_body({"messages": [USER], "n": 1, "n_cmpl": None})
+    for name in ("n", "n_cmpl"):
+        with pytest.raises(EngineError, match="one answer per request"):
+            openai_body({"messages": [USER], name: 2})
+
+
+def test_rivals_come_if_they_are_asked_for() -> None:
+    assert openai_body({"messages": [USER], "logprobs": True})["top_logprobs"] == 0
+    asked = {"messages": [USER], "logprobs": True, "top_logprobs": 4}
+    assert openai_body(asked)["top_logprobs"] == 4
+    assert "top_logprobs" not in openai_body({"messages": [USER], "logprobs": False})
+
+
+def test_form_of_a_body() -> None:
+    assert not is_in_ollama_form({"messages": [USER], "options": None, "stream": False})
+    assert is_in_ollama_form({"messages": [USER], "think": False})
+    assert is_in_ollama_form({"messages": [USER, {**USER, "tool_name": ""}]})
+
+
+def test_clients() -> None:
+    def known(**fields: str) -> bool:
+        headers = [(k.replace("_", "-").encode(), v.encode()) for k, v in fields.items()]
+        return is_ollama_client({"type": "http", "headers": headers})
+
+    assert known(user_agent="Ollama-Python/1")
+    assert known(user_agent="curl", accept="Application/X-NDJSON")
+    assert not known()
+    assert not known(user_agent="an ollama", accept="application/json", x_ollama="ollama")
+
+
+def test_calls_get_ids_and_results_find_them() -> None:
+    def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
+        return {"function": {"name": name, "arguments": arguments}, **more}
+
+    made = openai_messages(
+        [
+            USER,
+            {"role": "assistant", "thinking": "hm", "tool_calls": [call("f", {}), call("g", "{}")]},
+            {"role": "tool", "tool_name": "g", "content": "1"},
+            {"role": "tool", "tool_name": "f", "content": "2"},
+            {"role": "tool", "tool_name": "f", "content": "3"},
+            {"role": "assistant", "tool_calls": [call("f", {"ä": 1}, id="mine", type="function")]},
+            {"role": "tool", "content": "4"},
+            {"role": "tool", "content": "5", "tool_call_id": "theirs", "name": "h"},
+        ]
+    )
+    assert made[0] == USER
+    first, second = made[1].pop("tool_calls")
+    assert made[1] == {"role": "assistant", "content": None, "reasoning_content": "hm"}
+    assert first == {"id": "call00000", "type": "function",
+                     "function": {"name": "f", "arguments": "{}"}}  # fmt: skip
+    assert second["id"] == "call00001"
+    results = [(m["tool_call_id"], m.get("name")) for m in made if m["role"] == "tool"]
+    assert results == [
+        ("call00001", "g"),
+        ("call00000", "f"),
+        (None, "f"),
+        ("mine", None),
+        ("theirs", "h"),
+    ]
+    [last] = made[5]["tool_calls"]
+    assert json.loads(last["function"]["arguments"]) == {"ä": 1}
+    assert last["id"] == "mine"
+
+
+def test_images_are_refused_by_name() -> None:
+    with pytest.raises(EngineError, match=r"messages\[1\].images") as caught:
+        openai_messages([{**USER, "images": []}, {**USER, "images": ["x"]}])
+    assert caught.value.info.type == "not_supported_error"

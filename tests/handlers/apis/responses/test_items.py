@@ -1,0 +1,98 @@
+"""Items of the Responses API become messages of a conversation."""
+
+from typing import Any
+
+import pytest
+
+from engine.errors import EngineError
+from handlers.apis.responses.items import input_items, messages
+
+USER = {"role": "user", "content": "Hello"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "11 degrees"}
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "short"}],
+    "content": [{"type": "reasoning_text", "text": "Let me see."}],
+    "encrypted_content": "gibberish",
+}
+
+
+def said(text: str, role: str = "assistant") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
+
+
+def translated(*items: dict[str, Any]) -> list[dict[str, Any]]:
+    return messages(input_items(items))
+
+
+def test_a_text_is_the_user_s() -> None:
+    assert messages(input_items("Hello")) == [USER]
+
+
+def test_parts() -> None:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    [message] = translated({"role": "developer", "content": parts})
+    assert message == {
+        "role": "developer",
+        "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+    }
+    assert translated({"role": "user", "content": parts[:1]}) == [{"role": "user", "content": "a"}]
+    assert translated({"role": "user", "content": []}) == [{"role": "user", "content": ""}]
+
+
+def test_what_the_model_did_in_a_row_is_one_message() -> None:
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    call = {"id": "c1", "type": "function", "function": function}
+    assert translated(USER, THOUGHT, said("I look."), CALL, RESULT, said("It is 11.")) == [
+        USER,
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "Let me see.",
+            "tool_calls": [call],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "11 degrees"},
+        {"role": "assistant", "content": "It is 11."},
+    ]
+    second = {**CALL, "call_id": "c2"}
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    _, both, _, last = translated(USER, CALL, second, RESULT, {**RESULT, "output": parts})
+    assert [each["id"] for each in both["tool_calls"]] == ["c1", "c2"]
+    assert both["content"] == ""
+    assert [part["text"] for part in last["content"]] == ["a", "b"]
+    [thoughtless] = translated({"type": "reasoning", "summary": THOUGHT["summary"]}, said("So."))
+    assert "reasoning_content" not in thoughtless
+
+
+@pytest.mark.parametrize(
+    ("items", "type_", "message"),
+    [
+        ([], "invalid_request_error", "empty"),
+        ([USER, RESULT], "invalid_request_error", "no call 'c1'"),
+        ([USER, CALL], "invalid_request_error", "'c1' of a function has no output"),
+        ([USER, RESULT, CALL], "invalid_request_error", "no call"),
+        ([{"type": "web_search_call"}], "not_supported_error", "web_search_call"),
+        (
+            [USER, {"role": "user", "content": [{"type": "input_image"}]}],
+            "not_supported_error",
+            r"input\[1\].content\[0\].*input_image",
+        ),
+        (
+            [CALL, {**RESULT, "output": [{"type": "input_file"}]}],
+            "not_supported_error",
+            r"input\[1\].output\[0\].*input_file",
+        ),
+    ],
+)
+def test_items_that_don_t_fit(items: list[Any], type_: str, message: str) -> None:
+    with pytest.raises(EngineError, match=message) as caught:
+        translated(*items)
+    assert caught.value.info.type == type_
+
+
+def test_a_thousand_items_keep_their_order() -> None:
+    many = [{"role": "user", "content": str(i)} if i % 2 else said(str(i)) for i in range(1000)]
+    made = translated(*many)
+    assert [message["content"] for message in made] == [str(i) for i in range(1000)]
+    assert len({item["id"] for item in input_items(many)}) == 1000

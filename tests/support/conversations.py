@@ -1,0 +1,40 @@
+"""Messages of conversations with tools, and the prompts of them."""
+
+from typing import Any
+
+from engine.chat.detect.detect import detect
+from engine.chat.prompt import ChatPrompt
+from engine.chat.request import ChatRequest
+from engine.chat.syntax import (
+    OutputSyntax,
+)
+from engine.chat.template.prompt import chat_prompt
+from engine.chat.template.template import ChatTemplate
+
+USER = {"role": "user", "content": "Hello"}
+
+
+def call(name: str = "f", arguments: Any = '{"x": "é"}', id: str | None = "c1") -> dict[str, Any]:
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return made if id is None else {**made, "id": id}
+
+
+def asking(*calls: dict[str, Any], content: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls), **more}
+
+
+def result(content: str, id: str | None = "c1", **more: Any) -> dict[str, Any]:
+    made = {"role": "tool", "content": content, **more}
+    return made if id is None else {**made, "tool_call_id": id}
+
+
+def begun(content: str = "", reasoning: str | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "reasoning_content": reasoning}
+
+
+def prompt(
+    source: str, *messages: dict[str, Any], syntax: OutputSyntax | None = None, **fields: Any
+) -> ChatPrompt:
+    template = ChatTemplate(source, "<s>", "</s>")
+    request = ChatRequest(messages=list(messages), **fields)
+    return chat_prompt(template, detect(template) if syntax is None else syntax, request)

@@ -1,0 +1,71 @@
+"""Downloads from the hub of tests/support/hub.py, and how they end."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.catalog.download.parent import FetchError, Transfer, fetch
+from engine.options import Options
+from engine.shipped import model_path
+
+MODEL = model_path().read_bytes()
+PROJECTOR = MODEL[:20_000]  # any file that begins as GGUF does
+REPOSITORY = "maker/tiny-GGUF"
+
+
+def variant(number: int, size: int = len(MODEL)) -> bytes:
+    """Another content that begins as GGUF does."""
+    return MODEL[: size - 1] + bytes([number])
+
+
+def run(options: Options | None = None, /, **fields: Any) -> tuple[Options, list[Transfer]]:
+    seen: list[Transfer] = []
+    wanted = options or Options(**{"hf_repo": REPOSITORY, **fields})
+    found = asyncio.run(asyncio.wait_for(fetch(wanted, seen.append), 60))
+    return found, seen
+
+
+def failure(**fields: Any) -> str:
+    with pytest.raises(FetchError) as caught:
+        run(**fields)
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+def blobs(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "huggingface" / "hub").glob("models--*/blobs/*"))
+
+
+async def cancelled_when_stalled(options: Options, folder: Path, n_there: int) -> Path:
+    """The file with the `n_there` bytes that came before."""
+
+    async def partial() -> Path:
+        while True:
+            for path in folder.rglob("*"):
+                unfinished = path.suffix in (".incomplete", ".part")
+                if unfinished and path.stat().st_size == n_there:
+                    return path
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(fetch(options, lambda _: None))
+    found = await asyncio.wait_for(partial(), 60)
+    assert children()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not children()
+    return found
+
+
+def children() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children()
+        if "engine.catalog.download.child" in " ".join(child.cmdline())
+    ]

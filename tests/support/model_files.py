@@ -1,0 +1,27 @@
+"""Files that look like models, in directories and in a cache of the hub."""
+
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GGUF = b"GGUF"
+
+
+def write(directory: Path, *names: str) -> None:
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(GGUF)
+
+
+def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
+    """Put files into the cache, as the hub's library does it; their folder."""
+    folder = hub / ("models--" + repository.replace("/", "--"))
+    snapshot = folder / "snapshots" / COMMIT
+    for number, name in enumerate(names):
+        blob = folder / "blobs" / str(number)
+        write(blob.parent, blob.name)
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).symlink_to(blob)
+    (folder / "refs").mkdir()
+    (folder / "refs" / ref).write_text(COMMIT)
+    return snapshot

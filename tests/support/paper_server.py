@@ -1,0 +1,218 @@
+"""The handlers behind the real description and real sockets, with an engine made of paper."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from connexion.spec import Specification
+
+from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.params import GenerationParams
+from engine.protocol.messages import Delta, Finished, ModelInfo, Piece, SlotState, Timings, Tokens
+from engine.shipped import MODEL_NAME
+from handlers.http.application import serve_description
+from handlers.http.schema import compile_schema
+from handlers.slots import unused_slot
+from tests.support.http_support import PaperPool, serving, small_runtime
+from tests.support.options_support import model_options
+
+DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
+WORDS = ["One ", "zwei ", "três", "", " 四\n"]
+INFO = ModelInfo(
+    vocab_type=2,
+    n_vocab=300,
+    n_ctx_train=64,
+    n_embd=8,
+    n_params=1000,
+    size=4000,
+    description="paper",
+    bos_token="<s>",
+    eos_token="</s>",
+    add_bos=True,
+    add_eos=False,
+    chat_template=(
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[{{ word | default('assistant') }}]{% endif %}"
+    ),
+    n_slots=2,
+    n_ctx=64,
+)
+
+
+class PaperGeneration:
+    """Says WORDS. A prompt `fail` fails at once, `late` after a word, `hang` never ends."""
+
+    def __init__(self, prompt: list[int | str], params: GenerationParams) -> None:
+        self.prompt = prompt
+        self.params = params
+        self.cancelled = threading.Event()
+        self._events = self._make()
+
+    def __aiter__(self) -> "PaperGeneration":
+        return self
+
+    async def __anext__(self) -> Delta | Finished:
+        await asyncio.sleep(0)
+        return await anext(self._events)
+
+    async def result(self) -> Finished:
+        async for event in self:
+            if isinstance(event, Finished):
+                return event
+        raise AssertionError
+
+    async def accepted(self) -> None:
+        if self.prompt[0] == "fail":
+            await anext(self._events)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    async def _make(self) -> AsyncIterator[Delta | Finished]:
+        how = self.prompt[0]
+        if how == "fail":
+            message = "the prompt is too long"
+            raise EngineError(
+                ErrorInfo("exceed_context_size_error", message, n_prompt_tokens=99, n_ctx=64)
+            )
+        tokens = list(range(len(WORDS)))
+        if self.params.stream:
+            for token, word in enumerate(WORDS):
+                timings = Timings(4, 3, 6.0, token + 1, 5.0 * token)
+                yield Delta(1, word, [token], 1, timings)
+                if how == "late":
+                    raise invalid_request("late")
+        if how == "hang":
+            await asyncio.sleep(60)
+        yield Finished(
+            id=1,
+            text="" if self.params.stream else "".join(WORDS),
+            tokens=[] if self.params.stream else tokens,
+            stop_type="limit",
+            stopping_word="",
+            truncated=False,
+            has_new_line=True,
+            id_slot=1,
+            prompt="|".join(map(str, self.prompt)),
+            n_prompt=7,
+            n_decoded=len(WORDS),
+            timings=Timings(4, 3, 6.0, len(WORDS), 20.0),
+            params=self.params,
+        )
+
+
+class PaperEngine:
+    info = INFO
+
+    def __init__(self) -> None:
+        self.generations: list[PaperGeneration] = []
+        self.busy = False
+
+    def generate(
+        self,
+        prompt: list[int | str],
+        params: GenerationParams,
+        *,
+        echo_prompt: bool = False,
+        confirm: bool = False,
+    ) -> PaperGeneration:
+        self.generations.append(PaperGeneration(prompt, params))
+        return self.generations[-1]
+
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
+    ) -> Tokens:
+        tokens = [int(add_special), int(parse_special), *text.encode()]
+        return Tokens(1, tokens, [Piece(9, [195])] if with_pieces else None)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        if max(tokens, default=0) >= INFO.n_vocab:
+            raise invalid_request("no such token")
+        return bytes(tokens).decode()
+
+    async def format_chat(
+        self, template: str, messages: list[tuple[str, str]], add_generation_prompt: bool
+    ) -> str:
+        return f"{template}{messages}{add_generation_prompt}"
+
+    async def slots(self) -> list[SlotState]:
+        used = replace_struct(unused_slot(64), id=1, id_task=5, params=GenerationParams(seed=3))
+        return [replace_struct(slot, is_processing=self.busy) for slot in (unused_slot(64), used)]
+
+
+def replace_struct(slot: SlotState, **changes: Any) -> SlotState:
+    return msgspec.structs.replace(slot, **changes)
+
+
+class PaperSupervisor:
+    state = "ready"
+    failure = ""
+
+    def __init__(self, engine: PaperEngine) -> None:
+        self.options = model_options(model=MODEL_NAME)
+        self.info: ModelInfo | None = INFO
+        self._engine = engine
+
+    async def engine(self) -> PaperEngine:
+        return self._engine
+
+
+class Server:
+    """A client of one served description, which checks all that it gets against it."""
+
+    def __init__(self, engine: PaperEngine, supervisor: PaperSupervisor, url: str) -> None:
+        self.engine = engine
+        self.supervisor = supervisor
+        self.http = httpx.Client(base_url=url, timeout=20)
+        self._paths = Specification.load(DESCRIPTION).spec["paths"]
+
+    def get(self, path: str, **parameters: Any) -> httpx.Response:
+        return self._checked(self.http.get(path, params=parameters), path)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self._checked(self.http.post(path, json=body), path)
+
+    def events(self, path: str, **body: Any) -> list[Any]:
+        """The documents of a stream; the end marker stays a text."""
+        response = self.post(path, stream=True, **body)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = [line.removeprefix("data: ") for line in response.text.split("\n\n")[:-1]]
+        return [data if data == "[DONE]" else json.loads(data) for data in found]
+
+    def _checked(self, response: httpx.Response, path: str) -> httpx.Response:
+        operation = self._paths[path][response.request.method.lower()]
+        described = operation["responses"][str(response.status_code)]["content"]
+        type_ = response.headers["content-type"].split(";")[0]
+        if type_ == "application/json":
+            compile_schema(described[type_]["schema"]).validate(response.json())
+            return response
+        events = response.text.split("\n\n")[:-1]
+        schema = compile_schema(described[type_]["x-event-data-schema"])
+        for event in events:
+            if event != f"data: {described[type_].get('x-event-end')}":
+                schema.validate(json.loads(event.removeprefix("data: ")))
+        return response
+
+
+def serve(**options: Any) -> Iterator[Server]:
+    engine = PaperEngine()
+    supervisor: Any = PaperSupervisor(engine)
+    pool: Any = PaperPool(supervisor)
+    current = replace(small_runtime(**options), pool=pool)
+
+    @asynccontextmanager
+    async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
+        yield {"runtime": current}
+
+    with serving(serve_description(DESCRIPTION, "", states)) as (host, port):
+        server = Server(engine, supervisor, f"http://{host}:{port}")
+        with server.http:
+            yield server
