@@ -3,6 +3,8 @@ where they fit."""
 
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.options import EngineOptions
 from engine.shipped import model_file
 from engine.worker.cache import slot_file
@@ -59,19 +61,8 @@ class Identity:
 
 def _settings(options: EngineOptions) -> dict[str, str]:
     """The options that decide how a text becomes cells of the KV cache."""
-    names = (
-        "override_kv",
-        "rope_scaling",
-        "rope_scale",
-        "rope_freq_base",
-        "rope_freq_scale",
-        "yarn_orig_ctx",
-        "yarn_ext_factor",
-        "yarn_attn_factor",
-        "yarn_beta_slow",
-        "yarn_beta_fast",
-    )
-    settings = {"--" + name.replace("_", "-"): str(getattr(options, name)) for name in names}
+    deciding = {"override_kv": options.model.override_kv, **msgspec.structs.asdict(options.rope)}
+    settings = {"--" + name.replace("_", "-"): str(value) for name, value in deciding.items()}
     model = options.model
     vectors = [(path, 1.0) for path in model.control_vector] + [*model.control_vector_scaled]
     settings["--control-vector"] = ", ".join(

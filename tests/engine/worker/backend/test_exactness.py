@@ -15,10 +15,10 @@ from engine.worker.backend import Context, Model, initialize
 from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.generation.engine import Engine
 from handlers.options import parse, remarks
-from tests.support.options_support import engine_options
+from tests.support.options_support import engine_options, layered
 from tools.models.build import ensure
 
-OTHER = "--hf-repo=user/model"
+OTHER = "--model=/not/looked/at.gguf"
 SMALL: dict[str, Any] = {"ctx_size": 2048, "threads": 1}
 
 
@@ -46,15 +46,16 @@ def model() -> Iterator[Model]:
 def test_the_shipped_model_is_reproducible_and_others_may_be(
     argv: list[str], reproducible: bool
 ) -> None:
-    options = parse(argv, {})
-    assert options.model.engine.is_reproducible() is reproducible
-    assert options.model.engine.unified_kv_cache() is not reproducible
-    assert options.model.engine.cache_types() == ("f16", "bf16" if reproducible else "f16")
-    assert bool(options.model.engine.irreproducible()) is not reproducible
+    engine = layered({}, (), argv, files=False).engine
+    assert engine.is_reproducible() is reproducible
+    assert engine.unified_kv_cache() is not reproducible
+    assert engine.cache_types() == ("f16", "bf16" if reproducible else "f16")
+    assert bool(engine.irreproducible()) is not reproducible
 
 
 def test_a_variable_sets_it() -> None:
-    assert parse([OTHER], {"LLAMA_ARG_REPRODUCIBLE": "on"}).model.engine.is_reproducible()
+    on = {"LLAMA_ARG_REPRODUCIBLE": "on"}
+    assert layered(on, (), [OTHER], files=False).engine.is_reproducible()
     assert not parse([], {"LLAMA_ARG_REPRODUCIBLE": "off"}).model.engine.is_reproducible()
 
 

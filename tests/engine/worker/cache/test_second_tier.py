@@ -34,7 +34,7 @@ IDENTITY = Identity(b"m" * 16, {"--a": "1"}, [b"x" * 16])
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> EngineOptions:
     adapter = str(ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters")))
-    own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1, "metrics": True}
+    own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1}
     lora = {"lora": ((adapter, 1.0),), "lora_init_without_apply": True}
     return engine_options(**{**EXACT, **own, **lora})
 
