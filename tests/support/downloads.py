@@ -10,6 +10,7 @@ import pytest
 from engine.catalog.download.parent import FetchError, Transfer, fetch
 from engine.options import Options
 from engine.shipped import model_path
+from tests.support.options_support import model_options
 
 MODEL = model_path().read_bytes()
 PROJECTOR = MODEL[:20_000]  # any file that begins as GGUF does
@@ -23,7 +24,7 @@ def variant(number: int, size: int = len(MODEL)) -> bytes:
 
 def run(options: Options | None = None, /, **fields: Any) -> tuple[Options, list[Transfer]]:
     seen: list[Transfer] = []
-    wanted = options or Options(**{"hf_repo": REPOSITORY, **fields})
+    wanted = options or model_options(**{"hf_repo": REPOSITORY, **fields})
     found = asyncio.run(asyncio.wait_for(fetch(wanted, seen.append), 60))
     return found, seen
 

@@ -143,6 +143,11 @@ class PaperSupervisor(Supervisor):
     def alive(self) -> bool:
         return self.child is not None and self.child.is_alive
 
+    @property
+    def downloads(self) -> bool:
+        """Its download runs."""
+        return self._files is not None and not self._files.done()
+
     # ---- what a test does --------------------------------------------------------------
 
     def say(self, message: ToServer) -> None:

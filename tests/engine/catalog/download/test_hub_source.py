@@ -9,7 +9,6 @@ from huggingface_hub import hf_hub_download, snapshot_download
 
 from engine.catalog.download.parent import Transfer, wants_fetch
 from engine.catalog.listing import cache_list
-from engine.options import Options
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, run, variant
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
@@ -142,7 +141,7 @@ def test_what_needs_fetching() -> None:
     assert wants_fetch(model_options(hf_repo="a/b"))
     assert wants_fetch(model_options(model_url="http://x/y.gguf"))
     assert wants_fetch(model_options(model="x.gguf", mmproj_url="http://x/y.gguf"))
-    assert not wants_fetch(Options())
+    assert not wants_fetch(model_options())
     assert not wants_fetch(model_options(model="x.gguf", hf_repo="a/b"))
 
 

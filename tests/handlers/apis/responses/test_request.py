@@ -8,7 +8,6 @@ import pytest
 
 from engine.chat.request import ChatRequest
 from engine.errors import EngineError
-from engine.options import Options
 from engine.params import GenerationParams
 from engine.protocol.messages import TokenProbs
 from handlers.apis.responses.items import input_items
@@ -42,7 +41,7 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
 
 def request(body: dict[str, Any], **options: Any) -> ChatRequest:
     items = input_items(body.get("input", "Hello"))
-    return response_chat_request(body, items, Options(**options))
+    return response_chat_request(body, items, model_options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
