@@ -110,7 +110,7 @@ def _serve(options: Options, catalog: "Catalog", listeners: "Listeners") -> int:
 
 
 def _begin_to_load(entry: "Entry") -> None:
-    """In a process of its own, while this one imports the server."""
+    """Begins to load the model in a process of its own, while this one imports the server."""
     from engine.processes.framing import frame
     from engine.protocol.messages import Load
 
@@ -162,7 +162,7 @@ def _print_cache() -> None:
 
 
 def _tell_ready(options: Options, catalog: "Catalog", urls: Sequence[str]) -> None:
-    """As a banner for people, and in the log for everybody else."""
+    """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
     if options.log_format == "text":
         _print_banner(catalog, urls, ready)

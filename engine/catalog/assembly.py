@@ -74,7 +74,7 @@ def assemble(
 
 
 def _found(options: Options, cached: Iterable[CachedModel]) -> dict[str, _Found]:
-    """By name; of models with the same name a directory's hides the cache's."""
+    """The models found, by name; of models with the same name a directory's hides the cache's."""
     found = {model.name: _in_cache(model.name, model) for model in cached}
     if options.models_dir:
         found |= {model.name: _in_directory(model) for model in models_in(options.models_dir)}
