@@ -15,8 +15,8 @@ Times = dict[tuple[str, int], float]
 
 
 def times(pid: int) -> Times:
-    """Of the process `pid` and its descendants: "server", "engine" and "others" of specllama,
-    "server" and "others" of anybody else. Empty if it has ended."""
+    """The processor seconds of the process `pid` and its descendants: "server", "engine" and
+    "others" of specllama, "server" and "others" of any other server. Empty if it has ended."""
     found: Times = {}
     try:
         root = psutil.Process(pid)

@@ -35,7 +35,7 @@ def prompt_seconds(context: Context, sequence: int, n: int) -> float:
 
 
 def tokens_per_second(context: Context, sequences: Sequence[int], start: int) -> float:
-    """Of sequences that all go on from position `start`."""
+    """The tokens per second of sequences that all go on from position `start`."""
     n = len(sequences)
     begun = time.perf_counter()
     for step in range(STEPS):

@@ -54,7 +54,8 @@ class Server:
 
 
 def specllama_command(model: Path, port: int, threads: int) -> list[str]:
-    """With a slot for each of the most streams that are measured, and 2,048 tokens for each."""
+    """The command, with a slot for each of the most streams that are measured, and 2,048 tokens for
+    each."""
     command = [sys.executable, "-m", "specllama", "-m", str(model), "--port", str(port)]
     command += ["--parallel", "8", "--ctx-size", "16384"]
     return [*command, "--threads", str(threads)]

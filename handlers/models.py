@@ -98,7 +98,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
 
 
 def _in_cache(current: Runtime, entry: Entry) -> bool:
-    """Also if it was downloaded since the server has started."""
+    """True if it is in the cache, even if it was downloaded since the server has started."""
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 

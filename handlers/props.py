@@ -30,7 +30,7 @@ async def get_props() -> Response:
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:
-    """Nothing can be changed yet. Raises EngineError (not_supported_error) without `--props`."""
+    """Changes nothing yet. Raises EngineError (not_supported_error) without `--props`."""
     if not runtime().options.model.operations.props:
         raise not_supported("POST /props is switched off; start the server with --props")
     return JSONAnswer({"success": True})

@@ -106,7 +106,7 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
 
 
 def _begin_to_load(entry: "Entry", log_level: int) -> None:
-    """In a process of its own, while this one imports the server."""
+    """Begins to load the model in a process of its own, while this one imports the server."""
     from engine.processes.framing import frame
     from engine.protocol.messages import Load
 
@@ -158,7 +158,7 @@ def _print_cache() -> None:
 
 
 def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
-    """As a banner for people, and in the log for everybody else."""
+    """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
     if options.log.log_format == "text":
         _print_banner(catalog, urls, ready)

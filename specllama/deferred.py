@@ -26,7 +26,7 @@ DEFERRED = (
 
 @contextmanager
 def deferred_imports() -> Iterator[None]:
-    """For the import of the server, while there are no other threads."""
+    """Defers imports while the server is imported, when there are no other threads."""
     deferred = [_Deferred(name) for name in DEFERRED if name not in sys.modules]
     for module in deferred:
         sys.modules[module.__name__] = module

@@ -63,7 +63,7 @@ class ModelProgress:
             self._log_download(model, transfer)
 
     def load(self, model: str, fraction: float) -> None:
-        """Of `model`, so much is loaded."""
+        """Shows how much of `model` is loaded."""
         if model not in self._loading_since:
             self.finish(model)  # its download
             self._loading_since[model] = self._clock()

@@ -160,8 +160,8 @@ class _Server(Server):
             ending.cancel()
 
     async def _end_requests(self, runtime: Runtime | None) -> None:
-        """After the drain timeout, end running requests with the documented error: uvicorn
-        would just cancel it."""
+        """Ends running requests after the drain timeout, with the documented error: uvicorn would
+        just cancel it."""
         await asyncio.sleep(self._drain_timeout)
         if runtime is not None:
             await runtime.pool.stop()

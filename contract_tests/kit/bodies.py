@@ -52,25 +52,25 @@ BODIES: dict[str, Any] = {
     "load_model": {"model": "specllama-tiny"},
     "unload_model": {"model": "specllama-tiny"},
 }
-"""One for each operation with a body."""
+"""A valid body for each operation that has one."""
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
 """Never done, so none of those that are simply called."""
 STREAMING = [each.definition["operationId"] for each in contract.streaming()]
-"""All that generate, in whichever API's form."""
+"""The operations that generate, in whichever API's form."""
 RESPONSES = [name for name in STREAMING if "response" in name]
-"""In the form of OpenAI's Responses API, whose answers test_responses.py reads."""
+"""The operations in the form of OpenAI's Responses API, whose answers test_responses.py reads."""
 ANTHROPIC = ["create_message", "count_message_tokens"]
 """Another API's format, in errors as well: see test_messages.py."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
-"""Those in the native form, or one with choices."""
+"""The operations in the native form, or with choices."""
 COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
 STORED = ["get_response", "delete_response", "list_response_input_items"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
-"""Of a server that was started with --embeddings."""
+"""The operations of a server that was started with --embeddings."""
 RERANKING = [name for name in BODIES if "rerank" in name]
-"""Of a server that was started with --reranking."""
+"""The operations of a server that was started with --reranking."""
 ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
 """Off, or with nothing to work on, unless the server was started for it: see test_admin.py."""
 NAMING = [
@@ -79,15 +79,15 @@ NAMING = [
     if name not in BODIES
     and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
 ]
-"""Of the model that their query names."""
+"""The operations on the model that their query names."""
 ROUTING = ["load_model", "unload_model"]
-"""Of a router."""
+"""The operations of a router."""
 POSTS = [
     name
     for name, each in contract.operations().items()
     if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
 ]
-"""Of any server that generates."""
+"""The operations of any server that generates."""
 
 
 def path(operation_id: str) -> str:

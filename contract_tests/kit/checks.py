@@ -54,7 +54,7 @@ def errors_have_the_envelope(server: Server) -> None:
 
 
 def keys_are_wanted(server: Server) -> None:
-    """Of a server that has an API key."""
+    """Keys are checked by a server that has one."""
     assert server.api_key, "this check is for a server with an API key"
     for headers in (
         {"Authorization": ""},
@@ -186,7 +186,7 @@ def counts_add_up(server: Server) -> None:
 
 
 def tokens_and_text_correspond(server: Server) -> None:
-    """Of a model whose tokenizer loses nothing."""
+    """Tokens and text correspond if the model's tokenizer loses nothing."""
     for text in ("Hello world", "  two\n\n\tlines ", "naïve \U0001f999 日本", "<|im_start|>", ""):
         tokens = server.ask("/tokenize", {"content": text})["tokens"]
         assert server.ask("/detokenize", {"tokens": tokens})["content"] == text

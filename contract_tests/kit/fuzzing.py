@@ -21,12 +21,12 @@ N_PREDICT = 2
 """Generated requests generate at most so many tokens: it is their form that is tested."""
 
 N_TEXTS = 3
-"""And so many texts for a prompt."""
+"""The greatest number of texts for a prompt."""
 
 
 @dataclass
 class Settings:
-    """Of this run, from pytest's command line."""
+    """The settings of this run, from pytest's command line."""
 
     max_examples: int = 25
     api_key: str | None = None

@@ -85,7 +85,7 @@ def ok_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
-    """Of an operation that a server with default options doesn't have."""
+    """Bad input for an operation that a server with default options doesn't have."""
     server = situations.for_mode_of(name)
     many = ["a"] * 100_000
     if name in RERANKING:
@@ -169,7 +169,7 @@ def no_asset_name(server: Server, name: str) -> list[httpx.Response]:
 
 
 def bad_query(server: Server, name: str) -> list[httpx.Response]:
-    """Of an operation that can name a model."""
+    """A bad query for an operation that can name a model."""
     wrong = [{"model": "x" * 4097}]
     if name != "get_metrics":  # which loads none
         wrong += [{"autoload": value} for value in ("maybe", "", "2")]
@@ -392,7 +392,7 @@ UNSERVED = [
     ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
     ("input", [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]),
 ]
-"""Of the Responses API."""
+"""Fields of the Responses API that are not served."""
 UNSUPPORTED = {"sse_ping_interval": 5, "image_data": [{"data": "", "id": 1}]}
 
 

@@ -83,7 +83,7 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
 
 
 def _found(directory: str, cached: Iterable[CachedModel]) -> dict[str, _Found]:
-    """By name; of models with the same name a directory's hides the cache's."""
+    """The models found, by name; of models with the same name a directory's hides the cache's."""
     found = {model.name: _in_cache(model.name, model) for model in cached}
     if directory:
         found |= {model.name: _in_directory(model) for model in models_in(directory)}

@@ -92,7 +92,8 @@ class _Scan:
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:
-    """Of a GGUF file or a folder with a usable name, links followed; None for all else."""
+    """The kind of a GGUF file or of a folder with a usable name, links followed; None for all
+    else."""
     try:
         mode = entry.stat().st_mode
     except OSError as e:  # a link that leads nowhere, or in circles
@@ -139,7 +140,7 @@ def _models(files: Iterable[Path], projectors: Iterable[str]) -> list[ModelFiles
 
 
 def first_missing(first: str, names: Container[str]) -> str | None:
-    """Of the model whose first file is `first`, a file that is not among `names`, if any."""
+    """A file of the model whose first file is `first` that is not among `names`, if any."""
     split = part(first)
     if split is None:
         return None if first in names else first

@@ -4,7 +4,7 @@ it."""
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"
 MARKERS = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL)
-"""Those that have to be shown to be read. RETURN ends the answer."""
+"""Markers that have to be shown to be read. RETURN ends the answer."""
 NEXT = f"{START}assistant"
 """The beginning of every message of an answer but the first, which the prompt has begun."""
 FUNCTIONS = "functions."

@@ -150,7 +150,7 @@ class _Reader:
         return Array(length)
 
     def _strings(self, count: int, texts: Container[bytes]) -> frozenset[bytes]:
-        """Those of the next `count` strings that are in `texts`."""
+        """The texts in `texts` among the next `count` strings."""
         if count > self._left // _UINT64.size:
             raise HeaderError("an array is longer than the file")
         found = set()

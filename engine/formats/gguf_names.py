@@ -87,8 +87,8 @@ def is_model(path: str) -> bool:
 
 
 def best_projector(model: str, paths: Iterable[str]) -> str | None:
-    """Of the projectors among `paths` that with the most similar precision to that of `model`;
-    None if there is none. Only the names count."""
+    """The projector among `paths` whose precision is the most similar to that of `model`; None if
+    there is none. Only the names count."""
     wanted = _bits(model)
     projectors = sorted(path for path in paths if is_gguf(path) and is_projector(path))
     return min(projectors, key=lambda path: abs(_bits(path) - wanted), default=None)

@@ -220,7 +220,7 @@ class Child(Generic[M]):
         return True
 
     def kill(self) -> None:
-        """Nothing, if it has ended already."""
+        """Kills the process; has no effect if it has ended already."""
         self._ending = True
         with suppress(ProcessLookupError):
             self._process.kill()

@@ -15,22 +15,22 @@ TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter 
 
 
 def engine_command() -> Command:
-    """That of an engine process (`engine.worker`)."""
+    """The command of an engine process (`engine.worker`)."""
     return (sys.executable, "-P", "-m", "engine.worker")
 
 
 def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SECONDS) -> Command:
-    """That of a template process (`engine.chat.rendering.child`)."""
+    """The command of a template process (`engine.chat.rendering.child`)."""
     return (sys.executable, "-P", "-m", "engine.chat.rendering.child", str(memory), str(seconds))
 
 
 def inspect_command(memory: int, seconds: float) -> Command:
-    """That of a process that reads model files (`engine.catalog.inspect.child`)."""
+    """The command of a process that reads model files (`engine.catalog.inspect.child`)."""
     return (sys.executable, "-P", "-m", "engine.catalog.inspect.child", str(memory), str(seconds))
 
 
 def download_command() -> Command:
-    """That of a process that downloads (`engine.catalog.download.child`)."""
+    """The command of a process that downloads (`engine.catalog.download.child`)."""
     return (sys.executable, "-P", "-m", "engine.catalog.download.child")
 
 

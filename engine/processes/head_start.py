@@ -174,7 +174,7 @@ class Adopted:
         return (self.sink, *self._sources)[fd] if fd <= len(self._sources) else None
 
     def kill(self) -> None:
-        """Nothing, if it has ended already."""
+        """Kills the process; has no effect if it has ended already."""
         self._process.kill()
 
     def close(self) -> None:

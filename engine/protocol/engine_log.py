@@ -33,7 +33,7 @@ class _MarkedFormatter(logging.Formatter):
 
 
 def send_log(level: int) -> None:
-    """In the engine process: from now on, the log goes to stderr as `EngineLog` reads it."""
+    """Sends the log of an engine process to stderr, in the form that `EngineLog` reads."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_MarkedFormatter())
     logging.basicConfig(level=level, handlers=[handler])
@@ -41,7 +41,7 @@ def send_log(level: int) -> None:
 
 
 class Rate:
-    """So many lines at once, and so many per second; `now` in seconds."""
+    """Limits the number of lines at once, and per second; `now` in seconds."""
 
     def __init__(self, now: float) -> None:
         self._left = float(BURST)
@@ -57,7 +57,7 @@ class Rate:
 
 
 class EngineLog:
-    """In the server: reads what one engine process writes. `model` is named in each line, where
+    """Reads, in the server, the stderr of one engine process. `model` is named in each line, where
     there are many; `everything` lifts the limit of lines."""
 
     def __init__(self, model: str = "", *, everything: bool = False) -> None:

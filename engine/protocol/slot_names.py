@@ -14,7 +14,7 @@ MAX_NAME = 255  # bytes, of every common file system
 
 
 def check_name(name: str) -> None:
-    """That `name` is a plain file name, on every system, and leads nowhere else.
+    """Checks that `name` is a plain file name, on every system, and leads nowhere else.
 
     Raises EngineError (invalid_request_error).
     """

@@ -48,7 +48,7 @@ def notes_of(scope: Scope) -> Notes:
 
 
 def notes() -> Notes:
-    """Those of the current request."""
+    """The notes of the current request."""
     return notes_of(context.scope)
 
 

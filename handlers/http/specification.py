@@ -25,8 +25,8 @@ class Resolved(OpenAPISpecification):  # type: ignore[misc]  # connexion has no 
 
     @classmethod
     def at(cls, path: Path) -> "Resolved":
-        """That of the file at `path`. Raises `connexion.exceptions.InvalidSpecification`, and
-        what `bundle` raises."""
+        """The specification in the file at `path`. Raises
+        `connexion.exceptions.InvalidSpecification`, and what `bundle` raises."""
         return cls(bundled(path, check=check))
 
 

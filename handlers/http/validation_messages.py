@@ -39,7 +39,7 @@ class Sentence(str):
 
     @classmethod
     def of(cls, marked: str) -> "Sentence":
-        """From a text in which the client's own is marked."""
+        """Made from a text in which the client's own words are marked."""
         made = cls(marked.translate(_NO_MARKS))
         made.discreet = _ECHO.sub("the value", marked)
         return made

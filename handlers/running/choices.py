@@ -12,7 +12,8 @@ from engine.protocol.messages import Finished
 
 
 def mean_log_probability(result: Finished) -> float:
-    """Of the tokens that `result` reports, in its own kind of probabilities; 0 for none."""
+    """The mean log-probability of the tokens that `result` reports, in its own kind of
+    probabilities; 0 for none."""
     values = [entry.value for entry in result.probs]
     if result.params.post_sampling_probs:
         values = [math.log(value) if value > 0 else -math.inf for value in values]

@@ -32,7 +32,7 @@ class Metrics:
         self._registry.register(self)
 
     def observe_request(self, operation: str, status: int, seconds: float) -> None:
-        """One request has been answered. There are as many series as documented answers."""
+        """Counts one answered request. There are as many series as documented answers."""
         key = (operation, str(status))
         if (histogram := self._durations.get(key)) is None:
             histogram = self._durations[key] = Histogram.of(DURATION_BOUNDS)

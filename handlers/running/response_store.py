@@ -183,8 +183,8 @@ class Database:
         return None if body is None else json.loads(body)
 
     def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page | None:
-        """At most `limit` items of a response's input behind the item `after`; None if there is
-        no such response. Raises EngineError (invalid_request_error) for an unknown `after`."""
+        """Up to `limit` input items of a response behind the item `after`; None if there is no such
+        response. Raises EngineError (invalid_request_error) for an unknown `after`."""
         if self._value("SELECT 1 FROM responses WHERE id = ?", id) is None:
             return None
         items = self._items(id, _INPUT)

@@ -51,7 +51,7 @@ class Runtime:
 
     @classmethod
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
-        """For a server that starts now; its engines are not started yet.
+        """The state of a server that starts now; its engines are not started yet.
 
         Raises OptionError if the file of API keys can't be read, and if the database of
         responses can't be opened.

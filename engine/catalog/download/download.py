@@ -125,7 +125,8 @@ def _download(client: httpx2.Client, item: Item, report: Report) -> None:
 
 
 def _sync(path: Path) -> None:
-    """So that the file under its final name is whole, even after a power failure."""
+    """Writes the file to the disk, so that it is whole under its final name, even after a power
+    failure."""
     with open(path, "r+b") as file:
         os.fsync(file.fileno())
 

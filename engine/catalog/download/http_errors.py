@@ -63,7 +63,7 @@ def _reason(error: Exception) -> str:
 
 
 def _host(url: str) -> str:
-    """Not the whole address, which may hold a password or a signature."""
+    """The host alone: the whole address may hold a password or a signature."""
     try:
         return httpx2.URL(url).host or "the server"
     except httpx2.InvalidURL:

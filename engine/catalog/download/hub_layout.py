@@ -54,7 +54,7 @@ class RepositoryCache:
         self._locks = cache / ".locks" / folder
 
     def blob(self, digest: str) -> Path:
-        """Of a complete file."""
+        """The place of a complete file."""
         return self._folder / "blobs" / digest
 
     def partial(self, digest: str) -> Path:

@@ -82,7 +82,7 @@ def _parts(address: httpx2.URL) -> list[httpx2.URL]:
 
 
 def _name(address: httpx2.URL) -> str:
-    """Of the file, fit for every file system."""
+    """The name of the file, fit for every file system."""
     last = unquote(address.path.rsplit("/", 1)[-1])
     return _ODD.sub("_", last).strip(".")[-_MAX_NAME:]
 
@@ -106,7 +106,7 @@ def _headers(address: httpx2.URL, token: str) -> dict[str, str]:
 
 
 def _shown(address: httpx2.URL) -> str:
-    """Without what may be secret."""
+    """The address without what may be secret."""
     return str(address.copy_with(userinfo=b"", query=None, fragment=None))
 
 
@@ -129,7 +129,7 @@ def _ask(
 
 
 def _ask_once(client: httpx2.Client, address: httpx2.URL, headers: dict[str, str]) -> _Content:
-    """By a request for the first bytes: signed addresses are often good for GET only."""
+    """Asks for the first bytes: signed addresses are often good for GET only."""
     shown = _shown(address)
     asked = {**headers, "Range": f"bytes=0-{len(MAGIC) - 1}", "Accept-Encoding": "identity"}
     try:

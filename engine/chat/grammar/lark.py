@@ -75,7 +75,7 @@ def sequence(*symbols: str) -> str:
 
 
 def choice(symbols: list[str]) -> str:
-    """One of several, none of them empty."""
+    """A choice among several symbols, none of them empty."""
     return symbols[0] if len(symbols) == 1 else f"({' | '.join(symbols)})"
 
 

@@ -186,7 +186,7 @@ class _Arguments:
     def _check_apart(
         self, key: str, texts: Iterable[str], patterns: Iterable[str], inner: list[Schema]
     ) -> None:
-        """That no text is taken for JSON of another type, and the other way round."""
+        """Checks that no text is taken for JSON of another type, and the other way round."""
         types = [name for schema in inner for name in _types(schema)]
         if list(patterns) and types != ["null"]:
             raise self._error(

@@ -81,7 +81,7 @@ class Renderer:
 
     @property
     def pids(self) -> list[int]:
-        """Those of the processes that there are."""
+        """The ids of the present processes."""
         return [process.pid for process in (*self._idle, *self._busy)]
 
     async def stop(self) -> None:
@@ -186,7 +186,7 @@ class _Process:
         return answer
 
     async def end(self) -> None:
-        """For a process without a job."""
+        """Ends the process, which has no job."""
         await self._child.end(STOP_TIMEOUT)
         await self._child.bury()
 

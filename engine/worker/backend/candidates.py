@@ -74,6 +74,6 @@ class Candidates:
 
     @property
     def left(self) -> npt.NDArray[Any]:
-        """Those that the samplers have left; a view. A sampler may have put an array of its own
-        in the place of ours."""
+        """The candidates that the samplers have left; a view. A sampler may have put an array of
+        its own in the place of ours."""
         return view(self._array.data, self._array.size, CANDIDATE)

@@ -303,7 +303,7 @@ class Context:
         return True
 
     def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:
-        """From now on, evaluate with these LoRA adapters: (id, scale) of each."""
+        """Sets the LoRA adapters for evaluating: (id, scale) of each."""
         pairs = list(scales)
         handles = [self.model._adapters[id] for id, _ in pairs]
         array = (C.llama_adapter_lora_p_ctypes * len(pairs))(*handles)
@@ -385,7 +385,7 @@ class EmbeddingContext(Context):
         self.n_vector = int(size(model._model))
 
     def vectors_of_tokens(self, n_tokens: int) -> Vectors:
-        """One for each of the `n_tokens` of the last decode, without pooling."""
+        """The vectors of the `n_tokens` of the last decode, without pooling."""
         pointer = C.llama_get_embeddings(self._ctx)
         if not pointer:
             raise failure("the model gave no embeddings")

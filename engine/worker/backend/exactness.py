@@ -22,7 +22,7 @@ def depends_on_batch(context: Context) -> bool:
 
 
 def _last_logits(context: Context, lengths: list[int]) -> npt.NDArray[np.float32]:
-    """Those of a text of any tokens, which is evaluated in pieces of these lengths."""
+    """The logits of a text of any tokens, which is evaluated in pieces of these lengths."""
     text = np.random.default_rng(0).integers(
         context.model.n_vocab, size=sum(lengths), dtype=np.int32
     )

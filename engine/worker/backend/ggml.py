@@ -152,7 +152,7 @@ class ThreadPool:
         self.handle: int | None = new(ctypes.byref(params))
 
     def close(self) -> None:
-        """Only after the contexts that it is attached to."""
+        """Frees the threads; only after the contexts that they are attached to."""
         if self.handle:
             of_cpu("ggml_threadpool_free", None, ctypes.c_void_p)(self.handle)
             self.handle = None

@@ -26,7 +26,7 @@ from engine.worker.backend.verdict import Measure, Verdict
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """One whose kernels are tried, and how to do without.
+    """An instruction set whose kernels are tried, and how to do without.
 
     It is `flag` among those of the processor in /proc/cpuinfo, `feature` among those that ggml
     was built with; its kernels multiply weights in buffers of `buffer_type`. `cost`: what it is to

@@ -27,14 +27,14 @@ from engine.worker.backend.verdict import WRONG, Measure
 Floats = npt.NDArray[np.float32]
 
 TYPES = (Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS, Type.F16)
-"""Those with kernels of their own for whole blocks of a matrix, in the common files."""
+"""Types with kernels of their own for whole blocks of a matrix, in the common files."""
 N_OUT, N_IN = 64, 512
 """The weights' shape: whole tiles of every kernel, two of them each way for several threads."""
 BATCHES = (1, 5, 67)
-"""One token, a part of a tile, and two tiles with a rest."""
+"""Numbers of rows: one token, a part of a tile, and two tiles with a rest."""
 TOLERANCE = 0.1
-"""Of the products' root mean square. Kernels round the activations to 8 bits, which is 0.04 of
-it at most with these; a wrong product is off by about 1."""
+"""The greatest error, in parts of the products' root mean square. Kernels round the activations to
+8 bits, which is 0.04 of it at most with these; a wrong product is off by about 1."""
 
 _MEMORY = 1 << 20  # bytes for the descriptions of a handful of tensors
 

@@ -17,7 +17,7 @@ from engine.worker.backend.verdict import Measure
 
 
 def report() -> BuildReport:
-    """With a new trial of the kernels, which is remembered."""
+    """Reports after a new trial of the kernels, which is remembered."""
     processor = this_processor()
     tried = kernels.to_try(processor)
     measure, reason, remark, error = Measure.AS_BUILT, "", "", ""

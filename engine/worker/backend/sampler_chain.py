@@ -91,7 +91,7 @@ def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
 
 
 def _is_off(spec: SamplerSpec) -> bool:
-    """As llama.cpp decides it, with float32."""
+    """True if the sampler leaves all as it is, decided with float32 as in llama.cpp."""
     name, args = spec
     values = [np.float32(arg) if isinstance(arg, float) else arg for arg in args]
     match name:

@@ -33,7 +33,8 @@ def threads(options: EngineOptions) -> tuple[int, int]:
 
 
 def thread_pools(options: EngineOptions) -> list[ThreadPool]:
-    """One for generating and one for batches; none if llama.cpp's own threads will do."""
+    """Thread pools, one for generating and one for batches; none if llama.cpp's own threads will
+    do."""
     if not options.compute.places_threads():
         return []
     n_threads, n_threads_batch = threads(options)

@@ -39,7 +39,7 @@ class Measure(enum.StrEnum):
 
     AS_BUILT = "as-built"
     REFUSED = "refused"
-    """Those of the instruction sets in `engine.worker.backend.kernels.KERNELS` are off."""
+    """The instruction sets in `engine.worker.backend.kernels.KERNELS` are switched off."""
     PLAIN = "plain"
     """All those for rearranged weights are off."""
 

@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """At most `limit` of each text. Copies of a text share them."""
+    """The checkpoints of each text, at most `limit`. Copies of a text share them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -41,7 +41,7 @@ class Identity:
         return cls(own.model, own.settings | layout, own.adapters)
 
     def origin(self, key: Key, n_exact: int = ALL) -> Origin:
-        """That of a text evaluated here."""
+        """The origin of a text evaluated here."""
         adapters = [(self.adapters[id], scale) for id, scale in key]
         return Origin(self.model, self.settings, adapters, n_exact)
 

@@ -132,7 +132,7 @@ class PrefixCache:
 
     @property
     def checkpoints(self) -> dict[int, list[Checkpoint]]:
-        """Those of each text, by sequence id."""
+        """The checkpoints of each text, by sequence id."""
         return self._checkpoints.of
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:

@@ -218,7 +218,8 @@ def _read_file(directory: str, name: str) -> StateArray:
 
 
 def check_origin(name: str, saved: Origin, model: bytes, settings: Mapping[str, str]) -> None:
-    """That a state saved under `saved` fits here. Raises EngineError (invalid_request_error)."""
+    """Checks that a state saved under `saved` fits here. Raises EngineError
+    (invalid_request_error)."""
     if saved.model != model:
         raise invalid_request(f"the slot file {name!r} was saved with another model")
     for key in sorted(saved.settings.keys() | settings.keys()):

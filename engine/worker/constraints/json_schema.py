@@ -184,7 +184,8 @@ class _Preparation:
         raise GrammarError(f"{where}: the keyword {key!r} is not supported")
 
     def _replace_one_of(self, schema: Schema, result: Schema, where: str) -> None:
-        """Of branches that exclude each other, one matches if any does."""
+        """Replaces `oneOf` by `anyOf`: of branches that exclude each other, one matches if any
+        does."""
         branches = schema["oneOf"]
         if len(branches) > _MAX_BRANCHES:
             raise GrammarError(f"{where}/oneOf: more than {_MAX_BRANCHES} branches")
@@ -236,7 +237,7 @@ def _count(value: float, where: str) -> int:
 
 
 def _check_numbers(value: Any, where: str) -> None:
-    """That all numbers in `value` are exact doubles whose decimals are few."""
+    """Checks that all numbers in `value` are exact doubles whose decimals are few."""
     todo = [value]
     while todo:
         match todo.pop():

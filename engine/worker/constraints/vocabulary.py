@@ -47,7 +47,8 @@ class Vocabulary:
 
 
 class Vocabularies:
-    """Those of one model, read when they are first needed. One thread at a time may use it."""
+    """The vocabularies of one model, read when they are first needed. One thread at a time may use
+    it."""
 
     def __init__(self, model: Model, closed: threading.Event) -> None:
         self._model = model

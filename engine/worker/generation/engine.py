@@ -52,7 +52,7 @@ class Engine:
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
         self._planner = Planner(self.context, options)
         self.scheduler: Scheduler = self._planner.scheduler
-        """For what is done to idle slots, between steps."""
+        """The scheduler, for actions on idle slots between steps."""
         self.compiler = Compiler(model)
         if options.model.warmup:
             warm_up(self.context)

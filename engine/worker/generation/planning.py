@@ -21,7 +21,8 @@ MAX_STALL = 0.5
 FETCH_SECONDS = 0.02
 """The longest wait of a step without work for a file: messages are taken in between."""
 SAVING_SECONDS = 3.0
-"""For saving texts to files at the end: the server waits a little longer for the process."""
+"""The seconds for saving texts to files at the end: the server waits a little longer for the
+process."""
 
 
 def sequence_ids(model: Model, options: EngineOptions) -> int:

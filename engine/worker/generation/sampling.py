@@ -21,7 +21,7 @@ class Sampling:
         self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
 
     def attach(self, outputs: Sequence[Output]) -> None:
-        """Before the decode: hand the device the samplers that run there. Raises BackendError."""
+        """Hands the device the samplers that run there, before the decode. Raises BackendError."""
         if self._offload is None:
             return
         samplers: dict[int, OffloadedSampler | None] = {}

@@ -82,8 +82,8 @@ class PrefillBudget:
         return max(within, default=0)
 
     def compute_seconds(self, n_generating: int, n: int, start: int) -> float:
-        """To evaluate `n` tokens of a text from position `start` on, beside the generation of
-        others; 0 if this is not known."""
+        """The seconds to evaluate `n` tokens of a text from position `start` on, beside the
+        generation of others; 0 if this is not known."""
         length = start + n / 2
         size = self._n_ubatch
         if n_generating and self._target:
@@ -96,7 +96,8 @@ class PrefillBudget:
         return (step - self.cost.decode_seconds(n_generating)) * n / size
 
     def seconds(self, n_prompt: int) -> float:
-        """Of a step with nothing but so many tokens of prompts; 0 if this is not known."""
+        """The seconds of a step with nothing but so many tokens of prompts; 0 if this is not
+        known."""
         return self.cost.seconds(0, min(n_prompt, self._n_batch), 0) or 0.0
 
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
@@ -123,7 +124,7 @@ class PrefillBudget:
         return min(self._n_batch, self._n_ubatch * max(1, int(LONE_SECONDS / each)))
 
     def _seconds(self, n_generating: int, length: float) -> dict[int, float]:
-        """Of a step, by size; empty if nothing is known."""
+        """The seconds of a step, by size; empty if nothing is known."""
         found = {}
         for size in self._sizes:
             seconds = self.cost.seconds(n_generating, size, length)

@@ -47,7 +47,7 @@ def whole_text(piece: bytes) -> str:
 
 
 def native_probabilities(params: GenerationParams) -> Probabilities | None:
-    """As `n_probs` says; None if it asks for none."""
+    """The probabilities that `n_probs` asks for; None if it asks for none."""
     if not params.n_probs:
         return None
     return Probabilities(params.n_probs, post_sampling=params.post_sampling_probs)

@@ -268,7 +268,7 @@ class ChatFormat:
         return self._chunk(event.index, b'{"role":"assistant","content":null}')
 
     def event(self, event: ChatEvent) -> bytes:
-        """Everything that one event of the engine gives rise to; maybe nothing."""
+        """The chunks that follow from one event of the engine; maybe none."""
         source, index = event.source, event.index
         if source.probs:
             self._probs.setdefault(index, []).extend(source.probs)

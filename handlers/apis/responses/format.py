@@ -178,8 +178,8 @@ class Output:
                 return [self._event("response.function_call_arguments.delta", delta=text)]
 
     def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
-        """Of the tokens since the last time, but not those of markers before `text`, if that
-        is the beginning of a message."""
+        """The probabilities of the tokens since the last time, but not of markers before `text`, if
+        that is the beginning of a message."""
         if self._probabilities is None:
             return []
         tokens, self._unsaid = self._unsaid, []
