@@ -42,6 +42,18 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
             help="Port to listen on; 0 takes a free one and prints it.",
         ),
     ] = 8080
+    sse_ping_interval: Annotated[
+        int,
+        _operation(
+            names="--sse-ping-interval",
+            env="LLAMA_ARG_SSE_PING_INTERVAL",
+            metavar="SECONDS",
+            min=-1,
+            max=INT32_MAX,
+            help="Silence after which a stream sends a comment, so that nobody takes the "
+            "connection for dead (-1 and 0: never).",
+        ),
+    ] = 30
     api_prefix: Annotated[
         str,
         _server(
