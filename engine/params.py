@@ -24,9 +24,10 @@ SamplerName = Literal[
     "xtc",
     "temperature",
     "adaptive_p",
+    "infill",
 ]
 ALL_SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
-DEFAULT_SAMPLERS: tuple[SamplerName, ...] = ALL_SAMPLERS[:-1]  # without adaptive_p
+DEFAULT_SAMPLERS: tuple[SamplerName, ...] = ALL_SAMPLERS[:-2]  # without adaptive_p and infill
 SAMPLER_LETTERS: dict[str, SamplerName] = {
     "e": "penalties",
     "d": "dry",
@@ -38,6 +39,7 @@ SAMPLER_LETTERS: dict[str, SamplerName] = {
     "x": "xtc",
     "t": "temperature",
     "a": "adaptive_p",
+    "i": "infill",
 }
 _SPELLINGS: dict[str, SamplerName] = {
     "nucleus": "top_p",

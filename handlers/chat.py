@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import chat_probabilities
-from handlers.apis.native.request import generation_params
+from handlers.apis.native.request import generation_params, ping_of
 from handlers.apis.openai.format import ChatFormat, head, wants_verbose
 from handlers.apis.openai.request import chat_request
 from handlers.apis.unsupported import CHAT, refuse_unsupported
@@ -51,7 +51,8 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     def start() -> ChatBatch:
         return ChatBatch(engine, prepared, n=n, echo_prompt=verbose)
 
-    return await respond(start, form, stream=params.stream)
+    ping = ping_of(body, model.options)
+    return await respond(start, form, stream=params.stream, ping=ping)
 
 
 create_chat_completion_unversioned = create_chat_completion

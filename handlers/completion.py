@@ -4,14 +4,15 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol.messages import Infill
+from engine.protocol.messages import Infill, Prompt
 from handlers.apis.native.format import NativeFormat
-from handlers.apis.native.probabilities import native_probabilities, text_probabilities
-from handlers.apis.native.request import generation_params, parse_prompts
+from handlers.apis.native.probabilities import text_probabilities
+from handlers.apis.native.request import generation_params, parse_prompts, ping_of
 from handlers.apis.openai.format import TextFormat, head, wants_verbose
-from handlers.apis.unsupported import COMPLETION, TEXT_COMPLETION, refuse_unsupported
+from handlers.apis.unsupported import COMPLETION, refuse_unsupported
 from handlers.running.batch import Batch
 from handlers.running.choices import candidates, texts_per_prompt
+from handlers.running.prompt_text import text_of
 from handlers.running.respond import respond
 from handlers.running.served import served
 
@@ -27,20 +28,22 @@ async def create_completion(body: dict[str, Any]) -> Response:
     given = body["prompt"]
     prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
     n = texts_per_prompt(body, prompts)
+    probabilities = text_probabilities(body, params)
     engine = await model.engine()
     native = NativeFormat(
         body.get("model") or model.name,
         model.name,
         engine.info.n_ctx,
         params,
-        probabilities=native_probabilities(params),
+        probabilities=probabilities,
         response_fields=body.get("response_fields") or (),
     )
 
     def start() -> Batch:
         return Batch(engine, prompts, params, n=n, echo_prompt=True)
 
-    return await respond(start, native, stream=params.stream)
+    ping = ping_of(body, model.options)
+    return await respond(start, native, stream=params.stream, ping=ping)
 
 
 create_completion_plural = create_completion
@@ -48,14 +51,18 @@ create_completion_plural = create_completion
 
 async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
-    refuse_unsupported(body, TEXT_COMPLETION)
+    refuse_unsupported(body, COMPLETION)
     model = served(body)
     params = generation_params(body, model.options.engine.generation_defaults())
     prompts = parse_prompts(body["prompt"])
     n = texts_per_prompt(body, prompts)
     probabilities = text_probabilities(body, params)
     n_candidates = candidates(body, n, len(prompts), params)
+    asked: list[Prompt] = [*prompts]
+    if suffix := body.get("suffix"):
+        asked = [Infill(prefix=prompt, suffix=[suffix]) for prompt in prompts]
     engine = await model.engine()
+    echoes = [await text_of(engine, prompt) for prompt in prompts] if body.get("echo") else ()
     name = body.get("model") or model.name
     native = None
     if verbose := wants_verbose(body, model.current.options.log):
@@ -72,11 +79,13 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
         timings_per_token=params.timings_per_token,
         n=n,
         n_candidates=n_candidates,
+        echoes=echoes,
         probabilities=probabilities,
         native=native,
     )
 
     def start() -> Batch:
-        return Batch(engine, prompts, params, n=n_candidates, echo_prompt=verbose)
+        return Batch(engine, asked, params, n=n_candidates, echo_prompt=verbose)
 
-    return await respond(start, form, stream=params.stream)
+    ping = ping_of(body, model.options)
+    return await respond(start, form, stream=params.stream, ping=ping)

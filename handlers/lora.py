@@ -17,7 +17,7 @@ async def list_lora_adapters() -> Response:
 
 
 async def set_lora_adapters(body: list[dict[str, Any]]) -> Response:
-    """Sets those scales. Raises EngineError (invalid_request_error) for an unknown id."""
+    """Sets those scales; an unknown id means nothing."""
     scales = parse_lora(body)
     supervisor = (await served().lease()).supervisor
     engine = await supervisor.engine()

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from handlers.apis.anthropic.request import message_params, message_request, refuse_threads
+from handlers.apis.native.request import ping_of
 from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
 from handlers.http.envelopes.anthropic import anthropic_request_id
 from handlers.http.json_answer import JSONAnswer
@@ -34,7 +35,7 @@ async def create_message(body: dict[str, Any]) -> Response:
         lambda: ChatBatch(engine, prepared),
         AnthropicFormat(form, id),
         stream=params.stream,
-        ping=PING,
+        ping=ping_of(body, model.options, PING),
         headers={"request-id": id},
     )
 

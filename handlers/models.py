@@ -13,12 +13,12 @@ from engine.errors import not_supported
 from engine.pool.status import ModelStatus
 from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import event_stream, sse_event
+from handlers.http.sse import Ping, event_stream, sse_event
 from handlers.options.arguments import arguments
 from handlers.running.runtime import Runtime, runtime
 from handlers.running.served import find
 
-PING = b": still here\n\n"
+PING = Ping(10.0, b": still here\n\n")
 
 
 async def list_models() -> Response:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from engine.chat.request import ChatRequest
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Finished
+from handlers.apis.native.request import ping_of
 from handlers.apis.responses.format import (
     Output,
     Status,
@@ -54,7 +55,8 @@ async def create_response(body: dict[str, Any]) -> Response:
         return whole
 
     form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
-    return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed)
+    ping = ping_of(body, model.options)
+    return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed, ping=ping)
 
 
 create_response_unversioned = create_response
@@ -79,7 +81,9 @@ async def _count(engine: EngineClient, text: str) -> int:
     """Tokens of a generated text."""
     if not text:
         return 0
-    tokens = await engine.tokenize(text, add_special=False, parse_special=False, with_pieces=False)
+    tokens = await engine.tokenize(
+        [text], add_special=False, parse_special=False, with_pieces=False
+    )
     return len(tokens.tokens)
 
 

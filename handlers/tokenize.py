@@ -4,15 +4,17 @@ from typing import Any
 
 from starlette.responses import Response
 
+from handlers.apis.native.request import parse_part
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.served import served
 
 
 async def tokenize(body: dict[str, Any]) -> Response:
-    """The token ids of a text, or, `with_pieces`, ids and texts."""
+    """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
+    EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
     engine = await served(body).engine()
     tokens = await engine.tokenize(
-        body["content"],
+        parse_part(body.get("content") or [], "content"),
         add_special=bool(body.get("add_special")),
         parse_special=body.get("parse_special") is not False,
         with_pieces=bool(body.get("with_pieces")),
@@ -25,5 +27,5 @@ async def detokenize(body: dict[str, Any]) -> Response:
     vocabulary doesn't have."""
     engine = await served(body).engine()
     # JSON has one kind of number: 12.0 is a valid token id.
-    tokens = list(map(int, body["tokens"]))
+    tokens = list(map(int, body.get("tokens") or ()))
     return JSONAnswer({"content": await engine.detokenize(tokens)})

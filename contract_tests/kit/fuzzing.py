@@ -70,9 +70,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "include-operation-id": [*EMBEDDING, *RERANKING],
                     "checks": _allowing(400, 501),
                 },
-                {"include-operation-id": "detokenize", "checks": _allowing(400)},
-                # A server without adapters has none of any id.
-                {"include-operation-id": "set_lora_adapters", "checks": _allowing(400)},
+                {"include-operation-id": ["tokenize", "detokenize"], "checks": _allowing(400)},
                 # Switched off, but for an option; and there is no file to be restored.
                 {
                     "include-operation-id": ["act_on_slot", "set_props", "get_metrics"],
@@ -142,16 +140,20 @@ def bound_length(case: Case[Any]) -> None:
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     body = {**body}
-    if isinstance(body.get("options"), dict) and type(body["options"].get("num_predict")) is int:
+    if isinstance(body.get("options"), dict) and _is_number(body["options"].get("num_predict")):
         body["options"] = {**body["options"], "num_predict": N_PREDICT}
     for name in ("n", "n_cmpl", "best_of"):
-        if type(body.get(name)) is int and N_TEXTS < body[name] <= 1024:
+        if _is_number(body.get(name)) and N_TEXTS < body[name] <= 1024:
             body[name] = N_TEXTS
     given = body.get("n_predict")
-    valid = given is None or (type(given) is int and -1 <= given < 2**31)
-    if not valid or given == 0:
+    valid = given is None or (_is_number(given) and -1 <= given < 2**31)
+    if not valid or (given is not None and int(given) == 0):
         return body
     return {**body, "n_predict": N_PREDICT}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def skip_spellings(case: Case[Any]) -> None:

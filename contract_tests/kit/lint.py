@@ -5,6 +5,7 @@ from that document to the problems it finds, one sentence each; `RULES` has them
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -260,12 +261,27 @@ def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
             yield f"{node.where}: the default is not among the x-supported-values"
 
 
+def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
+    """x-clamped is a range of numbers that the default lies in; x-whole is of numbers, too."""
+    for node in schema_nodes(document):
+        if not {"x-clamped", "x-whole"} & node.schema.keys():
+            continue
+        low, high = node.schema.get("x-clamped", (-math.inf, math.inf))
+        if node.schema.get("type") != "number":
+            yield f"{node.where}: x-clamped or x-whole on what is no number"
+        elif not low < high or not low <= node.schema.get("default", low) <= high:
+            yield f"{node.where}: odd range {low} to {high}"
+
+
 def requests_are_bounded(document: Document) -> Iterator[str]:
-    """Numbers and arrays of requests have bounds; integers stay within 64 bits."""
+    """Numbers and arrays of requests have bounds, or are brought into a range; integers stay
+    within 64 bits."""
     for node in request_nodes(document):
         schema = node.schema
-        if schema.get("type") in ("integer", "number") and "enum" not in schema:
-            low, high = schema.get("minimum"), schema.get("maximum")
+        if schema.get("type") in ("integer", "number") and not {"enum", "x-folded"} & schema.keys():
+            clamped = schema.get("x-clamped", (None, None))
+            low = schema.get("minimum", clamped[0])
+            high = schema.get("maximum", clamped[1])
             if low is None or high is None:
                 yield f"{node.where}: a {schema['type']} without minimum or maximum"
             elif not -(2**63) <= low <= high < 2**63:
@@ -407,6 +423,7 @@ RULES: tuple[Rule, ...] = (
     examples_match_their_schemas,
     defaults_match_their_schemas,
     supported_values_match_their_schemas,
+    clamped_ranges_make_sense,
     requests_are_bounded,
     optional_request_fields_are_nullable,
     requests_take_unknown_fields,

@@ -40,7 +40,7 @@ from handlers.apis.openai.format import TextFormat
 from handlers.http import errors
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import DONE, EVENT_STREAM, error_frame
+from handlers.http.sse import DONE, EVENT_STREAM, Ping, error_frame
 from handlers.running.runtime import Runtime
 from specllama.cli import main
 
@@ -165,7 +165,7 @@ def streams_have_no_end() -> None:
         frames: AsyncIterator[bytes],
         *,
         failed: Callable[[Failure], bytes] = error_frame,
-        ping: bytes | None = None,
+        ping: Ping | None = None,
         headers: Mapping[str, str] | None = None,
         media_type: str = EVENT_STREAM,
     ) -> Response:
@@ -193,7 +193,7 @@ def streams_are_announced_as_text() -> None:
         self: handlers.http.sse._EventStream,
         frames: AsyncIterator[bytes],
         failed: Callable[[Failure], bytes],
-        ping: bytes | None,
+        ping: Ping | None,
         headers: Mapping[str, str],
         media_type: str,
     ) -> None:

@@ -13,6 +13,7 @@ from engine.protocol.messages import (
     Accepted,
     Adapter,
     Adapters,
+    Begun,
     Cancel,
     Delta,
     Detokenize,
@@ -65,7 +66,8 @@ _LAST = (Finished, Failed)  # events that end a generation; made once, unlike a 
 
 
 class Generation:
-    """The events of one submitted request: `Delta`s (if it streams), then one `Finished`.
+    """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
+    streams), then one `Finished`.
 
     Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`.
     """
@@ -84,6 +86,8 @@ class Generation:
         if self._over:
             raise StopAsyncIteration
         event = await self._next()
+        if isinstance(event, Begun):  # nobody had to know
+            event = await self._next()
         if isinstance(event, Delta):
             return event
         self._over = True
@@ -96,7 +100,14 @@ class Generation:
         it doesn't."""
         await self._next()
 
-    async def _next(self) -> Accepted | Delta | Finished:
+    async def begun(self) -> Begun:
+        """Wait until the request has a slot: to be called before its other events are read."""
+        event = await self._next()
+        if isinstance(event, Begun):
+            return event
+        raise RuntimeError("this generation has begun before")
+
+    async def _next(self) -> Accepted | Begun | Delta | Finished:
         while not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -196,9 +207,13 @@ class EngineClient:
             )
 
     async def tokenize(
-        self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
+        self, content: list[int | str], *, add_special: bool, parse_special: bool, with_pieces: bool
     ) -> Tokens:
-        message = Tokenize(self._new_id(), text, add_special, parse_special, with_pieces)
+        """`engine.protocol.messages.Tokenize` says what the arguments mean.
+
+        Raises `EngineError` if a token id is not in the vocabulary.
+        """
+        message = Tokenize(self._new_id(), content, add_special, parse_special, with_pieces)
         return await self._ask(message, Tokens)
 
     async def detokenize(self, tokens: list[int]) -> str:
@@ -234,7 +249,6 @@ class EngineClient:
         return (await self._ask(GetAdapters(self._new_id()), Adapters)).adapters
 
     async def set_adapters(self, scales: list[tuple[int, float]]) -> list[Adapter]:
-        """Raises `EngineError` if there is no adapter of one of the ids."""
         return (await self._ask(SetAdapters(self._new_id(), scales), Adapters)).adapters
 
     async def stats(self) -> Stats:

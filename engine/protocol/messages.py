@@ -90,8 +90,11 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
 
 
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
+    """The tokens of `content`, a sequence of token ids and texts. With `add_special`, the model's
+    special start and end tokens are added to a text that it begins with."""
+
     id: int
-    text: str
+    content: list[int | str]
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -241,9 +244,17 @@ class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
     id: int
 
 
+class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
+    """The request has a slot, and its prompt begins to be evaluated: the first event of each
+    request that doesn't fail before. Until then nothing of it has been done."""
+
+    id: int
+
+
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     """New text of a streamed request: whole characters, nothing of a stop string.
 
+    There is one for each token that ends a character; its text may be held back, or none.
     `probs` are those of the tokens that `text` comes from (if the request wants any); where
     a token's text is spread over events, those of the first of them. With `progress`, the
     event reports on the prompt, and has no text.
@@ -261,8 +272,8 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
 class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
     """The end of a request.
 
-    `text` and `tokens` are everything for a plain request, and what no `Delta` has carried
-    yet for a streamed one. `n_prompt` counts the whole prompt, cached tokens included.
+    `text` and `tokens` are everything for a plain request, and nothing for a streamed one, of
+    which `Delta`s have carried it all. `n_prompt` counts the whole prompt, cached tokens included.
     `params` are the parameters as they were applied (biased texts turned into token ids).
     `probs` has an entry for every token that a part of the text comes from, or none at all;
     like `text`, only what no `Delta` has carried.
@@ -304,7 +315,7 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     n_tokens: int
 
 
-Event = Accepted | Delta | Finished | Failed
+Event = Accepted | Begun | Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):

@@ -62,7 +62,7 @@ from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
 from engine.worker.generation.engine import Engine
-from engine.worker.generation.prompts import check_tokens
+from engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from engine.worker.generation.request import Request
 from engine.worker.slot_actions import SlotActions, SlotTask
 
@@ -205,9 +205,9 @@ class Worker:
             case Embed(id=id) | Rerank(id=id):
                 self._preparing.add(id)
                 self._start(id, self._prepare_job, message)
-            case Tokenize(id=id, text=text):
-                if len(text) <= SHORT:
-                    return self._outcome(id, self._tokenize, message)
+            case Tokenize(id=id, content=[str(text)]) if len(text) <= SHORT:
+                return self._outcome(id, self._tokenize, message)
+            case Tokenize(id=id):
                 self._start(id, self._tokenize, message)
             case Detokenize(id=id, tokens=tokens):
                 if len(tokens) <= SHORT:
@@ -261,8 +261,9 @@ class Worker:
 
     def _tokenize(self, message: Tokenize) -> Tokens:
         model = self._engine.model
-        ids = model.tokenize(
-            message.text.encode(),
+        ids = tokenize_prompt(
+            model,
+            message.content,
             add_special=message.add_special,
             parse_special=message.parse_special,
         ).tolist()

@@ -14,13 +14,7 @@ Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""
 
 COMPLETION: Supported = {
-    "sse_ping_interval": [-1],
     "image_data": [[]],
-}
-TEXT_COMPLETION: Supported = {
-    **COMPLETION,
-    "echo": [False],
-    "suffix": [""],
 }
 CHAT: Supported = {
     **COMPLETION,

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -24,9 +24,17 @@ EVENT_STREAM = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 """The last event of an OpenAI stream."""
 
-PING_SECONDS = 10.0  # of silence
+COMMENT = b":\n\n"
+"""What every client of server-sent events passes over."""
 
 _encoder = msgspec.json.Encoder()
+
+
+class Ping(NamedTuple):
+    """What is sent after so many seconds without anything else."""
+
+    seconds: float
+    data: bytes = COMMENT
 
 
 def sse_event(data: Any, event: str | None = None) -> bytes:
@@ -53,16 +61,16 @@ def event_stream(
     frames: AsyncIterator[bytes],
     *,
     failed: Callable[[Failure], bytes] = error_frame,
-    ping: bytes | None = None,
+    ping: Ping | None = None,
     headers: Mapping[str, str] | None = None,
     media_type: str = EVENT_STREAM,
 ) -> Response:
     """The response that sends `frames` as they come, each one or more whole events, or lines if
-    `media_type` is one of lines.
+    `media_type` is one of lines. An empty frame sends the head of the response.
 
     An exception before the first frame becomes an ordinary error response; a later one
     becomes the last event, made by `failed`. Once the stream has begun, `ping` is sent whenever
-    there was nothing else for `PING_SECONDS`. When the client goes away, `frames` sees
+    there was nothing else for its time. When the client goes away, `frames` sees
     `CancelledError` where it waits.
     """
     return _EventStream(frames, failed, ping, headers or {}, media_type)
@@ -73,7 +81,7 @@ class _EventStream(Response):
         self,
         frames: AsyncIterator[bytes],
         failed: Callable[[Failure], bytes],
-        ping: bytes | None,
+        ping: Ping | None,
         headers: Mapping[str, str],
         media_type: str,
     ) -> None:
@@ -120,7 +128,7 @@ class _EventStream(Response):
         except StopAsyncIteration:
             pass
         except Exception as error:
-            if not (self._started or burst):
+            if not (self._started or any(burst)):
                 raise
             burst.append(self._failed(describe(error, scope)))
         await self._send(send, burst, more=False)
@@ -138,11 +146,11 @@ class _EventStream(Response):
             )
         await send({"type": "http.response.body", "body": b"".join(frames), "more_body": more})
 
-    async def _send_pings(self, ping: bytes, send: Send) -> None:
-        """Once the stream has begun, whenever nothing else was sent for `PING_SECONDS`."""
+    async def _send_pings(self, ping: Ping, send: Send) -> None:
+        """Once the stream has begun, whenever nothing else was sent for so long."""
         while True:
             silence = time.monotonic() - self._sent_at if self._started else 0.0
-            if silence >= PING_SECONDS:
-                await self._send(send, [ping])
+            if silence >= ping.seconds:
+                await self._send(send, [ping.data])
                 silence = 0.0
-            await asyncio.sleep(PING_SECONDS - silence)
+            await asyncio.sleep(ping.seconds - silence)

@@ -8,12 +8,12 @@ import msgspec
 
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient, Generation
-from engine.protocol.messages import Delta, Finished, Prompt, Timings
+from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
 from handlers.running.choices import variants
 from handlers.running.usage import note_texts
 
-_Queue = asyncio.Queue[tuple[int, Delta | Finished | Exception]]
+_Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
 
 
 class TextEvent(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +38,7 @@ class Batch:
     ) -> None:
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         self._several = len(prompts) * n > 1
+        self._queue: _Queue = asyncio.Queue()
         confirm = params.stream and self._several
         self._generations = [
             engine.generate(prompt, variant, echo_prompt=echo_prompt, confirm=confirm)
@@ -70,6 +71,24 @@ class Batch:
         self._timings = [result.timings for result in results]
         return results
 
+    async def begun(self) -> Begun:
+        """Waits until the first of the generations has a slot; to be called before `events`.
+        Raises the first EngineError of any."""
+        if not self._several:
+            return await self._generations[0].begun()
+        for generation in self._generations:
+            await generation.accepted()  # a fault in any of them is an answer of its own
+        self._tasks = [
+            asyncio.create_task(_pump(index, generation, self._queue))
+            for index, generation in enumerate(self._generations)
+        ]
+        _, first = await self._queue.get()
+        if isinstance(first, Exception):
+            raise first
+        if isinstance(first, Begun):
+            return first
+        raise RuntimeError("a generation that has not begun")
+
     async def events(self) -> AsyncIterator[TextEvent]:
         """The events of all generations as they come. Raises the first EngineError of any."""
         if not self._several:
@@ -77,19 +96,13 @@ class Batch:
                 self._timings[0] = event.timings
                 yield TextEvent(0, event)
             return
-        for generation in self._generations:
-            await generation.accepted()  # a fault in any of them is an answer of its own
-        queue: _Queue = asyncio.Queue()
-        tasks = [
-            asyncio.create_task(_pump(index, generation, queue))
-            for index, generation in enumerate(self._generations)
-        ]
-        self._tasks = tasks
-        unfinished = len(tasks)
+        unfinished = len(self._generations)
         while unfinished:
-            index, item = await queue.get()
+            index, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
+            if isinstance(item, Begun):
+                continue
             unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
             yield TextEvent(index, item)
@@ -98,6 +111,7 @@ class Batch:
 async def _pump(index: int, generation: Generation, queue: _Queue) -> None:
     """Puts every event into `queue`, or the exception that ends them."""
     try:
+        queue.put_nowait((index, await generation.begun()))
         async for event in generation:
             queue.put_nowait((index, event))
     except Exception as error:

@@ -19,7 +19,7 @@ from engine.chat.request import ChatRequest
 from engine.chat.syntax import Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Delta, Finished
+from engine.protocol.messages import Begun, Delta, Finished
 from handlers.running.batch import Batch
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
@@ -150,7 +150,7 @@ async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest
     """The number of tokens of the prompt for `request`. Raises EngineError as `prepare` does."""
     prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(
-        prepared.prompt, add_special=True, parse_special=True, with_pieces=False
+        [prepared.prompt], add_special=True, parse_special=True, with_pieces=False
     )
     return len(tokens.tokens)
 
@@ -187,6 +187,7 @@ class ChatBatch:
                 ChatAnswer(self._messages[index], result, [self._event(index, result)])
                 for index, result in enumerate(results)
             ]
+        await self.begun()
         events: list[list[ChatEvent]] = [[] for _ in self._messages]
         ends: dict[int, Finished] = {}
         async for event in self.events():
@@ -197,6 +198,11 @@ class ChatBatch:
             ChatAnswer(message, ends[index], events[index])
             for index, message in enumerate(self._messages)
         ]
+
+    async def begun(self) -> Begun:
+        """Waits until the first of the answers has a slot; to be called before `events`. Raises
+        the first EngineError of any."""
+        return await self._batch.begun()
 
     async def events(self) -> AsyncIterator[ChatEvent]:
         """The events of all answers as they come. Raises the first EngineError of any."""

@@ -57,7 +57,7 @@ def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: Generati
 
     Raises EngineError (invalid_request_error).
     """
-    best_of = int(n if body.get("best_of") is None else body["best_of"])
+    best_of = int(body.get("best_of") or n)
     if best_of < n:
         raise invalid_request(f"best_of: {best_of} texts are too few to return {n} of them")
     if best_of == n:

@@ -9,10 +9,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 from starlette.responses import Response
 
+from engine.protocol.messages import Begun
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import EVENT_STREAM, event_stream
+from handlers.http.sse import EVENT_STREAM, Ping, event_stream
 
 
 class Indexed(Protocol):
@@ -31,11 +32,13 @@ Result = TypeVar("Result")
 
 class Running(Protocol[EventOut, Result]):
     """The generations of one request, `Batch` or `ChatBatch`: a context that cancels what still
-    runs at its end. They are read either as events or as results."""
+    runs at its end. They are read either as results, or, once they have begun, as events."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def begun(self) -> Begun: ...
 
     def events(self) -> AsyncIterator[EventOut]: ...
 
@@ -68,13 +71,14 @@ async def respond(
     *,
     stream: bool,
     media_type: str = EVENT_STREAM,
-    ping: bytes | None = None,
+    ping: Ping | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The response to a request whose generations `start` submits to the engine.
 
-    A stream of `media_type` begins with the engine's first event, so that an error before it is an
-    ordinary error response; `ping` is sent in its silences (`handlers.http.sse.event_stream`).
+    A stream of `media_type` begins as soon as the engine begins with the prompt, so that an error
+    before that is an ordinary error response; `ping` is sent in its silences
+    (`handlers.http.sse.event_stream`).
     When the client goes away, the generations are cancelled. `headers` go with both kinds.
 
     Raises what the generations of a whole answer raise: EngineError, and
@@ -102,6 +106,8 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     async with start() as batch:
+        await batch.begun()
+        yield b""  # the head of the response
         async for event in batch.events():
             if event.index not in begun:
                 begun.add(event.index)

@@ -98,10 +98,8 @@ def test_a_client_that_leaves_cancels(server: Server, path: str, prompt: Any, st
         ({"prompt": [-1]}, 400),
         ({"prompt": None}, 400),
         ({}, 400),
-        ({"prompt": "x", "logit_bias": [[1, 2, 3]]}, 400),
-        ({"prompt": "x", "logit_bias": [[False, False]]}, 400),
         ({"prompt": ["x"] * 5, "n": 1000}, 400),
-        ({"prompt": "x", "json_schema": {}, "grammar": "root ::= x"}, 400),
+        ({"prompt": "x", "response_format": {"type": "json_object"}, "grammar": "root ::= x"}, 400),
         ({"prompt": "x", "response_format": {"type": "json_schema"}}, 400),
     ],
 )

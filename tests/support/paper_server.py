@@ -15,7 +15,16 @@ from connexion.spec import Specification
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, ModelInfo, Piece, SlotState, Timings, Tokens
+from engine.protocol.messages import (
+    Begun,
+    Delta,
+    Finished,
+    ModelInfo,
+    Piece,
+    SlotState,
+    Timings,
+    Tokens,
+)
 from engine.shipped import MODEL_NAME
 from handlers.http.application import serve_description
 from handlers.http.schema import compile_schema
@@ -72,6 +81,10 @@ class PaperGeneration:
         if self.prompt[0] == "fail":
             await anext(self._events)
 
+    async def begun(self) -> Begun:
+        await self.accepted()
+        return Begun(1)
+
     def cancel(self) -> None:
         self.cancelled.set()
 
@@ -127,9 +140,9 @@ class PaperEngine:
         return self.generations[-1]
 
     async def tokenize(
-        self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
+        self, content: list[Any], *, add_special: bool, parse_special: bool, with_pieces: bool
     ) -> Tokens:
-        tokens = [int(add_special), int(parse_special), *text.encode()]
+        tokens = [int(add_special), int(parse_special), *"".join(content).encode()]
         return Tokens(1, tokens, [Piece(9, [195])] if with_pieces else None)
 
     async def detokenize(self, tokens: list[int]) -> str:

@@ -10,7 +10,7 @@ from contract_tests.kit.bodies import body
 from contract_tests.kit.server import Launcher, Server, Start
 
 FRAME = "<|repo_name|>myproject\n{}<|file_sep|>filename\n"
-GAP = "<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>{middle}"
+GAP = "<|fim_prefix|>{prefix}{middle}<|fim_suffix|>{suffix}<|fim_middle|>"
 
 OwnModel = Callable[[str], Server]
 
@@ -108,8 +108,36 @@ def test_how_the_middle_begins_is_never_cut(shipped: Server) -> None:
 
 def test_the_suffix_comes_first_if_the_server_is_told_so(own_server: Start) -> None:
     server = own_server("--spm-infill")
-    prompt = shown(server, input_prefix="A", input_suffix="B")
-    assert prompt == FRAME.format("") + "<|fim_suffix|>B<|fim_prefix|>A<|fim_middle|>"
+    prompt = shown(server, input_prefix="A", input_suffix="B", prompt="C")
+    assert prompt == FRAME.format("") + "<|fim_suffix|>B<|fim_prefix|>AC<|fim_middle|>"
+
+
+def test_a_suffix_of_a_completion_makes_a_gap(shipped: Server) -> None:
+    options: dict[str, Any] = {"n_predict": 12, "temperature": 0, "cache_prompt": False}
+    gaps = [("def add(a, b):", "\n    return c"), ("x = ", "\ny = 1")]
+    filled = [
+        shipped.ask("/infill", {"input_prefix": prefix, "input_suffix": suffix, **options})
+        for prefix, suffix in gaps
+    ]
+    for (prefix, suffix), expected in zip(gaps, filled, strict=True):
+        request = body("create_openai_completion", prompt=prefix, suffix=suffix, **options)
+        answer = contract.check(shipped.post("/v1/completions", request))
+        assert answer["choices"][0]["text"] == expected["content"]
+        assert answer["usage"]["prompt_tokens"] == expected["tokens_evaluated"]
+        events = shipped.events("/v1/completions", {**request, "echo": True})
+        documents = contract.check_stream(contract.operations()["create_openai_completion"], events)
+        texts = [choice["text"] for each in documents for choice in each["choices"]]
+        assert "".join(texts) == prefix + expected["content"]
+
+
+def test_the_infill_sampler_chooses_among_ends_and_texts(shipped: Server) -> None:
+    request = body("create_infill", samplers=["top_k", "top_p", "infill"], n_predict=8, seed=1)
+    answer = contract.check(shipped.post("/infill", request))
+    assert answer["generation_settings"]["samplers"] == ["top_k", "top_p", "infill"]
+    assert answer["content"] == shipped.ask("/infill", request)["content"]
+    bound = shipped.ask("/infill", {**request, "grammar": 'root ::= "abc"'})
+    assert bound["content"] == "abc"
+    assert bound["generation_settings"]["samplers"] == ["top_k", "top_p"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -121,6 +149,8 @@ def test_a_model_that_was_not_trained_for_it(
     error = contract.check(response, 501)["error"]
     assert error["type"] == "not_supported_error"
     contract.check(server.post("/infill", {"input_prefix": "a"}), 400)
+    ends = body("create_openai_completion", suffix="the end", stream=stream)
+    contract.check(server.post("/v1/completions", ends), 501)
 
 
 @pytest.mark.parametrize(

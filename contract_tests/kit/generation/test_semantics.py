@@ -303,12 +303,16 @@ def test_logit_bias(form: str, server: Server) -> None:
         {"1": "x"},
         {"1": None},
         {"1": True},
-        "text",
-        7,
     ],
     ids=repr,
 )
-def test_a_wrong_bias_is_refused(bias: Any, server: Server) -> None:
+def test_a_wrong_bias_has_no_effect(bias: Any, server: Server) -> None:
+    answer = complete(server, logit_bias=bias)
+    assert answer["generation_settings"]["logit_bias"] == []
+
+
+@pytest.mark.parametrize("bias", ["text", 7])
+def test_what_is_no_bias_at_all_is_refused(bias: Any, server: Server) -> None:
     response = server.post("/completion", body("create_completion", logit_bias=bias))
     contract.check(response, 400)
 
@@ -333,7 +337,10 @@ def test_id_slot(server: Server) -> None:
     for slot in range(n_slots):
         assert complete(server, id_slot=slot)["id_slot"] == slot
         assert server.slots()[slot]["id_task"] >= 0
-    contract.check(server.post("/completion", {"prompt": "a", "id_slot": n_slots}), 400)
+    for slot in (n_slots, 2**40, -7):
+        answer = complete(server, id_slot=slot)
+        assert answer["generation_settings"]["id_slot"] == -1
+        assert 0 <= answer["id_slot"] < n_slots
 
 
 def test_slots_show_what_they_do(small: Server) -> None:

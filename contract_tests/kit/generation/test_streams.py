@@ -69,6 +69,40 @@ def test_tokens_of_all_events_are_those_of_the_text(name: str, server: Server) -
     assert different <= {"timings", "generation_settings", "id_slot"}
 
 
+@pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize("changes", [{"n_predict": 4}, {"stop": ["e", "a"], "n_predict": 40}])
+def test_the_last_event_has_no_text(name: str, changes: dict[str, Any], server: Server) -> None:
+    *most, last = documents(server, name, ignore_eos=True, n_probs=1, **changes)
+    assert text_of(last) == ""
+    if name in NATIVE:
+        assert last["tokens"] == []
+        assert sum(len(each["tokens"]) for each in most) == last["tokens_predicted"]
+        assert "completion_probabilities" not in last
+    else:
+        assert last["choices"][0]["logprobs"] is None
+
+
+@pytest.mark.parametrize("prompt", ["A text, ", [12, "and", 34]])
+def test_an_echo_comes_first(prompt: Any, server: Server) -> None:
+    name = "create_openai_completion"
+    request = {"prompt": prompt, "n_predict": 6, "cache_prompt": False, "seed": 3, "n": 2}
+    pieces = [prompt] if isinstance(prompt, str) else prompt
+    texts = [
+        piece
+        if isinstance(piece, str)
+        else server.ask("/detokenize", {"tokens": [piece]})["content"]
+        for piece in pieces
+    ]
+    plain = server.ask(path(name), body(name, **request))
+    echoed = server.ask(path(name), body(name, **request, echo=True))
+    for before, after in zip(plain["choices"], echoed["choices"], strict=True):
+        assert after["text"] == "".join(texts) + before["text"]
+    assert echoed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    streamed = documents(server, name, **request, echo=True)
+    for index, choice in enumerate(echoed["choices"]):
+        assert "".join(text_of(document, index) for document in streamed) == choice["text"]
+
+
 @pytest.mark.parametrize("name", [name for name in TEXT if "prompt" in BODIES[name]])
 def test_several_prompts(name: str, server: Server) -> None:
     prompts = [PROMPT, [12, 34, "and", 56], "Another one", [7, 8]]
@@ -112,6 +146,23 @@ def test_responses_are_event_streams(server: Server) -> None:
             assert response.headers["content-type"].startswith("text/event-stream")
             assert "content-length" not in response.headers
             list(events)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_a_silent_stream_has_comments(name: str, own_server: Start) -> None:
+    server = own_server("-np", "1", "--sse-ping-interval", "1")
+    engine = server.engine()
+    request = {**body(name, n_predict=200, max_tokens=200, ignore_eos=True), "stream": True}
+    with server.http.stream("POST", path(name), json=request) as response:
+        pieces = response.iter_raw()
+        seen = [next(pieces)]
+        engine.suspend()
+        while b":\n\n" not in seen[-1]:
+            seen.append(next(pieces))
+        engine.resume()
+        seen += pieces
+    events = list(read_events(seen))
+    assert contract.check_stream(contract.operations()[name], events)
 
 
 def test_characters_stay_whole(server: Server) -> None:

@@ -466,7 +466,7 @@ def test_adaptive_p(server: Server) -> None:
     for samplers in (["adaptive_p"], "a", ["adaptive-p"]):
         common, rare = ({"samplers": samplers, "adaptive_target": target} for target in (1, 0))
         assert share(**common) > share(**rare)
-    for wrong in ({"adaptive_target": 1.5}, {"adaptive_decay": 1.0}, {"samplers": ["adaptive"]}):
+    for wrong in ({"adaptive_target": "1"}, {"adaptive_decay": 1.0}, {"samplers": [None]}):
         contract.check(server.post("/completion", body("create_completion", **wrong)), 400)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options.declaration import Opt
+from engine.options.declaration import INT32_MAX, Opt
 
 _operation = partial(Opt, group="Server")
 
@@ -38,3 +38,15 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Offer GET /metrics, for Prometheus.",
         ),
     ] = False
+    sse_ping_interval: Annotated[
+        int,
+        _operation(
+            names="--sse-ping-interval",
+            env="LLAMA_ARG_SSE_PING_INTERVAL",
+            metavar="SECONDS",
+            min=-1,
+            max=INT32_MAX,
+            help="Silence after which a stream sends a comment, so that nobody takes the "
+            "connection for dead (-1 and 0: never).",
+        ),
+    ] = 30

@@ -38,6 +38,9 @@ _SPLIT_MODES = {
 }
 
 
+MAX_INFILL_PIECE = 512  # bytes, of llama.cpp's infill sampler
+
+
 class LoraFile(NamedTuple):
     """A loaded LoRA adapter, and what its metadata says of its use."""
 
@@ -110,6 +113,17 @@ class Model:
         except BackendError:
             self.close()
             raise
+
+    @cached_property
+    def ends_gaps(self) -> bool:
+        """Whether llama.cpp's infill sampler may be used: it asserts that there is a token to end
+        the text with, and that texts of tokens are short."""
+        ends = max(C.llama_vocab_eot(self._vocab), C.llama_vocab_eos(self._vocab)) >= 0
+        return ends and all(
+            len(C.llama_vocab_get_text(self._vocab, token) or b"") <= MAX_INFILL_PIECE
+            or len(self.piece(token, special=False)) <= MAX_INFILL_PIECE
+            for token in range(self.n_vocab)
+        )
 
     @cached_property
     def fim(self) -> FimTokens | None:

@@ -30,6 +30,8 @@ SPARE = 4
 token's logits may be lower."""
 MIN_P_SLACK = 1e-3
 """Relative to the logits: far more than their rounding."""
+INFILL_AMONG = 256
+"""The infill sampler compares the text of every candidate with that of every other one."""
 
 
 class NoTokenError(Exception):
@@ -240,5 +242,9 @@ def _make_sampler(model: Model, name: str, args: tuple[Any, ...]) -> Any:
             return C.llama_sampler_init_logit_bias(model.n_vocab, len(biases), array)
         case "mirostat":
             return C.llama_sampler_init_mirostat(model.n_vocab, *args)
+        case "infill":
+            few = make_chain(model, [SamplerSpec("top_k", (INFILL_AMONG,))])
+            C.llama_sampler_chain_add(few, C.llama_sampler_init_infill(model._vocab))
+            return few
         case _:
             return getattr(C, f"llama_sampler_init_{name}")(*args)

@@ -139,6 +139,7 @@ def is_greedy(params: GenerationParams) -> bool:
         and _temperature(params) == 0
         and params.dynatemp_range <= 0
         and "temperature" in params.samplers
+        and "infill" not in params.samplers
         and not window(params, n_ctx=1)
         and not (params.xtc_probability > 0 and "xtc" in params.samplers)
         and not (params.typical_p < 1 and "typ_p" in params.samplers)
@@ -194,5 +195,7 @@ def _spec(name: str, params: GenerationParams, n_ctx: int) -> SamplerSpec:
         case "temperature":
             dynamic = (p.dynatemp_range, p.dynatemp_exponent)
             return SamplerSpec("temp_ext", (_temperature(p), *dynamic))
+        case "infill":
+            return SamplerSpec("infill", ())
         case _:
             raise ValueError(f"unknown sampler {name!r}")

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from engine.errors import invalid_request
 from engine.options import EngineOptions
 from engine.protocol.messages import Adapter
 from engine.worker.backend import Model
@@ -21,24 +20,18 @@ class LoraScales:
         ]
 
     def resolve(self, wanted: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """The scale of every adapter, for a request that wants these (none: the server's own).
-
-        Raises `EngineError` for an unknown id.
-        """
+        """The scale of every adapter, for a request that wants these (none: the server's own). An
+        unknown id means nothing."""
         if not wanted:
             return [(adapter.id, adapter.scale) for adapter in self.adapters]
         scales = {adapter.id: 0.0 for adapter in self.adapters}
         for id, scale in wanted:
-            if id not in scales:
-                raise invalid_request(f"lora: there is no adapter {id}; {len(scales)} are loaded")
-            scales[id] = scale
+            if id in scales:
+                scales[id] = scale
         return list(scales.items())
 
     def set(self, scales: list[tuple[int, float]]) -> None:
-        """The server's own, for requests to come; 0 for adapters that are not named.
-
-        Raises `EngineError` for an unknown id.
-        """
+        """The server's own, for requests to come; 0 for adapters that are not named."""
         new = dict(self.resolve(scales)) if scales else {}
         self.adapters = [
             msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))

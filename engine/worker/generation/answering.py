@@ -1,6 +1,6 @@
 """From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
 
-from engine.protocol.messages import Delta, Finished, StopType
+from engine.protocol.messages import Delta, Event, Finished, StopType
 from engine.worker.backend import Model
 from engine.worker.generation.request import Request
 from engine.worker.scheduling.scheduler import Scheduler
@@ -19,13 +19,13 @@ class Answering:
     def accept(self, request: Request, token: int, *, is_final: bool) -> Delta | None:
         """Show the text of `token`, the newest one of `request`, and set `request.stop_type` if
         the text ends here; `is_final` says that its guide lets nothing follow. The event of a
-        stream that goes on, if there is text for it."""
+        stream that goes on, unless the token ends inside of a character."""
         text = request.feed(request.piece(token))
         if new_line := "\n" in text:
             request.has_new_line = True
         request.stop_type = self._stop_type(request, token, new_line=new_line, is_final=is_final)
-        if request.stop_type == "none" and text and request.params.stream:
-            return delta(request)
+        if request.stop_type == "none" and request.params.stream:
+            return delta(request) if text or request.stream.is_whole else None
         return None
 
     def _stop_type(
@@ -65,10 +65,12 @@ class Answering:
         return self._scheduler.shift(sequence, n_keep, n_discard)
 
 
-def delta(request: Request) -> Delta:
-    """The text and the tokens that no event has carried yet."""
+def delta(request: Request, *, last: bool = False) -> Delta:
+    """The text and the tokens that no event has carried yet; `last`: there will be no more."""
     text, tokens = request.take_text(), request.unsent_tokens()
-    probs = request.probs.take() if request.probs is not None else []
+    probs = []
+    if request.probs is not None:
+        probs = request.probs.take(all=last and not request.is_cut)
     return Delta(request.id, text, tokens, request.slot, request.timings, probs)
 
 
@@ -78,11 +80,17 @@ def progress(request: Request) -> Delta:
     return Delta(request.id, "", [], request.slot, timings, progress=progress)
 
 
-def finished(request: Request) -> Finished:
-    """The rest of the text, and how it ended."""
+def finish(request: Request) -> list[Event]:
+    """How the text ended, behind the rest of it, which is an event of its own in a stream."""
     request.flush()
     if request.stream.stopping_word:
         request.stop_type = "word"
+    if request.params.stream and (request.pending_text or request.n_sent < request.n_decoded):
+        return [delta(request, last=True), _finished(request)]
+    return [_finished(request)]
+
+
+def _finished(request: Request) -> Finished:
     sequence = request.sequence
     return Finished(
         id=request.id,

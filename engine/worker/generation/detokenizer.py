@@ -17,7 +17,8 @@ class TextStream:
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self.stopping_word = ""
-        self._decode = _utf8_decoder("replace").decode
+        self._decoder = _utf8_decoder("replace")
+        self._decode = self._decoder.decode
         self._held = ""
         self._stops = frozenset(stops)
         self._sorted = sorted(self._stops)
@@ -28,6 +29,11 @@ class TextStream:
     def n_held(self) -> int:
         """Decoded characters that are held back."""
         return len(self._held)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last piece ended with a character."""
+        return not self._decoder.getstate()[0]
 
     def feed(self, piece: bytes) -> str:
         """The text that can be shown now that `piece` has come."""

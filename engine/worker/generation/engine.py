@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions
-from engine.protocol.messages import Accepted, Event, Failed, Finished, ModelInfo, SlotState, Submit
+from engine.protocol.messages import Accepted, Begun, Event, Failed, ModelInfo, SlotState, Submit
 from engine.protocol.stats import Stats
 from engine.worker.backend import (
     BackendError,
@@ -25,7 +25,7 @@ from engine.worker.backend.model_info import model_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler, ConstraintError
 from engine.worker.generation.adapters import LoraScales
-from engine.worker.generation.answering import Answering, finished, progress
+from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
 from engine.worker.generation.filling import fill
 from engine.worker.generation.planning import Planner, sequence_ids
@@ -84,7 +84,7 @@ class Engine:
         events: list[Event] = [Accepted(request.id)] if request.confirm else []
         self._requests[request.id] = request
         if not request.sequence.n_prompt:
-            return [*events, self._finish(request)]
+            return [*events, Begun(request.id), *self._finish(request)]
         self.scheduler.submit(request.sequence)
         return events
 
@@ -131,17 +131,17 @@ class Engine:
         events += [progress(request) for request in requests if request.reports_progress]
         self._sampling.sample_ahead(outputs)
         for request, index in outputs:
-            if (event := self._answer(request, index)) is not None:
-                events.append(event)
+            events += self._answer(request, index)
         self._counting.stepped(self._planner.measure(chunks, started))
         return events
 
     def _enter(self, requests: Sequence[Request], now: float) -> list[Event]:
-        """Note the slots; the first progress of the requests that have just got one."""
+        """Note the slots; the first events of the requests that have just got one."""
         events: list[Event] = []
         for request in requests:
             if request.enter(now):
                 self._counting.admitted(request, now)
+                events.append(Begun(request.id))
                 if request.reports_progress:
                     events.append(progress(request))
         return events
@@ -152,7 +152,7 @@ class Engine:
             self._applied = key
             self.context.set_adapters(key)
 
-    def _answer(self, request: Request, index: int) -> Event | None:
+    def _answer(self, request: Request, index: int) -> list[Event]:
         """Take the next token of `request` from the logits at `index` of the batch."""
         if request.params.n_predict == 0:
             request.stop("limit", time.perf_counter())
@@ -160,9 +160,9 @@ class Engine:
         try:
             sampled = self._sampling.sample(request, index)
         except (ConstraintError, NoTokenError) as error:
-            return self._fail(request, ErrorInfo("invalid_request_error", str(error)))
+            return [self._fail(request, ErrorInfo("invalid_request_error", str(error)))]
         except BackendError as error:
-            return self._fail(request, ErrorInfo("server_error", str(error)))
+            return [self._fail(request, ErrorInfo("server_error", str(error)))]
         now = time.perf_counter()
         if sampled is None:
             request.stop("eos", now)
@@ -171,14 +171,16 @@ class Engine:
         self._counting.sampled(request, now)
         request.append(token, now)
         event = self._answering.accept(request, token, is_final=is_final)
-        return event if request.stop_type == "none" else self._finish(request)
+        if request.stop_type != "none":
+            return self._finish(request)
+        return [event] if event is not None else []
 
-    def _finish(self, request: Request) -> Finished:
-        event = finished(request)
+    def _finish(self, request: Request) -> list[Event]:
+        events = finish(request)
         if request.sequence.slot >= 0:
             self.scheduler.finish(request.sequence)
         self._release(request)
-        return event
+        return events
 
     def _fail(self, request: Request, error: ErrorInfo) -> Failed:
         self.scheduler.discard(request.sequence)

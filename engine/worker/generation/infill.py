@@ -1,13 +1,14 @@
 """Prompts for filling in the middle (FIM): what surrounds a gap, as a model was trained to see it.
 
-Two patterns, each after the beginning-of-sequence token if the vocabulary wants one:
+Two patterns:
 
-    plain        snippets  PRE prefix SUF suffix MID middle
-    repository   REP name  SEP file text ...  SEP file  PRE prefix SUF suffix MID middle
+    plain        snippets  BOS PRE prefix middle SUF suffix MID
+    repository   REP name  SEP file text ...  SEP file  BOS PRE prefix middle SUF suffix MID
 
 The second (Hui et al., "Qwen2.5-Coder Technical Report", arXiv:2409.12186) is for vocabularies
-with its two separators. Some models want the suffix first: SUF suffix PRE prefix MID middle.
-Names and separators of snippets are those of llama-server.
+with its two separators. Some models want the suffix first: BOS SUF suffix PRE prefix middle MID.
+BOS is for vocabularies that want a beginning. Its place and that of `middle`, the names and the
+separators of snippets are those of llama-server, as editor plugins know it.
 
 Pure functions over token arrays. Special tokens get in by their ids alone: texts are encoded by
 the caller's function, which must not parse special tokens.
@@ -30,8 +31,9 @@ Encode = Callable[[str], TokenArray]
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The text around a gap. `middle` is how the missing text begins; `snippets` are (file name,
-    text) pairs of other places, the nearest last."""
+    """The text around a gap. `middle` is how the missing text begins, which a model sees as the end
+    of the prefix, but which is never cut; `snippets` are (file name, text) pairs of other places,
+    the nearest last."""
 
     prefix: TokenArray
     suffix: TokenArray
@@ -71,16 +73,15 @@ def gap_tokens(
     n_around = max(0, min(room.n_batch, room.n_prompt) - n_frame)
     n_prefix, n_suffix = share(n_around, len(gap.prefix), len(gap.suffix))
     n_snippets = max(0, room.n_prompt - n_frame - n_prefix - n_suffix)
-    prefix = _join([fim.prefix], _last(gap.prefix, n_prefix))
+    prefix = _join([fim.prefix], _last(gap.prefix, n_prefix), gap.middle)
     suffix = _join([fim.suffix], gap.suffix[:n_suffix])
     return _join(
-        [] if bos is None else [bos],
         opening,
         _last(snippets, n_snippets),
         closing,
+        [] if bos is None else [bos],
         *((suffix, prefix) if suffix_first else (prefix, suffix)),
         [fim.middle],
-        gap.middle,
     )
 
 

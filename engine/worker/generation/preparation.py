@@ -4,13 +4,14 @@ Tokenizing a long prompt and compiling a grammar take longer than a step, so `pr
 any thread. It reads what doesn't change while the engine serves, and the scales of the adapters.
 """
 
+import logging
 import random
 import time
 from functools import partial
 
 from engine.errors import invalid_request
 from engine.options import EngineOptions
-from engine.params import RANDOM_SEED, GenerationParams
+from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
 from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
 from engine.worker.constraints.compiler import Compiler
@@ -27,6 +28,8 @@ from engine.worker.generation.prompts import (
 )
 from engine.worker.generation.request import Request
 from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.worker.generation.preparation")
 
 
 class Preparation:
@@ -96,15 +99,26 @@ class Preparation:
         are text for this request."""
         if params.seed == RANDOM_SEED:
             params.seed = random.randrange(RANDOM_SEED)
-        if params.id_slot >= self._n_slots:
-            raise invalid_request(
-                f"id_slot {params.id_slot} does not exist: the slots are 0 to {self._n_slots - 1}"
-            )
+        if not 0 <= params.id_slot < self._n_slots:
+            params.id_slot = -1  # as llama-server: some clients count upwards for ever
+        params.samplers = self._samplers(params)
         params.logit_bias = self._resolve_biases(params)
         shown = self._preserved(params.preserved_tokens)
         params.preserved_tokens = [*sorted(shown)]
         params.lora = self._lora.resolve(params.lora)
         return shown
+
+    def _samplers(self, params: GenerationParams) -> list[SamplerName]:
+        """Those that can be applied. The infill sampler ends a text by itself, which a grammar
+        may not allow, and needs a vocabulary that llama.cpp makes no assertions about."""
+        if "infill" not in params.samplers:
+            return params.samplers
+        constrained = params.grammar or params.json_schema or params.answer
+        if self._model.ends_gaps and not constrained:
+            return params.samplers
+        why = "under a grammar" if constrained else "with this vocabulary"
+        log.info("the infill sampler is left out: it can't be used %s", why)
+        return [name for name in params.samplers if name != "infill"]
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""

@@ -1,6 +1,7 @@
 """From what a request says to tokens, and back."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -12,11 +13,16 @@ from engine.worker.tokens import TokenArray
 
 
 def tokenize_prompt(
-    model: Model, prompt: Sequence[int | str], *, special: bool = True
+    model: Model,
+    prompt: Sequence[int | str],
+    *,
+    add_special: bool = True,
+    parse_special: bool = True,
 ) -> TokenArray:
     """The tokens of a sequence of token ids and texts, in the way of `protocol.Submit`.
 
-    Without `special` nothing is added to a text, and it can't bring special tokens in.
+    Without `add_special` nothing is added to the text that it begins with; without
+    `parse_special` no text can bring special tokens in.
 
     Raises `EngineError` if a token id is not in the vocabulary.
     """
@@ -27,9 +33,12 @@ def tokenize_prompt(
             if ids:
                 parts.append(check_tokens(model, ids))
                 ids = []
-            text = element.encode()
             parts.append(
-                model.tokenize(text, add_special=special and i == 0, parse_special=special)
+                model.tokenize(
+                    element.encode(),
+                    add_special=add_special and i == 0,
+                    parse_special=parse_special,
+                )
             )
         else:
             ids.append(element)
@@ -52,16 +61,17 @@ def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool
     """
     if model.fim is None:
         raise not_supported("this model has no tokens for filling in the middle of a text")
+    tokens = partial(tokenize_prompt, model, add_special=False, parse_special=False)
     gap = Gap(
-        prefix=tokenize_prompt(model, infill.prefix, special=False),
-        suffix=tokenize_prompt(model, infill.suffix, special=False),
-        middle=tokenize_prompt(model, [infill.middle], special=False),
+        prefix=tokens(infill.prefix),
+        suffix=tokens(infill.suffix),
+        middle=tokens([infill.middle]),
         snippets=infill.extra,
     )
     return gap_tokens(
         gap,
         model.fim,
-        lambda text: tokenize_prompt(model, [text], special=False),
+        lambda text: tokens([text]),
         room,
         bos=model.bos if model.add_bos else None,
         suffix_first=suffix_first,

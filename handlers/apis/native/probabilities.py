@@ -6,6 +6,7 @@ from typing import Any
 from engine.errors import invalid_request
 from engine.params import GenerationParams
 from engine.protocol.messages import TokenProbs
+from handlers.apis.native.numbers import whole
 
 DEFAULT_TOP_LOGPROBS = 20
 
@@ -54,10 +55,10 @@ def native_probabilities(params: GenerationParams) -> Probabilities | None:
 
 
 def text_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Probabilities | None:
-    """The same for OpenAI's text completions, where `logprobs` is another name of `n_probs`,
-    which wins. Sets `params.n_probs`."""
+    """The same for completions of texts, where `logprobs` is another name of `n_probs`, which
+    wins. Sets `params.n_probs`."""
     if body.get("n_probs") is None and body.get("logprobs") is not None:
-        params.n_probs = int(body["logprobs"])
+        params.n_probs = whole("n_probs", body["logprobs"])
     return native_probabilities(params)
 
 

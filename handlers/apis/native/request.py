@@ -5,25 +5,35 @@ All functions here are pure. Bodies have passed validation against the descripti
 are known; what remains to be said is what a schema can't say.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_type_hints
 
 import msgspec
 
 from engine.errors import invalid_request, not_supported
-from engine.params import (
-    RANDOM_SEED,
-    SAMPLER_LETTERS,
-    GenerationParams,
-    SamplerName,
-    sampler_name,
-)
+from engine.options import Options
+from engine.params import SAMPLER_LETTERS, GenerationParams, SamplerName, sampler_name
 from handlers.apis.native.constraints import constraint, parse_triggers
+from handlers.apis.native.numbers import (
+    BIAS,
+    INT32_MAX,
+    LORA_ID,
+    LORA_SCALE,
+    clamp,
+    real,
+    seed,
+    whole,
+)
+from handlers.http.sse import COMMENT, Ping
+
+log = logging.getLogger(__name__)
 
 Prompt = list[int | str]
 
-MAX_TOKEN_ID = 0x7FFFFFFF  # llama_token is a signed 32-bit integer; the vocabulary is smaller
+MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
 
 _N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
 
@@ -31,18 +41,13 @@ _N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
 def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
-    """The sampler chain from a list of names, or from a string with a letter for each.
-
-    Raises EngineError (invalid_request_error) for an unknown sampler.
-    """
+    """The sampler chain from a list of names, or from a string with a letter for each. What
+    names no sampler is passed over."""
     find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
-    result: list[SamplerName] = []
-    for written in value:
-        name = find(written)
-        if name is None:
-            raise invalid_request(f"samplers: there is no sampler {written!r}")
-        result.append(name)
-    return result
+    found = [(written, find(written)) for written in value]
+    if unknown := [written for written, name in found if name is None]:
+        log.info("samplers: passed over, for there is no %s", ", ".join(map(ascii, unknown)))
+    return [name for _, name in found if name is not None]
 
 
 # ---- logit bias --------------------------------------------------------------------------
@@ -54,62 +59,53 @@ def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
     """(token id or text, bias in logits) of every entry; `false` is minus infinity.
 
     The forms: `[[id | text, number | false], ...]`, `[{"token": ..., "bias": ...}, ...]`
-    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id.
-
-    Raises EngineError (invalid_request_error).
+    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id. Entries
+    that say something else are left out.
     """
     if isinstance(value, Mapping):
-        return [
-            (_token(int(key) if _NUMERAL.fullmatch(key) else key), _bias(bias))
-            for key, bias in value.items()
+        entries = [
+            (int(key) if _NUMERAL.fullmatch(key) else key, bias) for key, bias in value.items()
         ]
-    result = []
-    for entry in value:
-        match entry:
-            case {"token": token, "bias": bias} | [token, bias]:
-                result.append((_token(token), _bias(bias)))
-            case _:
-                raise invalid_request(
-                    "logit_bias: an entry is [token, bias] or an object with both"
-                )
+    else:
+        entries = [pair for entry in value if (pair := _pair(entry)) is not None]
+    result: list[tuple[int | str, float]] = []
+    for token, written in entries:
+        bias = _bias(written)
+        if bias is not None and (isinstance(token, str) or _is_token_id(token)):
+            result.append((token if isinstance(token, str) else int(token), bias))
+    if len(result) < len(value):
+        log.info("logit_bias: %d entries left out", len(value) - len(result))
     return result
 
 
-def _token(token: Any) -> int | str:
-    if isinstance(token, str):
-        return token
-    return _token_id(token, "logit_bias")
+def _pair(entry: Any) -> tuple[Any, Any] | None:
+    match entry:
+        case {"token": token, "bias": bias} | [token, bias]:
+            return token, bias
+    return None
 
 
-def _bias(bias: Any) -> float:
+def _bias(bias: Any) -> float | None:
     if bias is False:
         return float("-inf")
     if isinstance(bias, bool) or not isinstance(bias, int | float):
-        raise invalid_request("logit_bias: a bias is a number or false")
-    return _float(bias)
+        return None
+    return float(clamp(bias, BIAS))
+
+
+def _is_token_id(value: Any) -> bool:
+    # JSON has one kind of number: 12.0 is the integer 12.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= MAX_TOKEN_ID and value == value // 1
 
 
 def _token_id(value: Any, where: str) -> int:
-    # JSON has one kind of number: 12.0 is the integer 12.
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise invalid_request(f"{where}: {value!r} is not a token")
-    if not 0 <= value <= MAX_TOKEN_ID:
-        raise invalid_request(f"{where}: there is no token {int(value)}")
+    if not _is_token_id(value):
+        raise invalid_request(f"{where}: there is no token {value!r}")
     return int(value)
 
 
 # ---- parameters --------------------------------------------------------------------------
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-
-
-def _seed(value: float) -> int:
-    return int(value) & RANDOM_SEED  # -1 stands for a random one
 
 
 def _strings(value: str | Iterable[str]) -> list[str]:
@@ -117,11 +113,16 @@ def _strings(value: str | Iterable[str]) -> list[str]:
 
 
 def _converters() -> dict[str, Callable[[Any], Any]]:
-    simple: dict[Any, Callable[[Any], Any]] = {int: int, float: _float, bool: bool}
-    hints = get_type_hints(GenerationParams)
-    found = {name: simple[hint] for name, hint in hints.items() if hint in simple}
+    found: dict[str, Callable[[Any], Any]] = {}
+    for name, hint in get_type_hints(GenerationParams).items():
+        if hint is int:
+            found[name] = partial(whole, name)
+        elif hint is float:
+            found[name] = partial(real, name)
+        elif hint is bool:
+            found[name] = bool
     return found | {
-        "seed": _seed,
+        "seed": seed,
         "stop": _strings,
         "samplers": parse_samplers,
         "logit_bias": parse_logit_bias,
@@ -133,8 +134,14 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
 
 
 def parse_lora(value: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """(id, scale) of LoRA adapters, from objects with both."""
-    return [(int(entry["id"]), _float(entry["scale"])) for entry in value]
+    """(id, scale) of LoRA adapters, from objects with both; -1 is no adapter's id."""
+    return [
+        (
+            int(clamp(-1 if entry.get("id") is None else entry["id"], LORA_ID)),
+            float(clamp(entry.get("scale") or 0.0, LORA_SCALE)),
+        )
+        for entry in value
+    ]
 
 
 _CONVERTERS = _converters()
@@ -152,7 +159,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
             changes[name] = _CONVERTERS[name](value)
     for name in _N_PREDICT_NAMES:
         if (value := body.get(name)) is not None:
-            changes["n_predict"] = int(value)
+            changes["n_predict"] = whole("n_predict", value)
             break
     if "stop" in changes:
         # None at all after the empty ones are gone: the server's own.
@@ -162,6 +169,13 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
     return msgspec.structs.replace(defaults, **changes, **constraint(body))
+
+
+def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:
+    """What is sent in the silences of the stream that `body` asks for; None for nothing."""
+    given = body.get("sse_ping_interval")
+    seconds = options.operations.sse_ping_interval if given is None else int(given)
+    return Ping(seconds, data) if seconds > 0 else None
 
 
 # ---- prompts -----------------------------------------------------------------------------

@@ -77,14 +77,17 @@ def text_completion(
     results: list[Finished],
     *,
     usage: dict[str, Any],
+    echoes: Sequence[str] = (),
     probabilities: Probabilities | None = None,
     native: NativeFormat | None = None,
 ) -> dict[str, Any]:
-    """The answer of /v1/completions, with a choice for each result. `timings` (and
-    `__verbose`, if there is a `native` format) are those of the first."""
+    """The answer of /v1/completions, with a choice for each result, behind its prompt if there
+    are `echoes`. `timings` (and `__verbose`, if there is a `native` format) are those of the
+    first."""
+    n_each = len(results) // max(len(echoes), 1)
     choices = [
         {
-            "text": result.text,
+            "text": (echoes[index // n_each] if echoes else "") + result.text,
             "index": index,
             "logprobs": probabilities.logprobs(result.probs) if probabilities else None,
             "finish_reason": text_finish_reason(result.stop_type),
@@ -150,7 +153,8 @@ def _whole(
 
 class TextFormat:
     """The answer of /v1/completions (`handlers.running.respond.Format`), with `n` texts for each
-    prompt: the best of `n_candidates`, None for as many as `n`."""
+    prompt: the best of `n_candidates`, None for as many as `n`. With `echoes`, the prompts as
+    text, each text begins with its own."""
 
     def __init__(
         self,
@@ -159,6 +163,7 @@ class TextFormat:
         timings_per_token: bool = False,
         n: int = 1,
         n_candidates: int | None = None,
+        echoes: Sequence[str] = (),
         probabilities: Probabilities | None = None,
         native: NativeFormat | None = None,
     ) -> None:
@@ -171,15 +176,18 @@ class TextFormat:
         self._results: list[Finished] = []
         self._prompts: dict[int, Finished] = {}
         self._n_candidates = n if n_candidates is None else n_candidates
+        self._echoes = echoes
 
     def begin(self, event: TextEvent) -> bytes:
-        return b""
+        if not self._echoes:
+            return b""
+        return self._chunk(event.index, self._echoes[event.index // self._n])
 
     def event(self, event: TextEvent) -> bytes:
         source = event.source
         if isinstance(source, Finished):
             return self.finish(event.index, source)
-        return self.delta(event.index, source) if source.text or source.progress else b""
+        return self.delta(event.index, source)
 
     async def end(self) -> bytes:
         return DONE
@@ -192,21 +200,30 @@ class TextFormat:
             self._head,
             best(results, self._n, self._n_candidates),
             usage=usage(results, results[:: self._n_candidates]),
+            echoes=self._echoes,
             probabilities=self._probabilities,
             native=self._native,
         )
 
     def delta(self, index: int, event: Delta) -> bytes:
+        return self._chunk(
+            index,
+            event.text,
+            _logprobs(self._probabilities, event) if event.probs else b"null",
+            _timings(event.timings) if self._with_timings else b"",
+            _progress(event) if event.progress else b"",
+            self._verbose(index, event) if self._native else b"",
+        )
+
+    def _chunk(self, index: int, text: str, logprobs: bytes = b"null", *more: bytes) -> bytes:
         return b"".join(
             (
                 b'data: {"choices":[{"text":',
-                _encode(event.text),
+                _encode(text),
                 b',"index":%d,"logprobs":' % index,
-                _logprobs(self._probabilities, event) if event.probs else b"null",
+                logprobs,
                 self._tail,
-                _timings(event.timings) if self._with_timings else b"",
-                _progress(event) if event.progress else b"",
-                self._verbose(index, event) if self._native else b"",
+                *more,
                 b"}\n\n",
             )
         )

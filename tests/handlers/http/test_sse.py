@@ -12,10 +12,9 @@ import pytest
 from starlette.responses import Response
 
 from engine.errors import unavailable
-from handlers.http import sse
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
-from handlers.http.sse import DONE, event_stream, sse_event
+from handlers.http.sse import DONE, Ping, event_stream, sse_event
 from tests.support.http_support import handlers_module, serving, small_app
 
 ended: "queue.Queue[str]" = queue.Queue()
@@ -49,7 +48,9 @@ async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
 
 async def stream(body: dict[str, Any]) -> Response:
     if body.get("ping"):
-        return event_stream(events(body), failed=failed, ping=b"ping\n\n", headers={"x-a": "b"})
+        return event_stream(
+            events(body), failed=failed, ping=Ping(0.01, b"ping\n\n"), headers={"x-a": "b"}
+        )
     return event_stream(events(body))
 
 
@@ -111,8 +112,7 @@ def test_an_api_may_tell_errors_in_its_own_form(client: httpx.Client) -> None:
     assert response.headers["x-a"] == "b"
 
 
-def test_a_silent_stream_pings(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+def test_a_silent_stream_pings(client: httpx.Client) -> None:
     response = client.post("/stream", json={"count": 3, "seconds": 0.2, "ping": True})
     first, *others, done, end = response.text.split("\n\n")
     assert first.startswith("data: ")  # nothing comes before the stream has begun

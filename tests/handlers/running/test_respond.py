@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from engine.errors import unavailable
+from engine.protocol.messages import Begun
 from handlers.http.errors import Failure
 from handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app
@@ -37,6 +38,11 @@ class Played:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.log.put("released")
+
+    async def begun(self) -> Begun:
+        if self.script[0] == "fail":
+            raise unavailable("gone")
+        return Begun(1)
 
     async def events(self) -> AsyncIterator[Word]:
         for each in self.script:
@@ -136,6 +142,14 @@ def test_a_late_failure_ends_the_stream_in_its_format(client: httpx.Client) -> N
     assert answer.status_code == 200
     assert answer.text == "begin 0\n0 a\nfailed 503\n"
     assert logged(2) == ["entered", "released"]
+
+
+def test_the_head_of_a_stream_comes_when_its_prompt_begins(client: httpx.Client) -> None:
+    body = {"script": ["hang"], "stream": True}
+    with client.stream("POST", "/stream", json=body) as answer:
+        assert answer.status_code == 200
+        assert logged(1) == ["entered"]
+    assert logged(1) == ["released"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -52,24 +52,24 @@ SNIPPETS = (("a.py", "one"), ("b.py", "two"))
 @pytest.mark.parametrize(
     ("fim", "snippets", "suffix_first", "bos", "expected"),
     [
-        (PLAIN, (), False, None, "<PRE>before<SUF>after<MID>mid"),
-        (PLAIN, (), True, None, "<SUF>after<PRE>before<MID>mid"),
-        (PLAIN, (), False, BOS, "<BOS><PRE>before<SUF>after<MID>mid"),
-        (PLAIN, SNIPPETS, True, BOS, f"<BOS>{SNIPPET}one{SNIPPET}two<SUF>after<PRE>before<MID>mid"),
+        (PLAIN, (), False, None, "<PRE>beforemid<SUF>after<MID>"),
+        (PLAIN, (), True, None, "<SUF>after<PRE>beforemid<MID>"),
+        (PLAIN, (), False, BOS, "<BOS><PRE>beforemid<SUF>after<MID>"),
+        (PLAIN, SNIPPETS, True, BOS, f"{SNIPPET}one{SNIPPET}two<BOS><SUF>after<PRE>beforemid<MID>"),
         (
             REPO,
             (),
             False,
             None,
-            f"<REP>{REPOSITORY}\n<SEP>{FILE}\n<PRE>before<SUF>after<MID>mid",
+            f"<REP>{REPOSITORY}\n<SEP>{FILE}\n<PRE>beforemid<SUF>after<MID>",
         ),
         (
             REPO,
             SNIPPETS,
             False,
             BOS,
-            f"<BOS><REP>{REPOSITORY}\n<SEP>a.py\none<SEP>b.py\ntwo<SEP>{FILE}\n"
-            "<PRE>before<SUF>after<MID>mid",
+            f"<REP>{REPOSITORY}\n<SEP>a.py\none<SEP>b.py\ntwo<SEP>{FILE}\n"
+            "<BOS><PRE>beforemid<SUF>after<MID>",
         ),
     ],
 )
@@ -153,13 +153,15 @@ def test_every_prompt_fits_and_is_made_of_the_right_ends(
     assert len(tokens) <= max(room.n_prompt, len(frame))
     text = decode(tokens)
     assert all(text.count(mark) == 1 for mark in ("<PRE>", "<SUF>", "<MID>"))
-    assert text.startswith("<BOS>") == (bos is not None)
+    first, second = ("<SUF>", "<PRE>") if suffix_first else ("<PRE>", "<SUF>")
+    assert f"<BOS>{first}" in text if bos is not None else "<BOS>" not in text
 
     head, _, end = text.rpartition("<MID>")
-    assert end == middle
-    first, second = ("<SUF>", "<PRE>") if suffix_first else ("<PRE>", "<SUF>")
+    assert not end
     context, _, around = head.partition(first)
     kept = dict(zip((first, second), around.split(second), strict=True))
+    assert kept["<PRE>"].endswith(middle)
+    kept["<PRE>"] = kept["<PRE>"].removesuffix(middle)
     assert prefix.endswith(kept["<PRE>"])
     assert suffix.startswith(kept["<SUF>"])
     n_kept = len(kept["<PRE>"]) + len(kept["<SUF>"])
@@ -167,7 +169,7 @@ def test_every_prompt_fits_and_is_made_of_the_right_ends(
     assert n_kept == min(n_room, len(prefix) + len(suffix))
 
     everything = build(gap("", "", "", tuple(snippets)), fim).partition("<PRE>")[0]
-    context = context.removeprefix("<BOS>")
+    context = context.removesuffix("<BOS>")
     if repository:
         opening, closing = f"<REP>{REPOSITORY}\n", f"<SEP>{FILE}\n"
         assert context.startswith(opening)

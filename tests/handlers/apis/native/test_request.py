@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.params import RANDOM_SEED, GenerationParams, GrammarTrigger
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, GrammarTrigger
 from engine.protocol.messages import Timings
+from handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
 from handlers.apis.native.request import (
     MAX_TOKEN_ID,
     generation_params,
@@ -27,7 +28,6 @@ from handlers.apis.unsupported import (
     MESSAGES,
     MESSAGES_INPUT,
     RESPONSES,
-    TEXT_COMPLETION,
     refuse_unsupported,
 )
 
@@ -168,9 +168,12 @@ def test_a_numeral_in_a_list_is_a_text() -> None:
         {"a": True},
     ],
 )
-def test_what_is_no_logit_bias(value: Any) -> None:
-    with refused("invalid_request_error"):
-        parse_logit_bias(value)
+def test_what_is_no_logit_bias_is_left_out(value: Any) -> None:
+    assert parse_logit_bias(value) == []
+
+
+def test_a_bias_out_of_bounds_is_brought_into_them() -> None:
+    assert parse_logit_bias([[5, 1e300], [6, -(10**400)]]) == [(5, 1e9), (6, -1e9)]
 
 
 # ---- samplers ----------------------------------------------------------------------------
@@ -183,10 +186,17 @@ def test_samplers_by_letter_and_by_name() -> None:
     assert parse_samplers("kk") == ["top_k", "top_k"]
 
 
-@pytest.mark.parametrize("value", ["kZ", ["top_k", "nope"], ["k"]])
-def test_an_unknown_sampler_is_named(value: Any) -> None:
-    with pytest.raises(EngineError, match=repr(value[-1])):
-        parse_samplers(value)
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ("kZ", ["top_k"]),
+        (["top_k", "tfs_z"], ["top_k"]),
+        (["k"], []),
+        ("kpi", ["top_k", "top_p", "infill"]),
+    ],
+)
+def test_an_unknown_sampler_is_passed_over(value: Any, left: list[str]) -> None:
+    assert parse_samplers(value) == left
 
 
 # ---- parameters --------------------------------------------------------------------------
@@ -205,7 +215,8 @@ def test_every_parameter_can_be_set() -> None:
             case bool():
                 wanted[field.name] = not field.default
             case int() | float():
-                wanted[field.name] = field.default + 1
+                low, high = CLAMPED.get(field.name, (0, math.inf))
+                wanted[field.name] = low if field.default == high else min(field.default + 1, high)
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
     wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
@@ -241,8 +252,20 @@ def test_names_of_n_predict(body: dict[str, Any], expected: int) -> None:
     assert generation_params(body, DEFAULTS).n_predict == expected
 
 
-@pytest.mark.parametrize(("seed", "expected"), [(-1, RANDOM_SEED), (0, 0), (2**32 - 1, 2**32 - 1)])
-def test_seeds(seed: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "expected"),
+    [
+        (-1, RANDOM_SEED),
+        (0, 0),
+        (2**32 - 1, 2**32 - 1),
+        (2**32 + 5, 5),
+        (-5, 2**32 - 5),
+        (1.9, 1),
+        (2**70 + 3, 3),
+        (1e30, int(1e30) % 2**32),
+    ],
+)
+def test_seeds(seed: float, expected: int) -> None:
     assert generation_params({"seed": seed}, DEFAULTS).seed == expected
 
 
@@ -324,7 +347,7 @@ def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -
 
 
 def test_off_values_pass() -> None:
-    for fields in (COMPLETION, TEXT_COMPLETION, CHAT, RESPONSES):
+    for fields in (COMPLETION, CHAT, RESPONSES):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
@@ -359,7 +382,7 @@ def properties(schema: Any) -> dict[str, Any]:
     ("operation", "fields"),
     [
         ("create_completion", COMPLETION),
-        ("create_openai_completion", TEXT_COMPLETION),
+        ("create_openai_completion", COMPLETION),
         ("create_chat_completion", CHAT),
         ("apply_template", {}),
         ("create_response", RESPONSES),
@@ -388,7 +411,43 @@ def test_defaults_are_those_of_the_description() -> None:
 
 
 def test_sampler_names_are_those_of_the_description() -> None:
-    names, letters = properties(schemas()["create_completion"])["samplers"]["anyOf"]
-    for name in names["items"]["enum"]:
+    samplers = properties(schemas()["create_completion"])["samplers"]
+    for name in samplers["anyOf"][0]["items"]["anyOf"][0]["enum"]:
         assert parse_samplers([name])
-    assert parse_samplers(letters["pattern"].strip("^[]*$"))
+    for letter, name in SAMPLER_LETTERS.items():
+        assert f"`{letter}` {name}" in " ".join(samplers["description"].split())
+
+
+def test_ranges_are_those_of_the_description() -> None:
+    described = properties(schemas()["create_completion"])
+    ranges = {
+        name: tuple(schema["x-clamped"])
+        for name, schema in described.items()
+        if "x-clamped" in schema and not name.startswith("speculative")
+    }
+    assert ranges == CLAMPED
+    lora = described["lora"]["items"]["properties"]
+    assert tuple(lora["id"]["x-clamped"]) == LORA_ID
+    assert tuple(lora["scale"]["x-clamped"]) == LORA_SCALE
+
+
+def test_whole_numbers_are_those_of_the_description() -> None:
+    described = properties(schemas()["create_completion"])
+    defaults = msgspec.structs.asdict(GenerationParams())
+    for name, value in defaults.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            assert described[name].get("x-whole", False) == isinstance(value, int), name
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
+def test_numbers_out_of_their_range_are_brought_into_it(value: float) -> None:
+    body = dict.fromkeys(CLAMPED, value)
+    params = msgspec.structs.asdict(generation_params(body, DEFAULTS))
+    for name, (low, high) in CLAMPED.items():
+        got = params[name]
+        if name == "dry_base" and value < 1:
+            assert got == DEFAULTS.dry_base
+        elif type(got) is int:
+            assert got == int(min(max(value, low), high))
+        else:
+            assert got == min(max(value, low), high)
