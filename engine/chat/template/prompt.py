@@ -132,7 +132,8 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if answer.reasoning or is_open:
+        if answer.reasoning or thoughts.begin:
+            # Thoughts are over when the text has begun: empty ones say so to the model.
             text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
             before = content.begin
         else:
