@@ -439,7 +439,7 @@ def test_a_long_prompt_is_announced_before_it_is_read(server: Server) -> None:
 USE = {"type": "tool_use", "id": "toolu_1", "name": "set_light", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
 USER = MESSAGES[0]
-NO_BUDGET: tuple[Any, ...] = (0, -1, "many", 0.5, 1e30, True, [])
+NO_BUDGET: tuple[Any, ...] = (-2, "many", 0.5, 1e30, True, [])
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,7 @@ def test_an_agent_that_calls_a_function(kept: bool, client: OpenAI) -> None:
     assert first.usage is not None
     assert second.usage.input_tokens > first.usage.input_tokens
     other: Any = {**output, "call_id": "other"}
-    with pytest.raises(openai.BadRequestError, match="no call"):
-        client.responses.create(**options, input=[other])
+    assert client.responses.create(**options, input=[other], max_output_tokens=8).output
 
 
 def test_a_streamed_call(client: OpenAI) -> None:

@@ -70,10 +70,10 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
         if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
             raise invalid_request("format: not together with another way to say it")
         made["json_schema"] = {} if form == "json" else form
-    if not body.get("logprobs"):
+    if body.get("logprobs"):
+        made["top_logprobs"] = body.get("top_logprobs") or 0
+    elif not body.get("top_logprobs"):
         made.pop("top_logprobs", None)
-    elif body.get("top_logprobs") is None:
-        made["top_logprobs"] = 0
     if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
         raise invalid_request("n: there is only one answer in Ollama's format")
     made["messages"] = openai_messages(body["messages"])
