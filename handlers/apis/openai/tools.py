@@ -81,7 +81,7 @@ def _functions(functions: Sequence[tuple[int, Tool]]) -> list[dict[str, Any]]:
         if not name:
             raise invalid_request(f"tools[{index}]: a function without a name")
         if name in made:
-            remark("tools[%d]: another tool of the name %s; it is left out", index, name)
+            remark("tools[%d]: a second tool of its name; it is left out", index)
             continue
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if parameters.get("type", "object") != "object":

@@ -20,9 +20,24 @@ def text(*texts: str) -> list[dict[str, Any]]:
 
 
 def test_fields_that_no_template_knows_are_ignored() -> None:
-    nothing = {"tool_calls": None, "function_call": None, "refusal": None, "audio": None}
-    empty = {"reasoning_content": "", "name": None, "tool_call_id": "", "annotations": []}
-    more = {"id": "msg_1", "cache_control": {"type": "ephemeral"}, "citations": [], "x": 1}
+    nothing: dict[str, Any] = {
+        "tool_calls": None,
+        "function_call": None,
+        "refusal": None,
+        "audio": None,
+    }
+    empty: dict[str, Any] = {
+        "reasoning_content": "",
+        "name": None,
+        "tool_call_id": "",
+        "annotations": [],
+    }
+    more: dict[str, Any] = {
+        "id": "msg_1",
+        "cache_control": {"type": "ephemeral"},
+        "citations": [],
+        "x": 1,
+    }
     assert read(content="Hi", **nothing, **empty, **more) == {"role": "assistant", "content": "Hi"}
     assert read(content="Hi", name=5, tool_calls=[])["content"] == "Hi"
 
