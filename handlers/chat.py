@@ -8,7 +8,7 @@ from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import chat_probabilities
 from handlers.apis.native.request import generation_params, ping_of
 from handlers.apis.openai.format import ChatFormat, head, wants_verbose
-from handlers.apis.openai.request import chat_request
+from handlers.apis.openai.request import chat_request, uses_functions
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
@@ -46,6 +46,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
         n=n,
         probabilities=probabilities,
         native=native,
+        old_calls=uses_functions(body),
     )
 
     def start() -> ChatBatch:

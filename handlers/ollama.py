@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 from connexion import context
 from starlette.responses import Response
 
@@ -56,7 +57,8 @@ async def _ollama_answer(body: dict[str, Any]) -> Response:
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))
     engine = await model.engine()
-    prepared = await prepare(model, engine, chat_request(body, model.options), params)
+    request = msgspec.structs.replace(chat_request(body, model.options), repeat_given=False)
+    prepared = await prepare(model, engine, request, params)
     return await respond(
         lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON
     )

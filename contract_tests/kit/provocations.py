@@ -317,23 +317,22 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "1", "output": "x"}
     inputs: tuple[Any, ...] = (
-        [],
         None,
         {},
         7,
-        [user, result],
         [user, call],
+        [user, call, {**result, "output": 5}],
         [{"role": "user"}],
         [{}],
         ["Hello"],
     )
-    inputs += ([{**user, "role": "tool"}], [{"type": "item_reference", "id": "msg_0"}])
-    inputs += ([{**user, "content": [{"type": "input_text"}]}], [{**call, "arguments": {}}])
+    inputs += ([{**user, "role": ""}], [{"type": "item_reference", "id": "msg_0"}])
+    inputs += ([{**user, "content": ["Hello"]}], [{**call, "arguments": {}}])
     tool = {"type": "function", "name": "f"}
     changes: list[dict[str, Any]] = [{"input": each} for each in inputs]
-    tools: tuple[Any, ...] = ([tool, tool], [{"type": "function"}], [{}], {}, "f")
+    tools: tuple[Any, ...] = ([{**tool, "parameters": []}], [{"type": "function"}], [{}], {}, "f")
     changes += [{"tools": each} for each in tools]
-    changes += [{"tool_choice": each} for each in ("required", {"type": "function", "name": "f"})]
+    changes += [{"tool_choice": each} for each in ("must", {"type": "function", "name": "f"})]
     changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
     changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
     changes += [{"truncation": "maybe"}, {"metadata": {"a": 1}}, {"reasoning": "high"}]
@@ -386,9 +385,7 @@ UNSERVED = [
     ("background", True),
     ("conversation", "conv_1"),
     ("prompt", {"id": "pmpt_1"}),
-    ("tools", [{"type": "web_search"}]),
     ("tool_choice", {"type": "file_search"}),
-    ("input", [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]),
     ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
     ("input", [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]),
 ]
@@ -413,18 +410,24 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
     picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
     paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
     asked: list[tuple[str, dict[str, Any]]] = [
-        ("web_search_20250305", {"tools": [{"type": "web_search_20250305", "name": "search"}]}),
-        ("mcp_toolset", {"tools": [{"type": "mcp_toolset"}]}),
-        ("container", {"container": "container_1"}),
+        (
+            "web_search_20250305",
+            {
+                "tools": [{"type": "web_search_20250305", "name": "search"}],
+                "tool_choice": {"type": "any"},
+            },
+        ),
+        (
+            "mcp_toolset",
+            {"tools": [{"type": "mcp_toolset"}], "tool_choice": {"type": "any"}},
+        ),
         ("thread", {"thread": {"type": "create"}}),
-        ("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://a.example"}]}),
         ("image", with_text(name, [picture])),
         ("documents", with_text(name, [paper])),
-        ("search_result", with_text(name, [{"type": "search_result"}])),
     ]
     if name in STREAMING:
         asked += [
-            ("container", {"container": "a", "stream": True}),
+            ("image", {**with_text(name, [picture]), "stream": True}),
             ("image_data", {**UNSUPPORTED, "stream": True}),
         ]
     responses = [send(server, name, **changes) for _, changes in asked]

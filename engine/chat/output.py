@@ -19,15 +19,17 @@ class Reasoning(msgspec.Struct, frozen=True, tag=True):
 
 
 class CallStart(msgspec.Struct, frozen=True, tag=True):
-    """A call of the tool `name` begins; `index` counts the calls of one answer from 0."""
+    """A call of the tool `name` begins; `index` counts the calls of one answer from 0.
+    `free_text`: its arguments are a plain text."""
 
     index: int
     id: str
     name: str
+    free_text: bool = False
 
 
 class CallArguments(msgspec.Struct, frozen=True, tag=True):
-    """More of the JSON text of a call's arguments."""
+    """More of the JSON text of a call's arguments, or of the plain text that they are."""
 
     index: int
     text: str
@@ -37,11 +39,12 @@ ChatDelta = Content | Reasoning | CallStart | CallArguments
 
 
 class ToolCall(msgspec.Struct):
-    """A whole call. `arguments` is the text of a JSON object."""
+    """A whole call. `arguments` is the text of a JSON object, or with `free_text` any text."""
 
     id: str
     name: str
     arguments: str = ""
+    free_text: bool = False
 
 
 class ChatMessage(msgspec.Struct):
@@ -57,7 +60,7 @@ class ChatMessage(msgspec.Struct):
                 self.content += text
             case Reasoning(text):
                 self.reasoning += text
-            case CallStart(_, id, name):
-                self.calls.append(ToolCall(id, name))
+            case CallStart(_, id, name, free_text):
+                self.calls.append(ToolCall(id, name, free_text=free_text))
             case CallArguments(index, text):
                 self.calls[index].arguments += text

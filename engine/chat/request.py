@@ -7,6 +7,9 @@ import msgspec
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 ToolChoice = Literal["auto", "none", "required"]
 
+FREE_TEXT = "input"
+"""The parameter of a tool that takes a plain text."""
+
 
 class ChatRequest(msgspec.Struct, kw_only=True):
     """A conversation and what may come as the answer to it.
@@ -16,7 +19,10 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     None) and, where they apply, `reasoning_content`, `tool_calls`, `tool_call_id`, `name`; a
     tool is `{"type": "function", "function": {"name", "description", "parameters"}}`.
 
-    `tool_name` (with `tool_choice` "required") is the one tool that has to be called.
+    `tool_name` (with `tool_choice` "required") is the one tool that has to be called. The tools
+    named in `free_text` take a plain text: what they are to the model is a function whose one
+    parameter is `FREE_TEXT`. An answer that goes on with a last message begins with what that
+    says, unless `repeat_given` is off.
     `template_variables` are for the template only, those of the request over those of the
     server. How to generate, a JSON schema for the answer included, is in `GenerationParams`.
     """
@@ -26,11 +32,13 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool | None = None  # None: what the template can express
+    free_text: list[str] = []
     parse_tool_calls: bool = True
     reasoning_format: ReasoningFormat = "auto"
     reasoning_budget: int = -1  # tokens; 0: no thinking, -1: no limit
     thinking_forced_open: bool = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
+    repeat_given: bool = True
     prefill: bool = True  # continue a last message of the assistant
     template_variables: dict[str, Any] = {}

@@ -18,13 +18,9 @@ COMPLETION: Supported = {
 }
 CHAT: Supported = {
     **COMPLETION,
-    "functions": [[]],
-    "modalities": [[], ["text"]],
-    "web_search_options": [],
+    "modalities": [[], ["text"], ["text", "audio"], ["audio", "text"]],
 }
 MESSAGES_INPUT: Supported = {
-    "container": [],
-    "mcp_servers": [[]],
     "thread": [],
 }
 MESSAGES: Supported = {

@@ -12,11 +12,12 @@ from typing import Any, Literal, Self
 import msgspec
 
 from engine.chat.grammar.answer import answer_grammar, answer_params
-from engine.chat.output import ChatDelta, ChatMessage
+from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
+from engine.chat.parse.free_text import FreeTextCalls
 from engine.chat.parse.parser import AnswerParser, answer_parser
 from engine.chat.prompt import ChatPrompt
 from engine.chat.request import ChatRequest
-from engine.chat.syntax import Wrapper
+from engine.chat.syntax import HARMONY_THOUGHTS, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished
@@ -28,11 +29,13 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PreparedChat(msgspec.Struct, frozen=True):
-    """The prompt as text, how to generate, and what reads one generated answer."""
+    """The prompt as text, how to generate, and what reads one generated answer. `given` is what
+    the client has written of the answer, to stand before what is generated."""
 
     prompt: str
     params: GenerationParams
     new_parser: Callable[[], AnswerParser]
+    given: Sequence[ChatDelta] = ()
 
 
 class ChatEvent(msgspec.Struct, frozen=True):
@@ -95,7 +98,24 @@ async def prepare(
         tools=_schemas(request) if request.parse_tool_calls else None,
         prompt=prompt.begun,
     )
-    return PreparedChat(prompt.text, _bound(prompt, request, params), parser)
+    bound = _bound(prompt, request, params)
+    given = _given(prompt, request) if request.repeat_given else ()
+    if not request.free_text:
+        return PreparedChat(prompt.text, bound, parser, given)
+    names = frozenset(request.free_text)
+    return PreparedChat(prompt.text, bound, lambda: FreeTextCalls(parser(), names), given)
+
+
+def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
+    """The beginning of the answer that came with the request, as if it had been generated."""
+    if (answer := prompt.given) is None:
+        return ()
+    form, thoughts, content = request.reasoning_format, answer.reasoning, answer.content
+    wrapper = HARMONY_THOUGHTS if prompt.syntax.harmony else prompt.syntax.reasoning
+    if thoughts and wrapper and form in ("none", "deepseek-legacy"):
+        content = f"{wrapper.begin}{thoughts}{'' if answer.thinks else wrapper.end}{content}"
+    made: list[ChatDelta] = [Reasoning(thoughts)] if thoughts and form != "none" else []
+    return [*made, Content(content)] if content else made
 
 
 def _schemas(request: ChatRequest) -> dict[str, Any] | None:
@@ -171,6 +191,7 @@ class ChatBatch:
         self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]
         self._messages = [ChatMessage() for _ in range(n)]
+        self._given = [list(prepared.given) for _ in range(n)]
 
     async def __aenter__(self) -> Self:
         await self._batch.__aenter__()
@@ -213,6 +234,19 @@ class ChatBatch:
         deltas = self._parsers[index].feed(event.text)
         if isinstance(event, Finished):
             deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
+        if self._given[index] and (deltas or isinstance(event, Finished)):
+            deltas = _joined(self._given[index], deltas)
+            self._given[index] = []
         for delta in deltas:
             self._messages[index].add(delta)
         return ChatEvent(index, deltas, event, self._messages[index])
+
+
+def _joined(given: Sequence[ChatDelta], deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
+    """All in a row; text that goes on is one delta with its beginning."""
+    match given[-1], [*deltas[:1]]:
+        case Content(begun), [Content(text)]:
+            return [*given[:-1], Content(begun + text), *deltas[1:]]
+        case Reasoning(begun), [Reasoning(text)]:
+            return [*given[:-1], Reasoning(begun + text), *deltas[1:]]
+    return [*given, *deltas]

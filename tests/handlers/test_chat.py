@@ -58,15 +58,19 @@ def test_apply_template(server: Server, body: dict[str, Any], prompt: str) -> No
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"messages": []}, 400),
+        ({"messages": 5}, 400),
         ({"messages": [{"role": "user"}]}, 400),
         ({"messages": [{"role": "assistant", "content": "a"}] * 2}, 400),
         ({"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": "no"}}, 400),
+        ({"messages": MESSAGES, "tools": [{"type": "function", "function": {}}]}, 400),
         (
-            {"messages": MESSAGES, "tools": [{"type": "function", "function": {"name": "f"}}] * 2},
-            400,
+            {
+                "messages": MESSAGES,
+                "tools": [{"type": "mcp"}],
+                "tool_choice": "required",
+            },
+            501,
         ),
-        ({"messages": MESSAGES, "tool_choice": "required"}, 400),
         (
             {
                 "messages": [

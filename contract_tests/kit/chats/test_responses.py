@@ -338,14 +338,15 @@ def test_what_is_wrong_is_told(server: Server) -> None:
     user = {"role": "user", "content": "Hello"}
     image = base64.b64encode(b"\x89PNG").decode()
     part = {"type": "input_image", "image_url": f"data:image/png;base64,{image}"}
-    assert "c1" in refusal(server, input=[user, output])
+    server.ask("/v1/responses", body("create_response", input=[user, output]))
     assert "c1" in refusal(server, input=[user, call])
     assert "resp_1" in refusal(server, previous_response_id="resp_1")
     assert "msg_1" in refusal(server, input=[{"type": "item_reference", "id": "msg_1"}])
-    assert "input" in refusal(server, input=[])
     assert "input[1]" in refusal(server, input=[user, {"role": "user", "content": 5}])
     assert "input_image" in refusal(server, 501, input=[{"role": "user", "content": [part]}])
-    assert "web_search" in refusal(server, 501, tools=[{"type": "web_search"}])
+    search = [{"type": "web_search"}]
+    assert "web_search" in refusal(server, 501, tools=search, tool_choice="required")
+    assert "web_search" in refusal(server, 501, tools=search, tool_choice=search[0])
     cyclic = {"$ref": "#"}
     form = {"format": {"type": "json_schema", "name": "x", "schema": cyclic}}
     assert "schema" in refusal(server, text=form)

@@ -104,9 +104,9 @@ def test_a_tool_s_result_without_a_call(own_server: Start) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     calling = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "content": "2"}
-    assert "messages[1]" in refused(server, result)
-    assert "messages[1].tool_call_id" in refused(server, {**result, "tool_call_id": "a"})
-    assert "messages[2].tool_call_id" in refused(server, calling, {**result, "tool_call_id": "b"})
+    for before in ([], [calling]):
+        assert "2" in prompt(server, *before, {**result, "tool_call_id": "b"})
+    assert "2" in prompt(server, result)
     assert "2" in prompt(server, calling, result)
     assert prompt(server, calling, result) == prompt(
         server, calling, {**result, "tool_call_id": "a"}

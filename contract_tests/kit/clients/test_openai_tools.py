@@ -99,9 +99,55 @@ def test_choices(client: OpenAI) -> None:
     assert answer.choices[0].message.tool_calls is None
     with pytest.raises(openai.BadRequestError, match="nobody"):
         client.chat.completions.create(**{**CALLING, "tool_choice": named("nobody")})
-    custom: Any = [{"type": "custom", "custom": {"name": "code"}}]
+    nameless: Any = [{"type": "custom", "custom": {}}]
     with pytest.raises(openai.BadRequestError, match="tools"):
-        client.chat.completions.create(**{**CALLING, "tools": custom})
+        client.chat.completions.create(**{**CALLING, "tools": nameless})
+
+
+def test_a_tool_that_takes_a_plain_text(client: OpenAI) -> None:
+    custom: Any = {"type": "custom", "custom": {"name": "code", "description": "Runs Python."}}
+    asked = {**CALLING, "tools": [tool(), custom], "tool_choice": custom}
+    answer = client.chat.completions.create(**asked)
+    assert answer.choices[0].finish_reason in ("tool_calls", "length")
+    [call] = answer.choices[0].message.tool_calls
+    assert (call.type, call.custom.name) == ("custom", "code")
+    pieces = []
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        for delta in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
+            assert delta.index == 0
+            pieces.append(delta.custom)
+    assert pieces[0] == {"name": "code", "input": ""}
+    assert "".join(piece["input"] for piece in pieces) == call.custom.input
+    sent_back = [
+        *asked["messages"],
+        answer.choices[0].message.model_dump(),
+        {"role": "tool", "tool_call_id": call.id, "content": "done"},
+    ]
+    after = {**asked, "messages": sent_back, "tool_choice": "none", "max_tokens": 4}
+    assert client.chat.completions.create(**after).choices[0].message.tool_calls is None
+
+
+def test_the_old_form_of_tools(client: OpenAI) -> None:
+    asked = {key: value for key, value in CALLING.items() if key not in ("tools", "tool_choice")}
+    function = tool()["function"]
+    asked |= {"functions": [function], "function_call": {"name": function["name"]}}
+    message = client.chat.completions.create(**asked).choices[0].message
+    assert message.tool_calls is None
+    assert message.function_call.name == function["name"]
+    pieces = [
+        chunk.choices[0].delta.function_call
+        for chunk in client.chat.completions.create(**asked, stream=True)
+        if chunk.choices and chunk.choices[0].delta.function_call
+    ]
+    assert pieces[0].name == function["name"]
+    assert "".join(piece.arguments for piece in pieces) == message.function_call.arguments
+    sent_back = [
+        *asked["messages"],
+        message.model_dump(exclude_none=True),
+        {"role": "function", "name": function["name"], "content": "done"},
+    ]
+    after = {**asked, "messages": sent_back, "function_call": "none", "max_tokens": 4}
+    assert client.chat.completions.create(**after).choices[0].finish_reason in ("stop", "length")
 
 
 def test_the_stream_helper_with_a_tool(client: OpenAI) -> None:

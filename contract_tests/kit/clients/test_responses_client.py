@@ -186,8 +186,7 @@ def test_an_agent_that_calls_a_function(kept: bool, client: OpenAI) -> None:
     assert first.usage is not None
     assert second.usage.input_tokens > first.usage.input_tokens
     other: Any = {**output, "call_id": "other"}
-    with pytest.raises(openai.BadRequestError, match="no call"):
-        client.responses.create(**options, input=[other])
+    assert client.responses.create(**options, input=[other], max_output_tokens=8).output
 
 
 def test_a_streamed_call(client: OpenAI) -> None:
@@ -213,6 +212,44 @@ def test_a_call_that_is_cut_off_is_incomplete(client: OpenAI) -> None:
         model=MODEL, input="Hello", tools=[TOOL], tool_choice="required", max_output_tokens=1
     )
     assert response.status == "incomplete"
+
+
+def test_a_tool_that_takes_a_plain_text(client: OpenAI) -> None:
+    """As a coding agent uses it, beside tools that there are only at OpenAI."""
+    patch: Any = {"type": "custom", "name": "apply_patch", "format": {"type": "text"}}
+    tools: Any = [{"type": "local_shell"}, patch, {"type": "web_search"}]
+    agent: Any = {
+        "model": MODEL,
+        "instructions": "Be short.",
+        "tools": tools,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"verbosity": "low"},
+        "max_output_tokens": 200,
+        "extra_body": SEED,
+    }
+    chosen: Any = {"type": "custom", "name": "apply_patch"}
+    first = client.responses.create(input="Patch it.", tool_choice=chosen, **agent)
+    [call] = [item for item in first.output if item.type == "custom_tool_call"]
+    assert call.name == "apply_patch"
+    assert [each.type for each in first.tools] == ["custom"]
+    events = list(
+        client.responses.create(input="Patch it.", tool_choice=chosen, stream=True, **agent)
+    )
+    deltas = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
+    [done] = [e for e in events if e.type == "response.custom_tool_call_input.done"]
+    assert "".join(deltas) == done.input == call.input
+    history: Any = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": "Patch it."},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        *(item.model_dump(exclude_none=True) for item in first.output),
+        {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"},
+    ]
+    second = client.responses.create(input=history, tool_choice="none", **agent)
+    assert all(item.type != "custom_tool_call" for item in second.output)
 
 
 def test_asynchronous_client(server: Server) -> None:
@@ -257,7 +294,12 @@ def test_errors(client: OpenAI) -> None:
         with pytest.raises(openai.BadRequestError, match="temperature"):
             client.responses.create(model=MODEL, input="Hello", temperature=hot, stream=stream)
     with pytest.raises(openai.InternalServerError, match="web_search") as caught:
-        client.responses.create(model=MODEL, input="Hello", tools=[{"type": "web_search"}])
+        client.responses.create(
+            model=MODEL,
+            input="Hello",
+            tools=[{"type": "web_search"}],
+            tool_choice="required",
+        )
     assert caught.value.status_code == 501
 
 

@@ -12,17 +12,14 @@ from typing import Any
 
 from engine.chat.template.caps import Traits
 from engine.chat.template.conversation import text_of
-from engine.errors import invalid_request
 
 _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SHORT_ID = 9
+INVALID_JSON = "INVALID_JSON"  # what Anthropic tells its clients to do with such arguments
 
 
 def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str, Any]]:
-    """`messages` in the form that a template with these traits renders.
-
-    Raises EngineError (invalid_request_error) for tool arguments that are no JSON object.
-    """
+    """`messages` in the form that a template with these traits renders."""
     result = list(messages)
     if not traits.developer_role:
         result = [
@@ -36,7 +33,7 @@ def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str
         result = [part for message in result for part in _calls_alone(message)]
     if caps["supports_tool_calls"] and not caps["supports_parallel_tool_calls"]:
         result = _one_call_each(result)
-    return [_adapted(message, index, traits) for index, message in enumerate(result)]
+    return [_adapted(message, traits) for message in result]
 
 
 def short_id(id: str) -> str:
@@ -51,15 +48,12 @@ def short_id(id: str) -> str:
     return "".join(letters)
 
 
-def _adapted(message: dict[str, Any], index: int, traits: Traits) -> dict[str, Any]:
+def _adapted(message: dict[str, Any], traits: Traits) -> dict[str, Any]:
     new = {**message, "content": _content(message["content"], traits)}
     if traits.short_ids and "tool_call_id" in new:
         new["tool_call_id"] = short_id(new["tool_call_id"])
     if "tool_calls" in new:
-        new["tool_calls"] = [
-            _call(call, traits, f"messages[{index}].tool_calls[{number}]")
-            for number, call in enumerate(new["tool_calls"])
-        ]
+        new["tool_calls"] = [_call(call, traits) for call in new["tool_calls"]]
         if traits.null_content and not new["content"]:
             new["content"] = None
     if traits.reasoning_key != "reasoning_content" and "reasoning_content" in new:
@@ -80,32 +74,32 @@ def _content(content: str | list[dict[str, Any]], traits: Traits) -> Any:
     return content if caps["supports_typed_content"] else text_of(content)
 
 
-def _call(call: Mapping[str, Any], traits: Traits, where: str) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     new = dict(call)
     if traits.short_ids:
         new["id"] = short_id(new["id"])
     function = new["function"]
     arguments = function["arguments"]
     if traits.caps["supports_object_arguments"]:
-        new["function"] = {**function, "arguments": object_arguments(arguments, where)}
+        new["function"] = {**function, "arguments": object_arguments(arguments)}
     elif not isinstance(arguments, str):
         new["function"] = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
     return new
 
 
-def object_arguments(arguments: Any, where: str) -> dict[str, Any]:
+def object_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a call as an object; an empty text stands for none.
 
-    Raises EngineError (invalid_request_error) naming `where` if they are something else.
+    A model may have been cut off in the middle of them, or have written something else. Its text
+    is then the one member of an object whose name says so.
     """
+    value = arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as e:
-            raise invalid_request(f"{where}.function.arguments: not JSON: {e}") from e
-    if not isinstance(arguments, dict):
-        raise invalid_request(f"{where}.function.arguments: not a JSON object")
-    return arguments
+            value = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            value = None
+    return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
 def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,18 +11,11 @@ from typing import Any
 
 import msgspec
 
+from engine.chat.prompt import Continuation
 from engine.errors import invalid_request, not_supported
 
+_PARAGRAPHS = "\n\n"  # between the parts of an answer that goes on, as llama-server has it
 _OPTIONAL = ("tool_calls", "reasoning_content", "tool_call_id", "name")
-
-
-class Continuation(msgspec.Struct, frozen=True):
-    """The beginning of an answer that the model goes on with: its content, or, with `thinks`, its
-    thoughts (then there is no content yet)."""
-
-    content: str = ""
-    reasoning: str = ""
-    thinks: bool = False
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -48,15 +41,13 @@ def conversation(
 
     `continue_final_message` as a text names the part of the message that goes on; without, it is
     the content, or else the thoughts if there is no content yet. `add_generation_prompt` is on by
-    default.
+    default. No messages at all are a conversation, too: the template decides what it is worth.
 
-    Raises EngineError: invalid_request_error for messages that can't be continued as wished and
-    for a tool's result without a call, not_supported_error for media.
+    Raises EngineError: invalid_request_error for messages that can't be continued as wished,
+    not_supported_error for media.
     """
-    if not messages:
-        raise invalid_request("messages: the list is empty")
     plain = _with_ids([_plain(message, index) for index, message in enumerate(messages)])
-    is_answer = plain[-1]["role"] == "assistant"
+    is_answer = bool(plain) and plain[-1]["role"] == "assistant"
     if continue_final_message:
         if not is_answer:
             raise invalid_request("continue_final_message: the last message is not the assistant's")
@@ -74,11 +65,11 @@ def conversation(
     return Conversation(plain, True, _continuation(last, continue_final_message))
 
 
-def text_of(content: str | list[dict[str, Any]]) -> str:
+def text_of(content: str | list[dict[str, Any]], between: str = "\n") -> str:
     """A content as one text; parts become lines."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in content)
+    return between.join(part["text"] for part in content)
 
 
 def pairs(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -91,7 +82,7 @@ def pairs(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _continuation(last: Mapping[str, Any], part: bool | str | None) -> Continuation:
-    content, reasoning = text_of(last["content"]), last.get("reasoning_content", "")
+    content, reasoning = text_of(last["content"], _PARAGRAPHS), last.get("reasoning_content", "")
     if part == "reasoning_content":
         if content:
             raise invalid_request(
@@ -120,13 +111,14 @@ def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """`messages` with each call and its result tied together.
 
     A result that names its call by id belongs to the latest one of that id. One that doesn't
-    answers the first call that waits for a result.
+    answers the first call that waits for a result. A result without a call stays what it is: the
+    beginning of the conversation may have been cut off.
     """
     calls: dict[str, str] = {}  # the names by id
     waiting: dict[str, str] = {}  # those of the last turn with calls, until they are answered
     unnamed: set[str] = set()  # ids of our own
     result: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
+    for message in messages:
         if message["role"] == "assistant" and "tool_calls" in message:
             waiting = {}
             made = []
@@ -142,21 +134,21 @@ def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         elif message["role"] == "tool":
             id = message.get("tool_call_id")
             if id not in calls:
-                id = _first_waiting(waiting, message, index, unnamed)
-            waiting.pop(id, None)
-            message = {"name": calls[id], **message, "tool_call_id": id}
+                id = _first_waiting(waiting, message, unnamed) or id
+            if id in calls:
+                waiting.pop(id, None)
+                message = {"name": calls[id], **message}
+            message = {**message, "tool_call_id": id or f"call{len(calls):05}"}
         result.append(message)
     return result
 
 
 def _first_waiting(
-    waiting: Mapping[str, str], message: Mapping[str, Any], index: int, unnamed: set[str]
-) -> str:
-    """The id of the call that a tool's result answers although it doesn't have its id."""
+    waiting: Mapping[str, str], message: Mapping[str, Any], unnamed: set[str]
+) -> str | None:
+    """The id of the call that a tool's result answers although it doesn't have its id; None if
+    there is no such call."""
     given, name = message.get("tool_call_id"), message.get("name")
     open_calls = {id: n for id, n in waiting.items() if not given or id in unnamed}
-    if not open_calls:
-        if given:
-            raise invalid_request(f"messages[{index}].tool_call_id: no call before has this id")
-        raise invalid_request(f"messages[{index}]: a tool's result, but no call waits for one")
-    return next((id for id, n in open_calls.items() if n == name), next(iter(open_calls)))
+    named = (id for id, n in open_calls.items() if n == name)
+    return next(named, next(iter(open_calls), None))

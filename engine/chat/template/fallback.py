@@ -26,13 +26,11 @@ def with_tools_as_text(
     *,
     parallel: bool = True,
 ) -> list[dict[str, Any]]:
-    """`messages` of a conversation with `tools`, for a template that renders roles and texts only.
-
-    Raises EngineError (invalid_request_error) for tool arguments that are no JSON object.
-    """
+    """`messages` of a conversation with `tools`, for a template that renders roles and texts
+    only."""
     result: list[dict[str, Any]] = []
     after_result = False
-    for index, message in enumerate(messages):
+    for message in messages:
         role, text = message["role"], text_of(message["content"])
         if role == "tool":
             text = f"<tool_response>\n{text}\n</tool_response>"
@@ -42,11 +40,9 @@ def with_tools_as_text(
                 written_call(
                     HERMES_CALLS,
                     call["function"]["name"],
-                    object_arguments(
-                        call["function"]["arguments"], f"messages[{index}].tool_calls[{number}]"
-                    ),
+                    object_arguments(call["function"]["arguments"]),
                 )
-                for number, call in enumerate(message["tool_calls"])
+                for call in message["tool_calls"]
             ]
             text = "\n".join([text, *calls] if text else calls)
             plain = {key: value for key, value in message.items() if key != "tool_calls"}

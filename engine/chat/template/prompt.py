@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.chat import harmony_markers
-from engine.chat.prompt import ChatPrompt
+from engine.chat.prompt import ChatPrompt, Continuation
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import (
     HARMONY_CONTENT,
@@ -19,7 +19,7 @@ from engine.chat.syntax import (
 )
 from engine.chat.template.adapting import adapted
 from engine.chat.template.caps import Caps, traits_of
-from engine.chat.template.conversation import Continuation, Conversation, conversation, pairs
+from engine.chat.template.conversation import Conversation, conversation, pairs
 from engine.chat.template.fallback import with_tool_notes, with_tools_as_text
 from engine.errors import EngineError, invalid_request
 
@@ -118,6 +118,7 @@ def continued(
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """
+    prompt = msgspec.structs.replace(prompt, given=answer)
     text, (thoughts, content) = prompt.text, _wrappers(prompt.syntax)
     if thoughts is None and answer.thinks:
         raise invalid_request("messages: this model's chat template has no thoughts to go on with")
@@ -131,7 +132,8 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if answer.reasoning or is_open:
+        if answer.reasoning or thoughts.begin:
+            # Thoughts are over when the text has begun: empty ones say so to the model.
             text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
             before = content.begin
         else:

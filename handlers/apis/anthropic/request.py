@@ -13,7 +13,9 @@ from engine.errors import invalid_request, not_supported
 from engine.options import Options
 from engine.params import GenerationParams
 from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import function_tools, template_variables, tool_choice
+from handlers.apis.openai.request import template_variables
+from handlers.apis.openai.tools import chosen, offered
+from handlers.apis.remarks import remark
 from handlers.http.errors import RequestError
 
 Block = Mapping[str, Any]
@@ -23,7 +25,6 @@ CALL_PREFIX = "toolu_"
 """The prefix of call ids in this API. Chat templates know the ids without it: some take only their
 own form."""
 
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]*?\bcch=)([0-9a-f]+)")
 
@@ -32,18 +33,19 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     """The conversation of `body`; the server's options stand in for what it doesn't say.
 
     Raises EngineError: invalid_request_error for what no schema can rule out,
-    not_supported_error for what only Anthropic's server has.
+    not_supported_error for what only Anthropic's server has and can't be left out.
     """
-    tools = function_tools(
-        [_function(t, i) for i, t in enumerate(body.get("tools") or [])], "tools"
-    )
     wanted = body.get("tool_choice") or {}
-    tools, choice, name = tool_choice(tools, _openai_choice(wanted))
+    tools = [_openai_tool(tool) for tool in body.get("tools") or []]
+    for name in ("mcp_servers", "container"):
+        if body.get(name):
+            remark("%s: this server has none; it is left out", name)
+    choice = chosen(offered(tools), _openai_choice(wanted))
     return ChatRequest(
         messages=[*_system(body.get("system")), *_turns(body["messages"])],
-        tools=tools,
-        tool_choice=choice,
-        tool_name=name,
+        tools=choice.tools,
+        tool_choice=choice.how,
+        tool_name=choice.name,
         parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
         reasoning_format=options.chat.reasoning_format,
         reasoning_budget=_thinking_budget(body, options),
@@ -105,27 +107,22 @@ def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
 # ---- tools -------------------------------------------------------------------------------
 
 
-def _function(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A tool in OpenAI's form."""
-    if (type_ := tool.get("type")) not in (None, "custom"):
-        raise not_supported(f"tools[{index}]: this server has no {type_}")
-    return {
-        "function": {
-            "name": tool["name"],
-            "description": tool.get("description"),
-            "parameters": tool["input_schema"],
-        }
-    }
+def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in OpenAI's form. Whatever its type, one with a schema is the client's own."""
+    if "input_schema" not in tool and tool.get("type") not in (None, "custom", "function"):
+        return {"type": tool["type"], "name": tool.get("name")}
+    function = {"name": tool.get("name"), "description": tool.get("description")}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
 def _openai_choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
     if not choice:
         return None
     if choice["type"] != "tool":
-        return _CHOICES[choice["type"]]
+        return str(choice["type"])
     if not choice.get("name"):
         raise invalid_request("tool_choice: the name of the tool is missing")
-    return {"function": {"name": choice["name"]}}
+    return {"type": "function", "function": {"name": choice["name"]}}
 
 
 def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -150,8 +147,9 @@ def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
     """The message that `system` is; none if it says nothing."""
-    blocks = [{"text": system}] if isinstance(system, str) else system or []
-    texts = [_without_stamp(block["text"]) for block in blocks]
+    blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system or []
+    read = [_text(block, f"system[{index}]") for index, block in enumerate(blocks)]
+    texts = [_without_stamp(text) for text in read if text is not None]
     return [{"role": "system", "content": _content(texts)}] if any(texts) else []
 
 
@@ -175,9 +173,9 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        content = message["content"]
+        content = message.get("content") or []
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        match message["role"]:
+        match role := message["role"]:
             case "user":
                 results, said = _user(blocks, where, calls)
                 turns += results  # before what the user has said, in whichever order they came
@@ -187,8 +185,9 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 calls = _add_answer(turns, blocks, where)
             case _:
                 end_user_turn()
-                said = [block["text"] for block in blocks]
-                turns.append({"role": "system", "content": _content(said or [""])})
+                read = [_text(block, f"{where}.content[{i}]") for i, block in enumerate(blocks)]
+                said = [text for text in read if text is not None]
+                turns.append({"role": role, "content": _content(said or [""])})
     end_user_turn()
     return turns
 
@@ -201,21 +200,14 @@ def _user(
     texts: list[str] = []
     for index, block in enumerate(blocks):
         at = f"{where}.content[{index}]"
-        if block["type"] != "tool_result":
-            texts.append(_text(block, at))
+        if block.get("type") != "tool_result":
+            if (text := _text(block, at)) is not None:
+                texts.append(text)
             continue
-        call_id = block["tool_use_id"].removeprefix(CALL_PREFIX)
-        if call_id not in calls:
-            id_ = block["tool_use_id"]
-            raise invalid_request(f"{at}: the assistant has not called a tool with the id {id_!r}")
-        results.append(
-            {
-                "role": "tool",
-                "tool_call_id": call_id,
-                "name": calls[call_id],
-                "content": _result(block, at),
-            }
-        )
+        call_id = (block.get("tool_use_id") or "").removeprefix(CALL_PREFIX)
+        result = {"role": "tool", "tool_call_id": call_id, "content": _result(block, at)}
+        # The call may have been cut off with the beginning of the conversation.
+        results.append({**result, "name": calls[call_id]} if call_id in calls else result)
     return results, texts
 
 
@@ -223,7 +215,7 @@ def _result(block: Block, where: str) -> str:
     content = block.get("content") or ""
     if not isinstance(content, str):
         texts = [_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
-        content = "\n".join(texts)
+        content = "\n".join(text for text in texts if text is not None)
     if block.get("is_error") and not content.casefold().startswith("error"):
         return f"Error: {content}" if content else "Error"
     return content
@@ -236,7 +228,7 @@ def _add_answer(turns: list[dict[str, Any]], blocks: Sequence[Block], where: str
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
     for index, block in enumerate(blocks):
-        match block["type"]:
+        match block.get("type"):
             case "thinking":
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + block["thinking"]
             case "redacted_thinking":
@@ -244,15 +236,17 @@ def _add_answer(turns: list[dict[str, Any]], blocks: Sequence[Block], where: str
             case "tool_use":
                 turn.setdefault("tool_calls", []).append(_call(block))
             case _:
-                turn["content"] += _text(block, f"{where}.content[{index}]")
+                turn["content"] += _text(block, f"{where}.content[{index}]") or ""
     return {call["id"]: call["function"]["name"] for call in turn.get("tool_calls", [])}
 
 
 def _call(block: Block) -> dict[str, Any]:
-    try:
-        arguments = json.dumps(block["input"], ensure_ascii=False)
-    except RecursionError:
-        raise invalid_request("messages: the input of a tool_use is nested too deep") from None
+    arguments = block.get("input") or {}
+    if not isinstance(arguments, str):  # a text is what was cut off before it was an object
+        try:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        except RecursionError:
+            raise invalid_request("messages: the input of a tool_use is nested too deep") from None
     return {
         "id": block["id"].removeprefix(CALL_PREFIX),
         "type": "function",
@@ -260,17 +254,28 @@ def _call(block: Block) -> dict[str, Any]:
     }
 
 
-def _text(block: Block, where: str) -> str:
-    """The text that a block adds to the prompt. Raises EngineError (not_supported_error) if it is
-    none of text."""
-    match block["type"]:
-        case "text":
-            return str(block["text"])
+def _text(block: Block, where: str) -> str | None:
+    """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError
+    (not_supported_error) for images and for documents that are no text."""
+    match block.get("type"):
         case "document":
             return _document(block, where)
+        case "search_result":
+            return _search_result(block)
         case "image":
             raise not_supported(f"{where}: this model can't take images")
-    raise not_supported(f"{where}: this server can't take {block['type']}")
+    if isinstance(text := block.get("text"), str):
+        return text
+    remark("%s: a block of the type %s is left out", where, block.get("type"))
+    return None
+
+
+def _search_result(block: Block) -> str:
+    content = block.get("content")
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    lines = [block.get("title"), block.get("source"), *texts]
+    return "\n".join(line for line in lines if line and isinstance(line, str))
 
 
 def _document(block: Block, where: str) -> str:

@@ -4,7 +4,6 @@ The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodi
 validation against the description.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,8 +72,10 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
                 "format: the request also has a grammar or a schema; send one of them"
             )
         made["json_schema"] = {} if form == "json" else form
-    if body.get("logprobs") and body.get("top_logprobs") is None:
-        made["top_logprobs"] = 0
+    if body.get("logprobs"):
+        made["top_logprobs"] = body.get("top_logprobs") or 0
+    elif not body.get("top_logprobs"):
+        made.pop("top_logprobs", None)
     if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
         raise invalid_request(
             "n: Ollama's format has one answer per request; send several requests"
@@ -95,7 +96,7 @@ def _generation_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _thinking(body: Mapping[str, Any]) -> dict[str, Any]:
     think = body.get("think")
-    if think is None:
+    if think in (None, ""):
         return {}
     variables = body.get("chat_template_kwargs") or {}
     made: dict[str, Any] = {
@@ -122,10 +123,12 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         if message.get("thinking") is not None:
             new["reasoning_content"] = message["thinking"]
         if message.get("tool_calls"):
-            new["tool_calls"] = [ids.call(call) for call in message["tool_calls"]]
+            calls = message["tool_calls"]
+            new["tool_calls"] = [ids.call(call) for call in calls if call.get("function")]
         if message["role"] == "tool":
             name = message.get("tool_name") or message.get("name")
-            new["tool_call_id"] = message.get("tool_call_id") or ids.answered(name)
+            id = message.get("tool_call_id")
+            new["tool_call_id"] = ids.answered(name) if id in (None, "") else id
             if name is not None:
                 new["name"] = name
         made.append(new)
@@ -143,16 +146,10 @@ class _CallIds:
         """`call` as OpenAI has it."""
         function = call["function"]
         # Nine letters and digits: what the strictest templates want of an id.
-        id = call.get("id") or f"call{self._count:05d}"
+        id = str(call.get("id") or f"call{self._count:05d}")
         self._count += 1
         self._open.append((function["name"], id))
-        arguments = function["arguments"]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return {
-            "id": id,
-            "type": "function",
-            "function": {"name": function["name"], "arguments": text},
-        }
+        return {"id": id, "type": "function", "function": function}
 
     def answered(self, name: str | None) -> str | None:
         """The id of the call that a result of the tool `name` is for; None if there is none."""

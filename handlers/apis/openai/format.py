@@ -18,6 +18,7 @@ from engine.chat.output import (
     ChatMessage,
     Content,
     Reasoning,
+    ToolCall,
 )
 from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
 from handlers.apis.native.format import NativeFormat, progress_json
@@ -28,7 +29,7 @@ from handlers.http.json_answer import build_info
 from handlers.http.sse import DONE, error_frame
 from handlers.options.tables.log import LogOptions
 from handlers.running.batch import TextEvent
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
 from handlers.running.choices import best
 
 _encode = msgspec.json.Encoder().encode
@@ -103,15 +104,17 @@ def chat_completion(
     *,
     probabilities: Probabilities | None = None,
     native: NativeFormat | None = None,
+    old_calls: bool = False,
 ) -> dict[str, Any]:
-    """The answer of /v1/chat/completions, with a choice for each of `answers`."""
+    """The answer of /v1/chat/completions, with a choice for each of `answers`; `old_calls` are in
+    OpenAI's old form."""
     results = [answer.finished for answer in answers]
     choices: list[dict[str, Any]] = []
     for index, answer in enumerate(answers):
         choice = {
-            "finish_reason": answer.finish_reason,
+            "finish_reason": _reason(answer.finish_reason, old_calls),
             "index": index,
-            "message": chat_message(answer.message),
+            "message": chat_message(answer.message, old_calls=old_calls),
         }
         if probabilities:
             choice["logprobs"] = probabilities.logprobs(answer.finished.probs)
@@ -119,22 +122,32 @@ def chat_completion(
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
 
 
-def chat_message(message: ChatMessage) -> dict[str, Any]:
-    """A message of the assistant. `content` is null if there are calls and no text."""
+def _reason(reason: FinishReason, old_calls: bool) -> str:
+    return "function_call" if old_calls and reason == "tool_calls" else reason
+
+
+def chat_message(message: ChatMessage, *, old_calls: bool = False) -> dict[str, Any]:
+    """A message of the assistant. `content` is null if there are calls and no text. The old form
+    of OpenAI's API has one call, without an id."""
     made: dict[str, Any] = {"role": "assistant", "content": message.content}
     if message.reasoning:
         made["reasoning_content"] = message.reasoning
     if message.calls:
         made["content"] = message.content or None
-        made["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.calls
-        ]
+        if old_calls:
+            call = message.calls[0]
+            made["function_call"] = {"name": call.name, "arguments": call.arguments}
+        else:
+            made["tool_calls"] = [_tool_call(call) for call in message.calls]
     return made
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    if call.free_text:
+        custom = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _whole(
@@ -258,7 +271,7 @@ class TextFormat:
 
 class ChatFormat:
     """The answer of /v1/chat/completions (`handlers.running.respond.Format`), with `n`
-    choices."""
+    choices; `old_calls` are in OpenAI's old form."""
 
     def __init__(
         self,
@@ -269,10 +282,12 @@ class ChatFormat:
         n: int = 1,
         probabilities: Probabilities | None = None,
         native: NativeFormat | None = None,
+        old_calls: bool = False,
     ) -> None:
         self._head = head
         self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
         self._with_timings = timings_per_token
+        self._old_calls = old_calls
         self._include_usage = include_usage
         self._n = n
         self._probabilities = probabilities
@@ -292,7 +307,8 @@ class ChatFormat:
         timings = _timings(source.timings) if self._with_timings else b""
         if isinstance(source, Delta) and source.progress:
             return self._chunk(index, b"{}", timings + _progress(source))
-        parts = [self._chunk(index, _delta(delta), timings) for delta in event.deltas]
+        calls, as_json = event.message.calls, _old_delta if self._old_calls else _delta
+        parts = [self._chunk(index, as_json(delta, calls), timings) for delta in event.deltas]
         if isinstance(source, Finished):
             parts.append(self._finish(source, event.message, index))
         return b"".join(parts)
@@ -305,7 +321,11 @@ class ChatFormat:
 
     async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
         return chat_completion(
-            self._head, results, probabilities=self._probabilities, native=self._native
+            self._head,
+            results,
+            probabilities=self._probabilities,
+            native=self._native,
+            old_calls=self._old_calls,
         )
 
     def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
@@ -316,7 +336,7 @@ class ChatFormat:
         choice: dict[str, Any] = {
             "index": index,
             "delta": {},
-            "finish_reason": finish_reason(message, result),
+            "finish_reason": _reason(finish_reason(message, result), self._old_calls),
         }
         if self._probabilities and (probs := self._probs.pop(index, None)):
             choice["logprobs"] = self._probabilities.logprobs(probs)
@@ -338,24 +358,31 @@ class ChatFormat:
         return b"".join((begin, delta, logprobs, self._tail, more, b"}\n\n"))
 
 
-def _delta(delta: ChatDelta) -> bytes:
-    """The JSON of OpenAI's `delta`."""
+def _delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
+    """The JSON of OpenAI's `delta`; `calls` are those that have begun."""
     match delta:
         case Content(text):
             return b'{"content":' + _encode(text) + b"}"
         case Reasoning(text):
             return b'{"reasoning_content":' + _encode(text) + b"}"
-        case CallStart(index, id, name):
-            call = {
-                "index": index,
-                "id": id,
-                "type": "function",
-                "function": {"name": name, "arguments": ""},
-            }
+        case CallStart(index, id, name, free_text):
+            call = {"index": index, **_tool_call(ToolCall(id, name, free_text=free_text))}
             return _encode({"tool_calls": [call]})
+        case CallArguments(index, text) if calls[index].free_text:
+            return _encode({"tool_calls": [{"index": index, "custom": {"input": text}}]})
         case CallArguments(index, text):
             call = {"index": index, "function": {"arguments": text}}
             return _encode({"tool_calls": [call]})
+
+
+def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
+    """The same with a call in OpenAI's old form."""
+    match delta:
+        case CallStart(_, _, name):
+            return _encode({"function_call": {"name": name, "arguments": ""}})
+        case CallArguments(_, text):
+            return _encode({"function_call": {"arguments": text}})
+    return _delta(delta, calls)
 
 
 def _timings(timings: Timings) -> bytes:

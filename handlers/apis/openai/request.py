@@ -3,35 +3,44 @@
 Bodies have passed validation against the description.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from engine.chat.request import ChatRequest, ToolChoice
+from engine.chat.request import ChatRequest
 from engine.errors import invalid_request
 from engine.options import Options
-
-_CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
+from handlers.apis.openai.messages import chat_messages
+from handlers.apis.openai.tools import chosen, offered
 
 
 def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     """The request in `body`; the server's options stand in for fields that it lacks.
 
-    Raises EngineError (invalid_request_error).
+    Raises EngineError: invalid_request_error, not_supported_error for media and for tools that
+    only other servers have.
     """
-    tools = function_tools(body.get("tools") or [], "tools")
-    tools, choice, name = tool_choice(tools, body.get("tool_choice"))
+    tools, wanted = body.get("tools") or [], body.get("tool_choice")
+    parallel = body.get("parallel_tool_calls")
+    if uses_functions(body):
+        tools = [{"type": "function", "function": function} for function in body["functions"]]
+        wanted, parallel = _old_choice(body.get("function_call")), False
+    choice = chosen(offered(tools), wanted)
+    goes_on = body.get("continue_final_message")
     return ChatRequest(
-        messages=body["messages"],
-        tools=tools,
-        tool_choice=choice,
-        tool_name=name,
-        parallel_tool_calls=body.get("parallel_tool_calls"),
+        messages=chat_messages(body["messages"]),
+        tools=choice.tools,
+        tool_choice=choice.how,
+        tool_name=choice.name,
+        free_text=choice.free_text,
+        parallel_tool_calls=parallel,
         parse_tool_calls=body.get("parse_tool_calls") is not False,
         reasoning_format=body.get("reasoning_format") or options.chat.reasoning_format,
         reasoning_budget=_reasoning_budget(body, options),
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
-        continue_final_message=body.get("continue_final_message"),
+        continue_final_message=goes_on,
+        # Who asks for it by name streams into what is on the screen already.
+        repeat_given=not (goes_on and body.get("stream")) or bool(body.get("echo")),
         prefill=options.chat.prefill_assistant,
         template_variables=template_variables(body, options),
     )
@@ -46,62 +55,15 @@ def _reasoning_budget(body: Mapping[str, Any], options: Options) -> int:
     return options.chat.reasoning_budget
 
 
-def function_tools(tools: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
-    """`tools` as a chat template expects them. Raises EngineError (invalid_request_error) for
-    two of one name and for parameters that are no object's schema."""
-    names: set[str] = set()
-    made: list[dict[str, Any]] = []
-    for index, tool in enumerate(tools):
-        function = tool["function"]
-        name = function["name"]
-        if name in names:
-            raise invalid_request(f"{where}[{index}]: there are two tools of the name {name!r}")
-        names.add(name)
-        parameters = function.get("parameters") or {"type": "object", "properties": {}}
-        if parameters.get("type", "object") != "object":
-            raise invalid_request(f"{where}[{index}]: the parameters of a tool are an object")
-        description = function.get("description") or ""
-        made.append(
-            {
-                "type": "function",
-                "function": {"name": name, "description": description, "parameters": parameters},
-            }
-        )
-    return made
+def uses_functions(body: Mapping[str, Any]) -> bool:
+    """Whether `body` speaks of tools in OpenAI's old form only; the answer does so then, too."""
+    return bool(body.get("functions")) and not body.get("tools")
 
 
-def tool_choice(
-    tools: list[dict[str, Any]], choice: str | Mapping[str, Any] | None
-) -> tuple[list[dict[str, Any]], ToolChoice, str | None]:
-    """The tools that may be called, whether one has to be, and which one if it is named.
-
-    Raises EngineError (invalid_request_error) for a choice that the tools don't allow.
-    """
-    if choice is None:
-        return tools, "auto", None
-    if isinstance(choice, str):
-        if choice == "required" and not tools:
-            raise invalid_request("tool_choice: there are no tools, but one is required")
-        return tools, _CHOICES[choice], None
-    if choice.get("type") == "allowed_tools":
-        allowed = choice["allowed_tools"]
-        names = [tool["function"]["name"] for tool in allowed["tools"]]
-        _check_known(tools, names)
-        return tool_choice([tool for tool in tools if _name(tool) in names], allowed["mode"])
-    name = choice["function"]["name"]
-    _check_known(tools, [name])
-    return tools, "required", name
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    return str(tool["function"]["name"])
-
-
-def _check_known(tools: list[dict[str, Any]], names: Sequence[str]) -> None:
-    known = {_name(tool) for tool in tools}
-    for name in names:
-        if name not in known:
-            raise invalid_request(f"tool_choice: there is no tool of the name {name!r}")
+def _old_choice(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:
+    if choice is None or isinstance(choice, str):
+        return choice
+    return {"type": "function", "function": choice}
 
 
 def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:

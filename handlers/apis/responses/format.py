@@ -24,6 +24,12 @@ Status = Literal["completed", "incomplete"]
 _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """The type of the one part that an item's content has."""
 
+_CALLS = {
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
+"""By the type of an item: the name of its events, and the field that they fill."""
+
 _ECHOED = (
     "instructions",
     "max_output_tokens",
@@ -63,14 +69,22 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
             "verbosity": text.get("verbosity") or "medium",
         },
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": [_tool(tool) for tool in body.get("tools") or ()],
+        "tools": [_tool(tool) for tool in body.get("tools") or () if _is_offered(tool)],
         "top_logprobs": body.get("top_logprobs") or 0,
         "top_p": params.top_p,
-        "truncation": body.get("truncation") or "disabled",
+        "truncation": "auto" if body.get("truncation") == "auto" else "disabled",
     }
 
 
+def _is_offered(tool: Mapping[str, Any]) -> bool:
+    return (tool.get("type") or "function") in ("function", "custom")
+
+
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type") == "custom":
+        custom = {"type": "custom", "name": tool["name"], "description": tool.get("description")}
+        return {**custom, "format": tool.get("format") or {"type": "text"}}
+    tool = tool.get("function") or tool
     strict = tool.get("strict")
     return {
         "type": "function",
@@ -169,13 +183,14 @@ class Output:
             case Reasoning(text):
                 self._unsaid.clear()  # only text has probabilities, thoughts have none
                 return [*self._enter("reasoning"), self._text(text)]
-            case CallStart(_, id, name):
+            case CallStart(_, id, name, free_text):
                 self._unsaid.clear()
-                return [*self._close("completed"), self._begin_call(id, name)]
+                return [*self._close("completed"), self._begin_call(id, name, free_text)]
             case CallArguments(_, text):
                 self._unsaid.clear()
                 self._pieces.append(text)
-                return [self._event("response.function_call_arguments.delta", delta=text)]
+                name, _ = _CALLS[self.items[-1]["type"]]
+                return [self._event(f"response.{name}.delta", delta=text)]
 
     def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
         """The probabilities of the tokens since the last time, but not of markers before `text`, if
@@ -207,9 +222,13 @@ class Output:
             self._event("response.content_part.added", 0, part=part),
         ]
 
-    def _begin_call(self, call_id: str, name: str) -> Event:
-        call = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
-        return self._begin({**call, "arguments": ""})
+    def _begin_call(self, call_id: str, name: str, free_text: bool) -> Event:
+        call = {"call_id": call_id, "name": name}
+        if free_text:
+            return self._begin(
+                {"id": new_id("ctc"), "type": "custom_tool_call", **call, "input": ""}
+            )
+        return self._begin({"id": new_id("fc"), "type": "function_call", **call, "arguments": ""})
 
     def _begin(self, item: Item) -> Event:
         item["status"] = "in_progress"
@@ -229,9 +248,10 @@ class Output:
             return []
         item = self.items[-1]
         text = "".join(self._pieces)
-        if item["type"] == "function_call":
-            item["arguments"] = text
-            events = [self._event("response.function_call_arguments.done", arguments=text)]
+        if item["type"] in _CALLS:
+            name, field = _CALLS[item["type"]]
+            item[field] = text
+            events = [{**self._event(f"response.{name}.done"), field: text}]
         else:
             events = self._close_text(item, text)
         item["status"] = status

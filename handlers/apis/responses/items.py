@@ -1,14 +1,17 @@
 """The items of OpenAI's Responses API: how they are kept, and the messages that they amount to.
 
-An item is a message, a call of a function, the output of one, or the model's reasoning. The
-model's output has the same form as the input, so that a conversation is one list of items.
+An item is a message, a call of a tool, the output of one, or the model's reasoning. The model's
+output has the same form as the input, so that a conversation is one list of items.
 """
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
+from handlers.apis.remarks import remark
 
 Item = dict[str, Any]
 
@@ -16,10 +19,12 @@ _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
 }
 REFERENCE = "item_reference"
-_TEXT_PARTS = ("input_text", "output_text", "text")
+_MEDIA = ("input_image", "input_file", "input_audio")
 
 
 def new_id(prefix: str) -> str:
@@ -29,24 +34,24 @@ def new_id(prefix: str) -> str:
 
 def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
     """The items of a request's `input`, each with an id, a type and a status; contents are
-    lists of parts. References to stored items stay as they are.
+    lists of parts. References to stored items stay as they are; items that have to do with tools
+    of OpenAI's own are left out.
 
-    Raises EngineError: invalid_request_error for no items at all, not_supported_error for
-    items and parts that this server can't serve.
+    Raises EngineError (not_supported_error) for parts that this server can't serve.
     """
     if isinstance(input, str):
-        return [_item({"role": "user", "content": input}, "input")]
-    if not input:
-        raise invalid_request("input: the list is empty")
-    return [_item(item, f"input[{index}]") for index, item in enumerate(input)]
+        input = [{"role": "user", "content": input}]
+    read = (_item(item, f"input[{index}]") for index, item in enumerate(input))
+    return [item for item in read if item is not None]
 
 
-def _item(item: Mapping[str, Any], where: str) -> Item:
+def _item(item: Mapping[str, Any], where: str) -> Item | None:
     type_ = item.get("type") or "message"
     if type_ == REFERENCE:
         return dict(item)
     if type_ not in _PREFIXES:
-        raise not_supported(f"{where}: this server has no items of the type {type_}")
+        remark("%s: an item of the type %s is left out", where, type_)
+        return None
     head = {"id": item.get("id") or new_id(_PREFIXES[type_]), "type": type_, "status": "completed"}
     match type_:
         case "message":
@@ -56,7 +61,9 @@ def _item(item: Mapping[str, Any], where: str) -> Item:
         case "function_call":
             fields = {key: item[key] for key in ("call_id", "name", "arguments")}
             return {**head, **fields}
-        case "function_call_output":
+        case "custom_tool_call":
+            return {**head, **{key: item[key] for key in ("call_id", "name", "input")}}
+        case "function_call_output" | "custom_tool_call_output":
             output = item["output"]
             if not isinstance(output, str):
                 output = _parts(output, "tool", f"{where}.output")
@@ -67,19 +74,24 @@ def _item(item: Mapping[str, Any], where: str) -> Item:
 
 
 def _parts(
-    content: str | Sequence[Mapping[str, Any]], role: str, where: str
+    content: str | Sequence[Mapping[str, Any]] | None, role: str, where: str
 ) -> list[dict[str, Any]]:
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
-    return [_part(part, role, f"{where}[{index}]") for index, part in enumerate(content)]
+    read = (_part(part, role, f"{where}[{index}]") for index, part in enumerate(content or ()))
+    return [part for part in read if part is not None]
 
 
-def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any]:
-    type_ = part["type"]
-    if type_ == "refusal":
+def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | None:
+    type_ = part.get("type")
+    if isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
-    if type_ not in _TEXT_PARTS:
-        raise not_supported(f"{where}: this server can't take {type_} yet")
+    if type_ in _MEDIA or not isinstance(part.get("text"), str):
+        if role != "assistant":
+            kind = type_ or "a part without a text"
+            raise not_supported(f"{where}: this server can't take {kind} yet")
+        remark("%s: a part of the type %s is left out", where, type_)
+        return None
     if role == "assistant":
         return {"type": "output_text", "text": part["text"], "annotations": []}
     return {"type": "input_text", "text": part["text"]}
@@ -92,11 +104,10 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
     that reads plain text.
 
-    Raises EngineError (invalid_request_error) for an output of a function without its call, and
-    if the conversation ends with a call that has no output.
+    Raises EngineError (invalid_request_error) if the conversation ends with a call that has no
+    output.
     """
     made: list[dict[str, Any]] = []
-    called: set[str] = set()
     for item in items:
         match item["type"]:
             case "message" if item["role"] == "assistant":
@@ -109,13 +120,12 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
                 if text:
                     turn = _turn(made)
                     turn["reasoning_content"] = turn.get("reasoning_content", "") + text
-            case "function_call":
-                called.add(item["call_id"])
-                function = {"name": item["name"], "arguments": item["arguments"]}
+            case "function_call" | "custom_tool_call":
+                function = {"name": item["name"], "arguments": _arguments(item)}
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 _turn(made).setdefault("tool_calls", []).append(call)
-            case "function_call_output":
-                made.append(_tool_message(item, called))
+            case "function_call_output" | "custom_tool_call_output":
+                made.append(_tool_message(item))
     for message in made:
         if message["role"] == "assistant":
             message["content"] = _plain(message["content"])
@@ -131,13 +141,17 @@ def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
     return made[-1]
 
 
-def _tool_message(item: Item, called: set[str]) -> dict[str, Any]:
-    id = item["call_id"]
-    if id not in called:
-        raise invalid_request(f"input: there is an output, but no call {id!r} of a function")
+def _arguments(call: Item) -> str:
+    """What the model has written as the arguments of a call, in JSON."""
+    if call["type"] == "function_call":
+        return str(call["arguments"])
+    return json.dumps({FREE_TEXT: call["input"]}, ensure_ascii=False)
+
+
+def _tool_message(item: Item) -> dict[str, Any]:
     output = item["output"]
     content = output if isinstance(output, str) else _plain(_texts(output))
-    return {"role": "tool", "tool_call_id": id, "content": content}
+    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
 def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat.request import ChatRequest
-from engine.errors import invalid_request, not_supported
+from engine.errors import invalid_request
 from engine.options import Options
 from engine.params import GenerationParams
 from handlers.apis.native.probabilities import Probabilities, native_probabilities
 from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import function_tools, template_variables, tool_choice
+from handlers.apis.openai.request import template_variables
+from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
 from handlers.running.response_store import ResponseStore
 
@@ -26,7 +27,7 @@ async def request_items(
     """The items of the conversation before `body`, and those of its own input.
 
     Raises EngineError: invalid_request_error for responses and items that are not stored,
-    not_supported_error for items that this server can't serve.
+    not_supported_error for media.
     """
     new = input_items(body["input"])
     for index, item in enumerate(new):
@@ -45,16 +46,9 @@ def response_chat_request(
     """The request in `body` when `items` are the whole conversation.
 
     Raises EngineError: invalid_request_error for items and tools that don't fit together,
-    not_supported_error for tools that are no functions.
+    not_supported_error if a tool of OpenAI's own has to be called.
     """
-    allowed, choice = _choice(body.get("tool_choice"))
-    tools = function_tools(_functions(body.get("tools") or []), "tools")
-    if allowed is not None:
-        known = {tool["function"]["name"] for tool in tools}
-        if unknown := sorted(allowed - known):
-            raise invalid_request(f"tool_choice: there is no tool of the name {unknown[0]!r}")
-        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
-    tools, chosen, name = tool_choice(tools, choice)
+    choice = chosen(offered(body.get("tools") or []), body.get("tool_choice"))
     conversation = messages(items)
     if instructions := body.get("instructions"):
         conversation.insert(0, {"role": "system", "content": instructions})
@@ -64,42 +58,16 @@ def response_chat_request(
     }
     return ChatRequest(
         messages=conversation,
-        tools=tools,
-        tool_choice=chosen,
-        tool_name=name,
+        tools=choice.tools,
+        tool_choice=choice.how,
+        tool_name=choice.name,
+        free_text=choice.free_text,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         reasoning_format=options.chat.reasoning_format,
         reasoning_budget=options.chat.reasoning_budget,
         prefill=False,  # with OpenAI, an answer at the end is followed by another one
         template_variables=template_variables(variables, options),
     )
-
-
-def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`tools` in the form of the Chat Completions API."""
-    for index, tool in enumerate(tools):
-        if tool["type"] != "function":
-            raise not_supported(f"tools[{index}]: this server has no tool {tool['type']}")
-    return [{"type": "function", "function": tool} for tool in tools]
-
-
-def _choice(
-    choice: str | Mapping[str, Any] | None,
-) -> tuple[set[str] | None, str | dict[str, Any] | None]:
-    """The names of the tools that are allowed (None: all), and the choice among them in the
-    form of the Chat Completions API."""
-    if choice is None or isinstance(choice, str):
-        return None, choice
-    match choice["type"]:
-        case "function":
-            return None, {"type": "function", "function": {"name": choice["name"]}}
-        case "allowed_tools":
-            for tool in choice["tools"]:
-                if tool["type"] != "function":
-                    raise not_supported(f"tool_choice: this server has no tool {tool['type']}")
-            return {tool["name"] for tool in choice["tools"]}, choice["mode"]
-        case other:
-            raise not_supported(f"tool_choice: this server has no tool {other}")
 
 
 def response_params(

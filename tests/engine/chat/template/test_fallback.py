@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from engine.chat.prompt import Continuation
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import (
     HERMES_CALLS,
@@ -13,7 +14,6 @@ from engine.chat.syntax import (
     TaggedArguments,
 )
 from engine.chat.template.builtin import CHATML
-from engine.chat.template.conversation import Continuation
 from engine.chat.template.fallback import written_call
 from engine.chat.template.prompt import plain_messages
 from engine.errors import EngineError

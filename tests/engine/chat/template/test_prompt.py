@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from engine.chat.prompt import ChatPrompt
+from engine.chat.prompt import ChatPrompt, Continuation
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import (
     OutputSyntax,
     Wrapper,
 )
 from engine.chat.template.builtin import CHATML
-from engine.chat.template.conversation import Continuation
 from engine.chat.template.prompt import continued, opened
 from engine.errors import EngineError
 from tests.support.conversations import USER, asking, begun, call, prompt
@@ -81,7 +80,7 @@ def test_thoughts_forced_open() -> None:
     [
         (CHATML, OutputSyntax(), begun("Hi"), "Hi"),
         (CHATML, OutputSyntax(), begun("Hi", "Hm"), "Hi"),  # thoughts that the template drops
-        (CHATML, THINKING, begun("Hi"), "Hi"),
+        (CHATML, THINKING, begun("Hi"), "<think>\n\n</think>\n\nHi"),
         (CHATML, THINKING, begun("Hi", "Hm"), "<think>\nHm\n</think>\n\nHi"),
         (OPENS, THINKING, begun("Hi"), "<think>\n\n</think>\n\nHi"),
         (OPENS, THINKING, begun("Hi", "Hm"), "<think>\nHm\n</think>\n\nHi"),
@@ -93,11 +92,13 @@ def test_a_content_goes_on(
 ) -> None:
     for how in (None, True, "content"):
         made = prompt(source, USER, answer, syntax=syntax, continue_final_message=how)
-        assert made == ChatPrompt(HEAD + tail, syntax, answering=True)
+        given = Continuation(answer["content"], answer["reasoning_content"] or "")
+        assert made == ChatPrompt(HEAD + tail, syntax, answering=True, given=given)
 
 
 def test_thoughts_go_on() -> None:
-    wanted = ChatPrompt(HEAD + "<think>\nHm", THINKING, thinking=True)
+    given = Continuation(reasoning="Hm", thinks=True)
+    wanted = ChatPrompt(HEAD + "<think>\nHm", THINKING, thinking=True, given=given)
     for source in (CHATML, OPENS, SWITCHED):
         for how in (None, True, "reasoning_content"):
             last = begun("", "Hm")
@@ -126,10 +127,12 @@ def test_markers_of_the_content() -> None:
     marked = OutputSyntax(THINK, Wrapper("<response>", "</response>"))
     source = CHATML.replace("{{ message.content }}", "<response>{{ message.content }}")
     made = prompt(source, USER, begun("Hi"), syntax=marked)
-    assert made.text.endswith("assistant\n<response>Hi")
+    assert made.text.endswith("assistant\n<think>\n\n</think>\n\n<response>Hi")
     assert made.begun == "<response>"
-    # The template doesn't mark a text without thoughts.
-    assert prompt(CHATML, USER, begun("Hi"), syntax=marked).text == HEAD + "Hi"
+    # Without thoughts the template decides whether a text is marked.
+    thoughtless = OutputSyntax(content=marked.content)
+    assert prompt(source, USER, begun("Hi"), syntax=thoughtless).text.endswith("\n<response>Hi")
+    assert prompt(CHATML, USER, begun("Hi"), syntax=thoughtless).text == HEAD + "Hi"
     made = prompt(CHATML, USER, begun("Hi", "Hm"), syntax=marked)
     assert made.text == HEAD + "<think>\nHm\n</think>\n\n<response>Hi"
     half = ChatPrompt("...>>>", OutputSyntax(content=Wrapper(">>>all\n")))
@@ -143,10 +146,9 @@ def test_harmony_goes_on() -> None:
     assert (made.text, made.thinking) == (thoughts, True)
     made = continued(start, Continuation("Hi", "Hm"))
     assert made.text == f"{thoughts}<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    made = continued(
-        start, Continuation("Hi"), lambda: "<|start|>assistant<|channel|>final<|message|>"
-    )
-    assert made.text == "<|start|>assistant<|channel|>final<|message|>Hi"
+    made = continued(start, Continuation("Hi"))
+    empty = thoughts.removesuffix("Hm")
+    assert made.text == f"{empty}<|end|><|start|>assistant<|channel|>final<|message|>Hi"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,6 @@ def test_what_is_no_text_is_refused() -> None:
     for block in (
         picture,
         {"type": "document", "source": {"type": "base64"}},
-        {"type": "search_result"},
         {**RESULT, "content": [picture]},
     ):
         messages = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}]
@@ -155,12 +154,41 @@ def test_what_is_no_text_is_refused() -> None:
         assert where.startswith("messages[1].content[0]")
 
 
-def test_a_result_needs_its_call() -> None:
-    said = [{"role": "user", "content": [RESULT]}]
-    assert "toolu_1" in refused("invalid_request_error", messages=said)
-    answered = [{"role": "assistant", "content": "no"}, *said]
-    earlier = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [RESULT]}]
-    refused("invalid_request_error", messages=[*earlier, *answered])
+def test_blocks_of_other_services_are_read_or_left_out() -> None:
+    found = {"type": "search_result", "title": "T", "source": "http://a.example",
+             "content": [{"type": "text", "text": "words"}]}  # fmt: skip
+    odd = [{"type": "search_result", "content": 5}, {"type": "new"}, {"text": "Hello"}]
+    assert turns(("user", [found, *odd]))[0]["content"] == [
+        {"type": "text", "text": text} for text in ("T\nhttp://a.example\nwords", "", "Hello")
+    ]
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    assert turns(("user", "Hi"), ("assistant", [use, {"type": "text", "text": "So."}]))[1] == {
+        "role": "assistant",
+        "content": "So.",
+    }
+
+
+def test_a_result_whose_call_was_cut_off_stays() -> None:
+    [result] = turns(("user", [RESULT]))
+    assert (result["role"], result["tool_call_id"]) == ("tool", "1")
+    assert "name" not in result
+
+
+def test_calls_that_were_cut_off() -> None:
+    uses = [{**USE, "input": '{"ci'}, {key: USE[key] for key in ("type", "id", "name")}]
+    first, second = turns(("assistant", uses))[0]["tool_calls"]
+    assert first["function"]["arguments"] == '{"ci'
+    assert second["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize("content", [None, [], ""])
+def test_messages_that_say_nothing(content: Any) -> None:
+    made = turns(("user", content), ("assistant", content), ("developer", content))
+    assert [(m["role"], m["content"]) for m in made] == [
+        ("user", ""),
+        ("assistant", ""),
+        ("developer", ""),
+    ]
 
 
 def test_deep_input_is_refused() -> None:
@@ -182,9 +210,17 @@ def test_tools() -> None:
     assert asked.tools == [{"type": "function", "function": function}]
     assert (asked.tool_choice, asked.tool_name, asked.parallel_tool_calls) == ("auto", None, None)
     search = {"type": "web_search_20250305", "name": "search"}
-    message = refused("not_supported_error", tools=[TOOL, search])
-    assert message == "tools[1]: this server has no web_search_20250305"
-    refused("invalid_request_error", tools=[TOOL, TOOL])
+    asked = request(tools=[TOOL, search, {**TOOL, "type": "new"}, TOOL])
+    assert asked.tools == [{"type": "function", "function": function}]
+    assert request(tools=[search]).tools == []
+    bare = request(tools=[{"name": "g"}]).tools[0]["function"]
+    assert bare["parameters"] == {"type": "object", "properties": {}}
+    refused("invalid_request_error", tools=[{"input_schema": {}}])
+    for choice in ({"type": "any"}, {"type": "tool", "name": "search"}):
+        message = refused("not_supported_error", tools=[search], tool_choice=choice)
+        assert message.startswith("tool_choice: this server has no ")
+    asked = request(tools=[TOOL, search], tool_choice={"type": "any"})
+    assert asked.tool_choice == "required"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +241,7 @@ def test_tool_choice(choice: Any, expected: Any) -> None:
 
 
 def test_choices_without_sense() -> None:
-    refused("invalid_request_error", tool_choice={"type": "any"})
+    assert request(tool_choice={"type": "any"}).tool_choice == "auto"
     refused("invalid_request_error", tools=[TOOL], tool_choice={"type": "tool"})
     refused("invalid_request_error", tools=[TOOL], tool_choice={"type": "tool", "name": "g"})
 
@@ -342,10 +378,8 @@ def results_have_their_calls(conversation: Any) -> bool:
 
 
 @given(messages)
-def test_a_conversation_becomes_alternating_turns_or_is_refused(conversation: Any) -> None:
-    if not results_have_their_calls(conversation):
-        refused("invalid_request_error", messages=conversation)
-        return
+def test_a_conversation_becomes_alternating_turns(conversation: Any) -> None:
+    complete = results_have_their_calls(conversation)
     open_calls: set[str] = set()
     last = ""
     for message in request(messages=conversation).messages:
@@ -354,6 +388,6 @@ def test_a_conversation_becomes_alternating_turns_or_is_refused(conversation: An
         if role == "assistant":
             open_calls = {call["id"] for call in message.get("tool_calls", [])}
         elif role == "tool":
-            assert message["tool_call_id"] in open_calls
-            assert last in ("assistant", "tool")
+            assert message["tool_call_id"] in open_calls or not complete
+            assert last in ("assistant", "tool") or not complete
         last = role

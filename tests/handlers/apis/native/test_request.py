@@ -334,9 +334,7 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"functions": [{"name": "f"}]},
         {"modalities": ["audio"]},
-        {"web_search_options": {}},
         {"image_data": [{"id": 1, "data": ""}]},
     ],
 )

@@ -1,6 +1,5 @@
 """Ollama's requests become OpenAI's."""
 
-import json
 from typing import Any
 
 import pytest
@@ -139,7 +138,7 @@ def test_calls_get_ids_and_results_find_them() -> None:
     first, second = made[1].pop("tool_calls")
     assert made[1] == {"role": "assistant", "content": None, "reasoning_content": "hm"}
     assert first == {"id": "call00000", "type": "function",
-                     "function": {"name": "f", "arguments": "{}"}}  # fmt: skip
+                     "function": {"name": "f", "arguments": {}}}  # fmt: skip
     assert second["id"] == "call00001"
     results = [(m["tool_call_id"], m.get("name")) for m in made if m["role"] == "tool"]
     assert results == [
@@ -150,7 +149,7 @@ def test_calls_get_ids_and_results_find_them() -> None:
         ("theirs", "h"),
     ]
     [last] = made[5]["tool_calls"]
-    assert json.loads(last["function"]["arguments"]) == {"ä": 1}
+    assert last["function"]["arguments"] == {"ä": 1}
     assert last["id"] == "mine"
 
 

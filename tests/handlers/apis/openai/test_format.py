@@ -169,3 +169,50 @@ def test_thoughts_and_calls_in_a_stream() -> None:
     ]
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert chunks.event(ChatEvent(0, [], delta(""), message)) == b""
+
+
+def streamed(*deltas: ChatDelta, **options: Any) -> list[Any]:
+    chunks = ChatFormat(head("chat.completion.chunk", "m"), **options)
+    message = ChatMessage()
+    for made in deltas:
+        message.add(made)
+    found = events(chunks.event(ChatEvent(0, list(deltas), finished(), message)))
+    return [chunk["choices"][0] for chunk in found]
+
+
+def test_calls_of_tools_that_take_a_plain_text() -> None:
+    message = ChatMessage("", "", [ToolCall("c1", "patch", "*** Begin", free_text=True)])
+    answer = chat_completion(head("chat.completion", "m"), [ChatAnswer(message, finished())])
+    custom = {"name": "patch", "input": "*** Begin"}
+    assert answer["choices"][0]["message"]["tool_calls"] == [
+        {"id": "c1", "type": "custom", "custom": custom}
+    ]
+    start = CallStart(0, "c1", "patch", free_text=True)
+    found = streamed(start, CallArguments(0, "*** "), CallArguments(0, "Begin"))
+    assert [choice["delta"] for choice in found] == [
+        {"tool_calls": [{"index": 0, "id": "c1", "type": "custom",
+                         "custom": {"name": "patch", "input": ""}}]},
+        {"tool_calls": [{"index": 0, "custom": {"input": "*** "}}]},
+        {"tool_calls": [{"index": 0, "custom": {"input": "Begin"}}]},
+        {},
+    ]  # fmt: skip
+
+
+def test_the_old_form_of_calls() -> None:
+    message = ChatMessage("", "", [ToolCall("c1", "f", "{}")])
+    results = [ChatAnswer(message, finished())]
+    [choice] = chat_completion(head("chat.completion", "m"), results, old_calls=True)["choices"]
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
+    assert "tool_calls" not in choice["message"]
+    found = streamed(
+        Content("So:"), CallStart(0, "c1", "f"), CallArguments(0, "{}"), old_calls=True
+    )
+    assert [choice["delta"] for choice in found] == [
+        {"content": "So:"},
+        {"function_call": {"name": "f", "arguments": ""}},
+        {"function_call": {"arguments": "{}"}},
+        {},
+    ]
+    assert found[-1]["finish_reason"] == "function_call"
+    assert streamed(Content("So."), old_calls=True)[-1]["finish_reason"] == "stop"

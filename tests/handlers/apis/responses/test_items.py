@@ -1,5 +1,6 @@
 """Items of the Responses API become messages of a conversation."""
 
+import json
 from typing import Any
 
 import pytest
@@ -68,11 +69,7 @@ def test_what_the_model_did_in_a_row_is_one_message() -> None:
 @pytest.mark.parametrize(
     ("items", "type_", "message"),
     [
-        ([], "invalid_request_error", "empty"),
-        ([USER, RESULT], "invalid_request_error", "no call 'c1'"),
         ([USER, CALL], "invalid_request_error", "'c1' of a function has no output"),
-        ([USER, RESULT, CALL], "invalid_request_error", "no call"),
-        ([{"type": "web_search_call"}], "not_supported_error", "web_search_call"),
         (
             [USER, {"role": "user", "content": [{"type": "input_image"}]}],
             "not_supported_error",
@@ -89,6 +86,29 @@ def test_items_that_don_t_fit(items: list[Any], type_: str, message: str) -> Non
     with pytest.raises(EngineError, match=message) as caught:
         translated(*items)
     assert caught.value.info.type == type_
+
+
+def test_items_of_other_services_are_left_out() -> None:
+    others = [{"type": "web_search_call"}, {"type": "new", "role": "x"}]
+    assert translated(*others, USER) == translated(USER)
+    assert translated(*others) == []
+    unknown = {"role": "assistant", "content": [{"type": "x"}, {"type": "y", "text": "So."}]}
+    assert translated(USER, unknown)[1]["content"] == "So."
+
+
+def test_an_output_whose_call_was_cut_off_stays() -> None:
+    assert translated(USER, RESULT)[1]["tool_call_id"] == "c1"
+
+
+def test_tools_that_take_a_plain_text() -> None:
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": 'a "b"'}
+    output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}
+    _, asking, result = translated(USER, call, output)
+    [made] = asking["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"input": 'a "b"'}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "ok"}
+    kept = input_items([call, output])
+    assert [item["id"].split("_")[0] for item in kept] == ["ctc", "ctco"]
 
 
 def test_a_thousand_items_keep_their_order() -> None:

@@ -50,6 +50,12 @@ def test_options_of_the_server_hold_for_thoughts() -> None:
     assert (asked.reasoning_budget, asked.reasoning_format) == (0, "none")
 
 
+def test_a_tool_that_takes_a_plain_text() -> None:
+    patch = {"type": "custom", "name": "patch"}
+    asked = request({"tools": [patch], "tool_choice": patch})
+    assert (asked.free_text, asked.tool_name) == (["patch"], "patch")
+
+
 def test_instructions_tools_and_variables() -> None:
     made = request(
         {
@@ -94,9 +100,7 @@ def test_choices_of_tools() -> None:
 @pytest.mark.parametrize(
     ("body", "type_"),
     [
-        ({"tools": [TOOL, TOOL]}, "invalid_request_error"),
         ({"tools": [{**TOOL, "parameters": {"type": "array"}}]}, "invalid_request_error"),
-        ({"tool_choice": "required"}, "invalid_request_error"),
         (
             {"tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]},
             "invalid_request_error",
@@ -112,10 +116,11 @@ def test_choices_of_tools() -> None:
             },
             "invalid_request_error",
         ),
-        ({"tools": [TOOL, {"type": "web_search"}]}, "not_supported_error"),
+        ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "not_supported_error"),
         ({"tool_choice": {"type": "file_search"}}, "not_supported_error"),
         (
-            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+            {"tool_choice": {"type": "allowed_tools", "mode": "required",
+                             "tools": [{"type": "mcp"}]}},
             "not_supported_error",
         ),
     ],

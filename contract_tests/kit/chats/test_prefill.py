@@ -1,0 +1,79 @@
+"""An answer whose beginning the client has written: where it is repeated, and where not."""
+
+from typing import Any
+
+import pytest
+
+from contract_tests.kit.bodies import MESSAGES
+from contract_tests.kit.server import Server
+
+CHAT = "/v1/chat/completions"
+GREEDY = {"max_tokens": 6, "temperature": 0}
+BEGUN = {"role": "assistant", "content": "They are"}
+THINKING = {"role": "assistant", "content": "", "reasoning_content": "First"}
+BOTH = {"role": "assistant", "content": "So", "reasoning_content": "First"}
+GOES_ON = {"continue_final_message": True}
+
+
+def asked(last: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"messages": [*MESSAGES, last], **GREEDY, **more}
+
+
+def whole(server: Server, **body: Any) -> list[tuple[str, str]]:
+    """(thoughts, content) of each choice."""
+    messages = [choice["message"] for choice in server.ask(CHAT, body)["choices"]]
+    return [(each.get("reasoning_content", ""), each["content"] or "") for each in messages]
+
+
+def streamed(server: Server, **body: Any) -> tuple[str, str]:
+    deltas = [
+        event.json["choices"][0]["delta"]
+        for event in server.events(CHAT, {**body, "stream": True})
+        if event.data != "[DONE]" and event.json["choices"]
+    ]
+    thoughts = "".join(delta.get("reasoning_content") or "" for delta in deltas)
+    return thoughts, "".join(delta.get("content") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize("last", [BEGUN, THINKING, BOTH], ids=["text", "thoughts", "both"])
+def test_an_answer_begins_with_what_was_given(last: dict[str, Any], server: Server) -> None:
+    [(thoughts, content)] = whole(server, **asked(last))
+    assert thoughts.startswith(last.get("reasoning_content", ""))
+    assert content.startswith(last["content"])
+    assert len(thoughts + content) > len(
+        "".join(last.get(key, "") for key in last if key != "role")
+    )
+    assert streamed(server, **asked(last)) == (thoughts, content)
+    assert whole(server, **asked(last, **GOES_ON)) == [(thoughts, content)]
+    assert streamed(server, **asked(last, **GOES_ON, echo=True)) == (thoughts, content)
+
+
+def test_a_stream_that_goes_on_by_name_holds_what_is_new(server: Server) -> None:
+    [(_, content)] = whole(server, **asked(BEGUN))
+    thoughts, new = streamed(server, **asked(BEGUN, **GOES_ON))
+    assert (thoughts, BEGUN["content"] + new) == ("", content)
+
+
+def test_each_choice_begins_so(server: Server) -> None:
+    choices = whole(server, **asked(BEGUN, n=2, temperature=2, seed=3))
+    assert len(choices) == 2
+    assert all(content.startswith(BEGUN["content"]) for _, content in choices)
+
+
+def test_thoughts_stay_in_the_text_if_they_shall(server: Server) -> None:
+    [(thoughts, content)] = whole(server, **asked(BOTH, reasoning_format="none"))
+    assert not thoughts
+    assert content.index("First") < content.index("So")
+
+
+def test_nothing_generated_is_what_was_given(server: Server) -> None:
+    assert whole(server, **asked(BEGUN, max_tokens=0))[0][1].startswith(BEGUN["content"])
+
+
+def test_other_apis(server: Server) -> None:
+    """Messages say the same as chat completions; an answer in Ollama's form holds what is new."""
+    [(_, content)] = whole(server, **asked(BEGUN))
+    [block] = server.ask("/v1/messages", asked(BEGUN))["content"]
+    assert block["text"] == content
+    body = asked(BEGUN, options={"temperature": 0}, stream=False)
+    assert BEGUN["content"] + server.ask("/api/chat", body)["message"]["content"] == content

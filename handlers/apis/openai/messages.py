@@ -1,0 +1,115 @@
+"""From messages as clients of OpenAI's chat API send them to those of `ChatRequest`.
+
+Clients send back what they were given, by whichever server, and much that a prompt has no place
+for. Whatever has a text in it is read; what the assistant once had beside its text is left out;
+only what somebody says to the model is refused if the model can't take it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat.request import FREE_TEXT
+from engine.errors import not_supported
+from handlers.apis.remarks import remark
+
+Message = Mapping[str, Any]
+
+_OPAQUE = ("redacted_thinking",)
+_MEDIA = (
+    "image_url",
+    "image",
+    "input_image",
+    "input_audio",
+    "audio_url",
+    "input_video",
+    "video_url",
+    "file",
+)
+
+
+def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """`messages` with what a template knows: a role, a content, thoughts, calls, and whose result
+    a tool's is. Raises EngineError (not_supported_error) for media."""
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _message(message: Message, where: str) -> dict[str, Any]:
+    role = message["role"]
+    thoughts = message.get("reasoning_content")
+    content, more = _content(message.get("content"), role, f"{where}.content")
+    made: dict[str, Any] = {"role": role, "content": content}
+    if thoughts := thoughts if isinstance(thoughts, str) and thoughts else more:
+        made["reasoning_content"] = thoughts
+    if isinstance(name := message.get("name"), str) and name:
+        made["name"] = name
+    if isinstance(id := message.get("tool_call_id"), str | int) and id != "":
+        made["tool_call_id"] = str(id)
+    if calls := [_call(call) for call in message.get("tool_calls") or [] if _is_read(call)]:
+        made["tool_calls"] = calls
+    elif function := message.get("function_call"):
+        made["tool_calls"] = [_function_call(function)]
+    if role == "function":  # the tool of OpenAI's old form, which answers the call before it
+        made["role"] = "tool"
+    return made
+
+
+# ---- contents ----------------------------------------------------------------------------
+
+
+def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, Any]] | None, str]:
+    """The content in text parts, and the thoughts that were among them."""
+    if content is None or isinstance(content, str):
+        return content, ""
+    texts: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    for index, part in enumerate(content):
+        text = _text(part)
+        if text is not None:
+            texts.append({"type": "text", "text": text})
+        elif isinstance(thought := part.get("thinking"), str):
+            thoughts.append(thought)
+        elif role == "assistant" and part.get("type") not in _MEDIA:
+            if part.get("type") not in _OPAQUE:
+                remark("%s[%d]: a part of the type %s is left out", where, index, part.get("type"))
+        else:
+            kind = part.get("type") or "a part without a text"
+            raise not_supported(f"{where}[{index}]: this server can't take {kind} yet")
+    return texts, "\n".join(thoughts)
+
+
+def _text(part: str | Mapping[str, Any]) -> str | None:
+    """The text of a part, whatever its type; None if there is none."""
+    if isinstance(part, str):
+        return part
+    if part.get("type") in _MEDIA:
+        return None
+    return next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), None)
+
+
+# ---- calls -------------------------------------------------------------------------------
+
+
+def _is_read(call: Mapping[str, Any]) -> bool:
+    if call.get("function") or call.get("custom"):
+        return True
+    remark("messages: a call of the type %s is left out", call.get("type"))
+    return False
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    if custom := call.get("custom"):
+        function = {"name": custom["name"], "arguments": {FREE_TEXT: custom.get("input") or ""}}
+        made = _function_call(function)
+    else:
+        made = _function_call(call["function"])
+    if isinstance(id := call.get("id"), str | int) and id != "":
+        made["id"] = str(id)
+    return made
+
+
+def _function_call(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str | dict):
+        arguments = "{}" if arguments is None else json.dumps(arguments)
+    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}

@@ -1,0 +1,151 @@
+"""Tools that a request offers, and the choice among them."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from engine.errors import EngineError
+from engine.options import Options
+from handlers.apis.openai.request import chat_request, uses_functions
+from handlers.apis.openai.tools import Chosen, chosen, offered
+
+F: dict[str, Any] = {"type": "function", "function": {"name": "f", "description": "d"}}
+PATCH: dict[str, Any] = {"type": "custom", "custom": {"name": "patch"}}
+SEARCH: dict[str, Any] = {"type": "web_search"}
+USER = {"role": "user", "content": "Hello"}
+
+
+def choose(choice: Any, *tools: dict[str, Any]) -> Chosen:
+    return chosen(offered(tools), choice)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        F,
+        {"function": F["function"]},
+        {"type": "function", "name": "f", "description": "d", "parameters": None},
+    ],
+)
+def test_forms_of_a_function(tool: dict[str, Any]) -> None:
+    [made] = offered([tool]).tools
+    assert made["function"] == {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {}},
+    }
+
+
+def test_other_tools_are_left_out_with_a_remark(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        offer = offered([SEARCH, F, {"type": "new\n" * 50, "name": "n"}, F])
+    assert offer.names == ["f"]
+    assert len(caplog.records) == 3
+    assert "web_search" in caplog.text
+    assert all("\n" not in each.getMessage() for each in caplog.records)
+    assert all(len(each.getMessage()) < 200 for each in caplog.records)
+
+
+def test_a_tool_that_takes_a_plain_text_is_a_function_to_the_model() -> None:
+    grammar = {"syntax": "lark", "definition": "start: /.+/"}
+    for form in ({"type": "grammar", **grammar}, {"type": "grammar", "grammar": grammar}):
+        tool = {"type": "custom", "name": "patch", "description": "Patches.", "format": form}
+        offer = offered([F, tool])
+        assert offer.free_text == ["patch"]
+        function = offer.tools[1]["function"]
+        assert function["parameters"]["required"] == ["input"]
+        lines = ["Patches.", "The input follows this lark:", "start: /.+/"]
+        assert function["description"].split("\n") == lines
+    assert offered([{**F, "function": {"name": "patch"}}, PATCH]).free_text == []
+
+
+@pytest.mark.parametrize("tool", [{}, {"type": "function"}, {"type": "custom"}])
+def test_a_tool_needs_a_name(tool: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match=r"tools\[0\]") as error:
+        offered([tool])
+    assert error.value.info.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("choice", "how", "name"),
+    [
+        (None, "auto", None),
+        ("none", "none", None),
+        ("required", "required", None),
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any"}, "required", None),
+        ({"type": "function", "function": {"name": "f"}}, "required", "f"),
+        ({"type": "function", "name": "f"}, "required", "f"),
+        ({"type": "custom", "custom": {"name": "patch"}}, "required", "patch"),
+    ],
+)
+def test_choices(choice: Any, how: str, name: str | None) -> None:
+    made = choose(choice, F, PATCH, SEARCH)
+    assert (made.how, made.name, len(made.tools)) == (how, name, 2)
+
+
+def test_allowed_tools() -> None:
+    allowed = {"mode": "required", "tools": [F, SEARCH]}
+    for choice in ({"type": "allowed_tools", "allowed_tools": allowed},
+                   {"type": "allowed_tools", **allowed}):  # fmt: skip
+        made = choose(choice, F, PATCH)
+        assert [tool["function"]["name"] for tool in made.tools] == ["f"]
+        assert made.how == "required"
+    assert choose({"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}, F).tools == []
+
+
+def test_required_without_tools_has_no_effect() -> None:
+    assert choose("required").how == "auto"
+
+
+@pytest.mark.parametrize(
+    ("choice", "type_"),
+    [
+        ({"type": "function", "function": {"name": "g"}}, "invalid_request_error"),
+        ({"type": "function"}, "invalid_request_error"),
+        ({"type": "web_search"}, "not_supported_error"),
+        ({"type": "function", "name": "web_search"}, "not_supported_error"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [SEARCH]}, "not_supported_error"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{**F, "function": {"name": "g"}}]},
+         "invalid_request_error"),
+    ],
+)  # fmt: skip
+def test_choices_that_can_t_be(choice: Any, type_: str) -> None:
+    with pytest.raises(EngineError, match="tool_choice") as error:
+        choose(choice, F, SEARCH)
+    assert error.value.info.type == type_
+
+
+def test_a_demand_for_tools_that_were_left_out() -> None:
+    with pytest.raises(EngineError, match="web_search") as error:
+        choose("required", SEARCH)
+    assert error.value.info.type == "not_supported_error"
+
+
+# ---- requests ----------------------------------------------------------------------------
+
+
+def test_the_old_form_of_tools() -> None:
+    old = {"messages": [USER], "functions": [F["function"]], "function_call": {"name": "f"}}
+    made = chat_request(old, Options())
+    assert [tool["function"]["name"] for tool in made.tools] == ["f"]
+    assert (made.tool_choice, made.tool_name, made.parallel_tool_calls) == ("required", "f", False)
+    assert uses_functions(old)
+    assert not uses_functions({**old, "tools": [PATCH]})
+    assert chat_request({**old, "tools": [PATCH]}, Options()).free_text == ["patch"]
+    assert chat_request({**old, "function_call": "none"}, Options()).tool_choice == "none"
+
+
+@pytest.mark.parametrize(
+    ("body", "repeats"),
+    [
+        ({}, True),
+        ({"stream": True}, True),
+        ({"continue_final_message": True}, True),
+        ({"continue_final_message": True, "stream": True}, False),
+        ({"continue_final_message": True, "stream": True, "echo": True}, True),
+    ],
+)
+def test_when_the_beginning_of_an_answer_is_repeated(body: dict[str, Any], repeats: bool) -> None:
+    assert chat_request({"messages": [USER], **body}, Options()).repeat_given is repeats
