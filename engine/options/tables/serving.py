@@ -153,6 +153,16 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
             help="Offer GET /metrics, for Prometheus.",
         ),
     ] = False
+    strict_schemas: Annotated[
+        bool,
+        _operation(
+            names="--strict-schemas",
+            negative="--no-strict-schemas",
+            env="LLAMA_ARG_STRICT_SCHEMAS",
+            help="Refuse JSON schemas of which a keyword can't be turned into a constraint, "
+            "rather than leaving the keyword out.",
+        ),
+    ] = False
     slot_save_path: Annotated[
         str,
         _operation(
