@@ -26,6 +26,7 @@ from engine.protocol.messages import (
     GetStats,
     ModelInfo,
     Prompt,
+    Relaxed,
     Reply,
     Rerank,
     SetAdapters,
@@ -67,7 +68,8 @@ _LAST = (Finished, Failed)  # events that end a generation; made once, unlike a 
 class Generation:
     """The events of one submitted request: `Delta`s (if it streams), then one `Finished`.
 
-    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`.
+    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
+    the first event on, `relaxed` are the keywords of its schemas that are not in force.
     """
 
     def __init__(self, id: int, client: "EngineClient") -> None:
@@ -76,6 +78,7 @@ class Generation:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._over = False
+        self.relaxed: list[str] = []
 
     def __aiter__(self) -> "Generation":
         return self
@@ -103,6 +106,9 @@ class Generation:
             finally:
                 self._waiter = None
         event = self._events.popleft()
+        if isinstance(event, Relaxed):
+            self.relaxed = event.keywords
+            return await self._next()
         if isinstance(event, Failed):
             self._over = True
             raise EngineError(event.error)

@@ -239,6 +239,14 @@ class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
     id: int
 
 
+class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
+    """Comes before everything else of a request, whose schemas have keywords that are not in
+    force: where they stand, as in `engine.params.NamedSchema.at`."""
+
+    id: int
+    keywords: list[str]
+
+
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     """New text of a streamed request: whole characters, nothing of a stop string.
 
@@ -302,7 +310,7 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     n_tokens: int
 
 
-Event = Accepted | Delta | Finished | Failed
+Event = Accepted | Relaxed | Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):

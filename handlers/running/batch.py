@@ -67,6 +67,7 @@ class Batch:
             tasks = [asyncio.create_task(g.result()) for g in self._generations]
             self._tasks = tasks
             results = await asyncio.gather(*tasks)
+        self._note_relaxed()
         self._timings = [result.timings for result in results]
         return results
 
@@ -74,11 +75,13 @@ class Batch:
         """The events of all generations as they come. Raises the first EngineError of any."""
         if not self._several:
             async for event in self._generations[0]:
+                self._note_relaxed()
                 self._timings[0] = event.timings
                 yield TextEvent(0, event)
             return
         for generation in self._generations:
             await generation.accepted()  # a fault in any of them is an answer of its own
+        self._note_relaxed()
         queue: _Queue = asyncio.Queue()
         tasks = [
             asyncio.create_task(_pump(index, generation, queue))
@@ -93,6 +96,10 @@ class Batch:
             unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
             yield TextEvent(index, item)
+
+    def _note_relaxed(self) -> None:
+        """Before the answer begins, whose head tells it; the same for all generations."""
+        self._notes.relaxed = self._generations[0].relaxed
 
 
 async def _pump(index: int, generation: Generation, queue: _Queue) -> None:

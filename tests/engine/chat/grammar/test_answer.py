@@ -233,7 +233,7 @@ def test_bad_schemas_name_the_tool(
 ) -> None:
     tools = [tool("good", WEATHER), tool("bad", parameters)]
     with pytest.raises((EngineError, GrammarError), match=f"parameters of the tool {message}"):
-        compiler.guide(params(SYNTAXES[name][0], tools=tools, required=required))
+        compiler.guided(params(SYNTAXES[name][0], tools=tools, required=required))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_bad_schemas_name_the_tool(
 )
 def test_what_tags_can_not_say(compiler: Compiler, schema: Any) -> None:
     with pytest.raises((EngineError, GrammarError), match="parameters of the tool 'f'"):
-        compiler.guide(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
+        compiler.guided(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_markers_are_to_be_shown() -> None:
 def test_many_tools(compiler: Compiler, model: Model, name: str) -> None:
     syntax, _ = SYNTAXES[name]
     tools = [tool(f"tool_{n}", {**WEATHER, "description": str(n)}) for n in range(128)]
-    guide = compiler.guide(params(syntax, tools=tools))
+    guide = compiler.guided(params(syntax, tools=tools)).guide
     assert guide is not None
     assert guide.allowed is not None
 
@@ -310,4 +310,4 @@ def test_large_tools(compiler: Compiler, name: str) -> None:
         deep = {"type": "array", "items": deep}
     for schema in (wide, tagged(deep)):
         with pytest.raises((EngineError, GrammarError), match="'f'"):
-            compiler.guide(params(syntax, tools=[tool("f", schema)]))
+            compiler.guided(params(syntax, tools=[tool("f", schema)]))
