@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from engine.formats.json_schema import at_pointer
 from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.schema_references import OutOfWorkError, at_pointer, circle
+from engine.worker.constraints.schema_references import OutOfWorkError, circle
 from engine.worker.constraints.schema_translation import Translation
 
 MAX_LENGTH = 1 << 20  # characters

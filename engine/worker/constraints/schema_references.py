@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import urljoin
+
+from engine.formats.json_schema import at_pointer
 
 
 class OutOfWorkError(Exception):
@@ -103,20 +105,3 @@ def _in_place(schema: Any) -> Iterator[str]:
             todo += schema.get("allOf", [])
             if "$ref" in schema:
                 yield schema["$ref"]
-
-
-def at_pointer(document: Any, reference: str) -> Any:
-    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
-    if reference == "#":
-        return document
-    if not reference.startswith("#/"):
-        return None
-    for part in unquote(reference[2:]).split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, dict):
-            document = document.get(name)
-        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
-            document = document[int(name)]
-        else:
-            return None
-    return document

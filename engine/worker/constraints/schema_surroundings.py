@@ -8,16 +8,13 @@ stand in the same place: those of `allOf`, a branch of `anyOf` and of `oneOf`, a
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from engine.formats.json_schema import implied_type, says_type
 from engine.worker.constraints.schema_references import References, Work, base_of
 
 Name = tuple[str, str]
 """A property's name under the keyword `properties`, or a pattern under `patternProperties`."""
 
 _UNIONS = ("anyOf", "oneOf")
-_OBJECT = ("properties", "additionalProperties", "patternProperties")
-_ARRAY = ("items", "prefixItems")
-_STRING = ("pattern", "minLength", "maxLength")
-_TEXTS = ("date", "time", "date-time", "uuid")
 
 
 class Surroundings(NamedTuple):
@@ -87,17 +84,3 @@ def _in_place(
         if isinstance(reference := each.get("$ref"), str):
             target, inner = references.target(reference, base)
             todo.append((target, inner, in_branch))
-
-
-def says_type(schema: dict[str, Any]) -> bool:
-    return any(schema.get(word) is not None for word in ("type", "const", "enum"))
-
-
-def implied_type(schema: dict[str, Any]) -> str | None:
-    """The type that a schema without `type` means by its keywords, as llama-server reads them."""
-    if any(word in schema and schema[word] is not True for word in _OBJECT):
-        return "object"
-    if any(word in schema for word in _ARRAY):
-        return "array"
-    is_string = any(word in schema for word in _STRING) or schema.get("format") in _TEXTS
-    return "string" if is_string else None

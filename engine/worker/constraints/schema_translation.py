@@ -12,6 +12,7 @@ generated unless `additionalProperties` allows them. Both only narrow what is ge
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from engine.formats.json_schema import escaped, implied_type, says_type
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.schema_branches import exclude_each_other
 from engine.worker.constraints.schema_keywords import Keywords
@@ -19,8 +20,6 @@ from engine.worker.constraints.schema_references import OutOfWorkError, Referenc
 from engine.worker.constraints.schema_surroundings import (
     Name,
     Surroundings,
-    implied_type,
-    says_type,
     surroundings,
 )
 from engine.worker.constraints.schema_values import invalid, rust_pattern, short
@@ -352,7 +351,8 @@ class Translation:
         key = id(target), place
         if key not in self._variants:
             self._variants[key] = f"d{len(self._variants)}"
-            where = reference if reference.startswith("#") else f"#{reference}"
+            whose = self._at.partition("#")[0]
+            where = whose + (reference if reference.startswith("#") else f"#{reference}")
             self._waiting.append((self._variants[key], target, where, place))
         return f"#/$defs/{self._variants[key]}"
 
@@ -384,8 +384,3 @@ def _list(schema: Schema, keyword: str, at: str) -> list[Any]:
     if not value:
         raise invalid(f"{at}/{keyword}", "must not be empty")
     return value
-
-
-def escaped(name: str) -> str:
-    """`name` as one part of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")

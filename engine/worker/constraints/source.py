@@ -100,5 +100,6 @@ def alone(schema: Prepared) -> str:
 
 
 def _carrying(schema: Prepared) -> dict[str, Any]:
-    """A schema that carries the options with it, as one of several grammars."""
-    return {"x-guidance": _JSON_OPTIONS, **json.loads(schema.text)}
+    """A schema that carries the options with it, as one of several grammars. They come last:
+    llguidance takes them out, and puts the last entry in their place."""
+    return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS}

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from contract_tests.kit.json_schemas import Schema, schemas, with_extras
 from engine.formats.ecma_regex import PatternError, to_rust
+from engine.formats.json_schema import at_pointer
 from engine.params import GenerationParams
 from engine.worker.backend import Model
 from engine.worker.constraints.compiler import Compiler, Constraint
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import prepare
-from engine.worker.constraints.schema_references import at_pointer
 
 MOST_TOKENS = 300
 
