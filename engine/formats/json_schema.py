@@ -3,6 +3,8 @@
 from typing import Any
 from urllib.parse import unquote
 
+TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
 _OBJECT = ("properties", "additionalProperties", "patternProperties")
 _ARRAY = ("items", "prefixItems")
 _STRING = ("pattern", "minLength", "maxLength")

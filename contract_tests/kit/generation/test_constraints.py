@@ -235,7 +235,7 @@ def test_the_grammar_of_the_whole_server(own_server: Start, tmp_path: Path) -> N
     ("argv", "message"),
     [
         (("--grammar", "root ::= ("), "Failed to parse grammar"),
-        (("-j", '{"not": {}}'), "'not'"),
+        (("-j", '{"type": 5}'), "type must be a string"),
         (("-j", "[]"), "not a JSON object"),
         (("--grammar-file", "/nowhere/at/all"), "--grammar-file"),
         (("-jf", "/nowhere/at/all"), "--json-schema-file"),

@@ -16,6 +16,7 @@ from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, seq
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
 from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax
 from engine.errors import invalid_request
+from engine.formats.json_schema import TYPES
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
 
 MAX_NAME = 128  # characters
@@ -152,12 +153,16 @@ def _object_schema(name: str, parameters: Any, lark: Lark) -> Any:
     """Arguments are an object, also if the schema would let them be something else."""
     if parameters in (None, True, {}):
         return ANY_OBJECT
+    what = f"Failed to parse {_parameters_of(name)}: JSON schema error at #"
     if not isinstance(parameters, dict):
-        raise invalid_request(f"Failed to parse {_parameters_of(name)}: schema must be an object")
+        raise invalid_request(f"{what}: schema must be an object")
     kind = parameters.get("type") or "object"
-    if not isinstance(kind, str | list):
-        return parameters  # as the engine will find out
-    if kind != "object" and "object" not in kind:
+    names = kind if isinstance(kind, list) else [kind]
+    if not all(isinstance(each, str) for each in names):
+        raise invalid_request(f"{what}: type must be a string or an array of strings")
+    if unknown := [each for each in names if each not in TYPES]:
+        raise invalid_request(f"{what}: unrecognized type {unknown[0][:80]}")
+    if "object" not in names:
         lark.leave_out(f"{_place_of(name)}/type")
     return {**parameters, "type": "object"}
 

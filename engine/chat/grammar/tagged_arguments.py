@@ -104,7 +104,7 @@ class _Arguments:
         arguments = [
             (self._argument(key, branch), key in required)
             for key, branch in every.items()
-            if self._can_be_written(key, branch)
+            if self._can_be_written(key, branch, required)
         ]
         return self._row(arguments)
 
@@ -122,8 +122,10 @@ class _Arguments:
                     found = {**self._properties(inner, depth + 1), **found}
         return found
 
-    def _can_be_written(self, key: str, branch: _Branch) -> bool:
+    def _can_be_written(self, key: str, branch: _Branch, required: list[str]) -> bool:
         if branch.schema is False:
+            if key in required:
+                raise self._error(f"the property {key!r} can have no value")
             return False
         if self._tags.middle.strip() in key or any(c in key for c in "<>\n"):
             self._lark.leave_out(branch.at)

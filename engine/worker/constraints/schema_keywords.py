@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from engine.formats.json_schema import TYPES
 from engine.worker.constraints.schema_values import (
     FORMATS,
     OTHER_FORMATS,
-    TYPES,
     count,
     invalid,
     is_divisor,

@@ -13,7 +13,6 @@ MIN_DECIMAL = 1e-9
 MAX_DIGITS = 15
 MAX_COEFFICIENT = 2**32 - 1  # of `multipleOf`, without its decimal point
 
-TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 # Formats that llguidance keeps to, with the names that llama-server has for them.
 FORMATS = {
     **{name: name for name in ("date-time", "date", "time", "duration", "email", "hostname")},
