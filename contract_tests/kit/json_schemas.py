@@ -170,6 +170,7 @@ EXTRAS: list[Schema] = [
     {"minProperties": 2},
     {"maximum": 2**63},
     {"exclusiveMinimum": -(2**64)},
+    {"minimum": 2**64},
     {"multipleOf": 1e-300},
     {"format": "json-pointer"},
     {"format": "of our own"},

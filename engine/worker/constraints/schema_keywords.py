@@ -6,6 +6,7 @@ from typing import Any
 from engine.formats.json_schema import TYPES
 from engine.worker.constraints.schema_values import (
     FORMATS,
+    MAX_INTEGER,
     OTHER_FORMATS,
     count,
     invalid,
@@ -139,4 +140,12 @@ class Keywords:
                 raise invalid(self._at, f"{keyword} must be a number")
             self._leave_out(keyword)
         else:
-            self._keep(keyword, value if is_exact(value) else None)
+            self._keep(keyword, value if is_exact(value) else _narrower(keyword, value))
+
+
+def _narrower(keyword: str, bound: float) -> int | None:
+    """A bound in the place of one that is too large, so that all within it are within that;
+    None without one."""
+    if keyword.lower().endswith("maximum"):
+        return MAX_INTEGER if bound > MAX_INTEGER else None
+    return -MAX_INTEGER if bound < -MAX_INTEGER else None

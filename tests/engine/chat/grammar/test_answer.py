@@ -248,7 +248,7 @@ def test_bad_schemas_name_the_tool(
             ["f#/$defs/c/items/pattern"],
         ),
         (tagged({"type": "string", "pattern": "(?=a)"}), ["f#/properties/x/pattern"]),
-        (tagged({"type": "integer", "maximum": 2**64}), ["f#/properties/x/maximum"]),
+        (tagged({"type": "integer", "minimum": 2**64}), ["f#/properties/x/minimum"]),
     ],
 )
 def test_what_is_left_out_of_a_tool_is_told(
