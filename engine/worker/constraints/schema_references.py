@@ -32,10 +32,17 @@ class References:
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
         self._named: dict[str, Any] | None = None  # by their addresses
+        self._found: dict[tuple[str, str], tuple[Any, str]] = {}
 
     def target(self, reference: str, base: str) -> tuple[Any, str]:
         """The schema, and the base of the references in it; (None, "") if there is none. `base`
         is that of the schema in which `reference` stands."""
+        found = self._found.get((reference, base))
+        if found is None:
+            found = self._found[reference, base] = self._target(reference, base)
+        return found
+
+    def _target(self, reference: str, base: str) -> tuple[Any, str]:
         address = joined(base, reference)
         resource, _, fragment = address.partition("#")
         if not resource and (not fragment or fragment.startswith("/")):

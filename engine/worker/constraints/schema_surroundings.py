@@ -74,7 +74,7 @@ def _in_place(
         each, base, in_branch = todo.pop()
         if not isinstance(each, dict) or id(each) in seen:
             continue
-        work.spend(1)
+        work.spend(20 if "$id" in each else 1)  # addresses take long to join
         seen.add(id(each))
         yield each, in_branch
         base = base_of(each, base)

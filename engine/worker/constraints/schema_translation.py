@@ -25,7 +25,7 @@ from engine.worker.constraints.schema_surroundings import (
 from engine.worker.constraints.schema_values import invalid, rust_pattern, short
 
 MAX_SCHEMAS = 200_000  # in the result, which may have one in several variants
-MAX_WORK = 200_000  # steps of each analysis
+MAX_WORK = 100_000  # steps of each analysis
 
 Schema = dict[str, Any]
 
@@ -181,6 +181,7 @@ class Translation:
 
     def _end(self, names: frozenset[Name]) -> Schema:
         """The objects that have no properties but `names`."""
+        self._closing_work.spend(len(names))
         end: Schema = {"additionalProperties": False}
         for keyword, name in sorted(names):
             written = name if keyword == "properties" else rust_pattern(name, keyword)
@@ -332,6 +333,7 @@ class Translation:
         if here is None or not place.closes or not _is_closed(here, place):
             return None
         names = here.names | place.names
+        self._closing_work.spend(len(names))
         if here.opened or any(keyword != "properties" for keyword, _ in names):
             return None
         return frozenset(name for _, name in names)
