@@ -70,5 +70,8 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 def relaxed_header(keywords: Sequence[str]) -> str:
     """The value of `RELAXED_HEADER`: URI references, so of ASCII without spaces and commas."""
-    told = [quote(each[:MAX_KEYWORD], safe="/#$~:@+") for each in keywords[:MAX_RELAXED]]
+    told = [
+        quote(each[:MAX_KEYWORD], safe="/#$~:@+", errors="replace")
+        for each in keywords[:MAX_RELAXED]
+    ]
     return ", ".join([*told, "..."] if len(keywords) > MAX_RELAXED else told)
