@@ -78,10 +78,12 @@ class Thoughts(msgspec.Struct, frozen=True):
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON schema as text, and what error messages call it."""
+    """A JSON schema as text, and what error messages call it. `at` is where it stands in what
+    the client has sent: the name of a tool, if it is one's, and a JSON pointer."""
 
     name: str
     schema: str
+    at: str = "#"
 
 
 class AnswerRules(msgspec.Struct, frozen=True):
@@ -89,13 +91,15 @@ class AnswerRules(msgspec.Struct, frozen=True):
 
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
     it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`
-    tokens are ended; -1 sets no limit.
+    tokens are ended; -1 sets no limit. `relaxed` are keywords of schemas that the grammar leaves
+    out, in the form of `NamedSchema.at`.
     """
 
     lark: str = ""
     schemas: dict[str, NamedSchema] = {}
     thoughts: Thoughts | None = None
     reasoning_budget: int = -1
+    relaxed: list[str] = []
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):

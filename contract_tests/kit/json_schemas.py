@@ -4,6 +4,7 @@ Everything is bounded (texts, lists, objects, numbers), so that a text which fol
 comes to an end.
 """
 
+import json
 from typing import Any
 
 from hypothesis import strategies as st
@@ -153,3 +154,57 @@ def schemas(draw: st.DrawFn) -> Schema:
         "additionalProperties": False,
     }
     return {"$ref": "#/$defs/tree", "$defs": definitions}
+
+
+EXTRAS: list[Schema] = [
+    {"not": {"const": 1}},
+    {"if": {"type": "string"}, "then": {"minLength": 2}},
+    {"contains": {"type": "null"}},
+    {"uniqueItems": True},
+    {"propertyNames": {"pattern": "^[a-z]+$"}},
+    {"dependentRequired": {"id": ["name"]}},
+    {"dependentSchemas": {"id": {"required": ["name"]}}},
+    {"unevaluatedProperties": False},
+    {"unevaluatedProperties": {"type": "string"}},
+    {"unevaluatedItems": False},
+    {"minProperties": 2},
+    {"maximum": 2**63},
+    {"exclusiveMinimum": -(2**64)},
+    {"minimum": 2**64},
+    {"multipleOf": 1e-300},
+    {"format": "json-pointer"},
+    {"format": "of our own"},
+    {"oneOf": [{"type": ["object", "string"]}, {"minLength": 1}, {"minProperties": 1}]},
+    {"patternProperties": {"^a": {}, "b$": {"type": "null"}}},
+    {"required": "name"},
+    *({"pattern": p} for p in ("a(?=b)", "(?<!x)y", r"(a)\1", r"\bfoo\b", "(", "^a{70000}$")),
+    {"description": 5, "title": None, "default": [], "examples": {}, "nullable": True},
+]
+
+
+@st.composite
+def with_extras(draw: st.DrawFn) -> Schema:
+    """A schema in which some parts have keywords that not every server can keep to."""
+    schema: Schema = _copied(draw(schemas()))
+    _add_extras(draw, schema)
+    return schema
+
+
+def _copied(value: Any) -> Any:
+    """A copy of which no two parts are the same object."""
+    return json.loads(json.dumps(value))
+
+
+def _add_extras(draw: st.DrawFn, schema: Schema) -> None:
+    for word in ("properties", "patternProperties", "$defs"):
+        for inner in schema.get(word, {}).values():
+            _add_extras(draw, inner)
+    for word in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for inner in schema.get(word, []):
+            _add_extras(draw, inner)
+    for word in ("items", "additionalProperties"):
+        if isinstance(schema.get(word), dict):
+            _add_extras(draw, schema[word])
+    if draw(st.integers(0, 3)) == 0:
+        for name, value in draw(st.sampled_from(EXTRAS)).items():
+            schema.setdefault(name, _copied(value))

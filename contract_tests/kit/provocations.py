@@ -337,7 +337,7 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
     changes += [{"truncation": "maybe"}, {"metadata": {"a": 1}}, {"reasoning": "high"}]
     if name in RESPONSES:
-        schema = {"type": "json_schema", "schema": {"not": {}}}
+        schema = {"type": "json_schema", "schema": {"type": 5}}
         changes += [{"max_output_tokens": 0}, {"n": 2}, {"text": {"format": schema}}]
     return [send(server, name, **change) for change in changes]
 

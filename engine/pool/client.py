@@ -27,6 +27,7 @@ from engine.protocol.messages import (
     GetStats,
     ModelInfo,
     Prompt,
+    Relaxed,
     Reply,
     Rerank,
     SetAdapters,
@@ -69,7 +70,8 @@ class Generation:
     """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
     streams), then one `Finished`.
 
-    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`.
+    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
+    the first event on, `relaxed` are the keywords of its schemas that are not in force.
     """
 
     def __init__(self, id: int, client: "EngineClient") -> None:
@@ -78,6 +80,7 @@ class Generation:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._over = False
+        self.relaxed: list[str] = []
 
     def __aiter__(self) -> "Generation":
         return self
@@ -115,6 +118,9 @@ class Generation:
             finally:
                 self._waiter = None
         event = self._events.popleft()
+        if isinstance(event, Relaxed):
+            self.relaxed = event.keywords
+            return await self._next()
         if isinstance(event, Failed):
             self._over = True
             raise EngineError(event.error)

@@ -244,6 +244,14 @@ class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
     id: int
 
 
+class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
+    """Comes before everything else of a request, whose schemas have keywords that are not in
+    force: where they stand, as in `engine.params.NamedSchema.at`."""
+
+    id: int
+    keywords: list[str]
+
+
 class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
     """The request has a slot, and its prompt begins to be evaluated: the first event of each
     request that doesn't fail before. Until then nothing of it has been done."""
@@ -315,7 +323,7 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     n_tokens: int
 
 
-Event = Accepted | Begun | Delta | Finished | Failed
+Event = Accepted | Relaxed | Begun | Delta | Finished | Failed
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):

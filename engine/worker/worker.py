@@ -328,7 +328,9 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
             raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
         engine = Engine(model, options)
         defaults = options.generation_defaults()
-        engine.compiler.guide(defaults)  # if it is valid at all
+        relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
+        if relaxed and options.sampling.strict_schemas:
+            raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
         return engine
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))

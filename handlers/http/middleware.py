@@ -31,7 +31,7 @@ class Cors:
         (b"access-control-max-age", b"86400"),
     )
 
-    _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id")
+    _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id, X-Specllama-Relaxed")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -6,13 +6,17 @@ The notes lie in the state of the ASGI scope, where the middleware puts them tha
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from connexion import context
 from starlette.types import Scope
 
 HEADER = b"x-request-id"
+RELAXED_HEADER = b"x-specllama-relaxed"
+MAX_RELAXED = 20  # keywords in the header
+MAX_KEYWORD = 200  # characters of each
 MAX_ID = 128  # characters
 _ID = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_ID)
 _STATE = "notes"
@@ -29,6 +33,7 @@ class Notes:
     n_predicted: int = 0
     predicted_per_second: float = 0.0
     status: int = 0  # of the failure: in a stream, the answer's own was sent long before
+    relaxed: Sequence[str] = ()  # keywords of schemas that are not in force
     error: str = ""  # why it failed, without anything that the client sent as content
     gone: bool = False  # the client went away before its answer was complete
 
@@ -61,3 +66,12 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
                 return value.decode("ascii")
             break
     return "req_" + secrets.token_urlsafe(18)
+
+
+def relaxed_header(keywords: Sequence[str]) -> str:
+    """The value of `RELAXED_HEADER`: URI references, so of ASCII without spaces and commas."""
+    told = [
+        quote(each[:MAX_KEYWORD], safe="/#$~:@+", errors="replace")
+        for each in keywords[:MAX_RELAXED]
+    ]
+    return ", ".join([*told, "..."] if len(keywords) > MAX_RELAXED else told)

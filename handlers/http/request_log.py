@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.http.notes import HEADER, Notes, take_notes
+from handlers.http.notes import HEADER, RELAXED_HEADER, Notes, relaxed_header, take_notes
 
 log = logging.getLogger("http")
 
@@ -20,7 +20,8 @@ _POLLED = ("health", "metrics")  # asked for every few seconds by machines
 
 
 class RequestLog:
-    """Gives every answer its `X-Request-Id`, and logs how the request went."""
+    """Gives every answer its `X-Request-Id`, and `X-Specllama-Relaxed` where a schema is not
+    followed in all, and logs how the request went."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -37,6 +38,9 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], header]
+                if notes.relaxed:
+                    told = relaxed_header(notes.relaxed).encode()
+                    message["headers"].append((RELAXED_HEADER, told))
             else:
                 complete = not message.get("more_body", False)
             await send(message)
@@ -81,6 +85,8 @@ def request_fields(
     fields["ms"] = round(ms, 1)
     if notes.predicted_per_second:
         fields["tokens_per_second"] = round(notes.predicted_per_second, 1)
+    if notes.relaxed:
+        fields["relaxed"] = relaxed_header(notes.relaxed)
     fields["request_id"] = notes.id
     if not complete:
         fields["client_gone"] = True
@@ -104,7 +110,7 @@ def request_line(fields: dict[str, Any]) -> str:
     for name, value in fields.items():
         if name == "client_gone":
             words.append("client=gone")
-        elif name in ("model", "error"):
+        elif name in ("model", "error", "relaxed"):
             words.append(f"{name}={_quoted(value)}")
         elif name not in ("method", "path", "status"):
             words.append(f"{_NAMES.get(name, name)}={value}")

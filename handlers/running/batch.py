@@ -68,6 +68,7 @@ class Batch:
             tasks = [asyncio.create_task(g.result()) for g in self._generations]
             self._tasks = tasks
             results = await asyncio.gather(*tasks)
+        self._note_relaxed()
         self._timings = [result.timings for result in results]
         return results
 
@@ -75,9 +76,12 @@ class Batch:
         """Waits until the first of the generations has a slot; to be called before `events`.
         Raises the first EngineError of any."""
         if not self._several:
-            return await self._generations[0].begun()
+            begun = await self._generations[0].begun()
+            self._note_relaxed()
+            return begun
         for generation in self._generations:
             await generation.accepted()  # a fault in any of them is an answer of its own
+        self._note_relaxed()
         self._tasks = [
             asyncio.create_task(_pump(index, generation, self._queue))
             for index, generation in enumerate(self._generations)
@@ -106,6 +110,10 @@ class Batch:
             unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
             yield TextEvent(index, item)
+
+    def _note_relaxed(self) -> None:
+        """Before the answer begins, whose head tells it; the same for all generations."""
+        self._notes.relaxed = self._generations[0].relaxed
 
 
 async def _pump(index: int, generation: Generation, queue: _Queue) -> None:

@@ -178,7 +178,7 @@ def params(syntax: OutputSyntax, thinking: bool = False, **options: Any) -> Gene
 
 def accepts(compiler: Compiler, model: Model, made: GenerationParams, text: str) -> bool:
     """True if `text` may be the whole answer."""
-    guide = compiler.guide(made)
+    guide = compiler.guided(made).guide
     assert guide is not None
     ids = model.tokenize(text.encode(), add_special=False, parse_special=False).tolist()
     for i, token in enumerate(ids):

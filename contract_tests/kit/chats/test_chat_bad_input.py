@@ -275,13 +275,13 @@ def test_tools_that_contradict_each_other(server: Server) -> None:
 
 INVALID: list[dict[str, Any]] = [
     {"type": "nothing"},
-    {"type": "array"},
+    {"type": 5},
     {"type": "object", "properties": []},
     {"type": "object", "properties": {"a": 1}, "required": ["a"]},
     {"type": "object", "properties": {"a": {"type": "nothing"}}, "required": ["a"]},
-    {"type": "object", "properties": {"a": {"minimum": "b"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"type": "integer", "minimum": "b"}}, "required": ["a"]},
     {"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]},
-    {"type": "object", "properties": {"a": {"pattern": "("}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"pattern": "^($"}}, "required": ["a"]},
     {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]},
     {"type": "object", "properties": {"a": {"$ref": "http://localhost:1/a"}}, "required": ["a"]},
     {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}, "required": ["a"]},

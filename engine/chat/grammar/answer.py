@@ -16,6 +16,7 @@ from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, seq
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
 from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax
 from engine.errors import invalid_request
+from engine.formats.json_schema import TYPES
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
 
 MAX_NAME = 128  # characters
@@ -25,18 +26,16 @@ _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
 _SPACE = "/[ \\t\\n]{1,8}/"
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
-_PLAIN_KEYWORDS = frozenset(
-    ("type", "properties", "required", "title", "description", "$schema", "$id", "$defs")
-)
 _HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
 
 
 class AnswerGrammar(msgspec.Struct, frozen=True):
-    """A constraint in the terms of `GenerationParams`: `AnswerRules.lark` and its schemas, and
-    if it is `lazy` what starts it."""
+    """A constraint in the terms of `GenerationParams`: `AnswerRules.lark`, its schemas and what
+    it leaves out of them, and if it is `lazy` what starts it."""
 
     lark: str
     schemas: dict[str, NamedSchema]
+    relaxed: list[str] = []
     lazy: bool = False
     triggers: list[GrammarTrigger] = []
 
@@ -62,7 +61,9 @@ def answer_params(
     else:
         if params.grammar or params.json_schema:
             raise invalid_request("a grammar or json_schema can't be used together with tools")
-        rules = AnswerRules(grammar.lark, grammar.schemas, thoughts, reasoning_budget)
+        rules = AnswerRules(
+            grammar.lark, grammar.schemas, thoughts, reasoning_budget, grammar.relaxed
+        )
         changes = {"grammar_lazy": grammar.lazy, "grammar_triggers": grammar.triggers}
     preserved = [*params.preserved_tokens, *syntax.markers]
     return msgspec.structs.replace(params, answer=rules, preserved_tokens=preserved, **changes)
@@ -91,32 +92,32 @@ def answer_grammar(
     Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
     schema comes to light only in the engine, whose error names the tool, too.
     """
-    functions = _functions(tools, tool_name)
+    lark = Lark()
+    functions = _functions(tools, tool_name, lark)
     if not functions and schema is None:
         return None
     required = bool(functions) and (required or tool_name is not None)
-    answer = _Harmony() if syntax.harmony else _Answer(syntax, prompt)
+    answer = _Harmony(lark) if syntax.harmony else _Answer(lark, syntax, prompt)
     lazy = bool(functions) and not required and schema is None
     if lazy:
         start = answer.lazy_calls(functions, parallel)
-        return AnswerGrammar(
-            answer.lark.text(start), answer.lark.schemas, True, answer.triggers(functions)
-        )
+        triggers = answer.triggers(functions)
+        return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed, True, triggers)
     bodies = [answer.calls(functions, parallel)] if functions else []
     if schema is not None and not required:
         if functions:
             answer.check_mixable()
-        bodies.append(answer.text(answer.lark.json("JSON schema", schema or ANY_OBJECT)))
+        bodies.append(answer.text(lark.json("JSON schema", schema or ANY_OBJECT)))
     start = choice(bodies)
     start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
-    return AnswerGrammar(answer.lark.text(start), answer.lark.schemas)
+    return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed)
 
 
 Functions = Mapping[str, Any]
 """The schemas of the parameters by the names of the tools."""
 
 
-def _functions(tools: list[dict[str, Any]], wanted: str | None) -> dict[str, Any]:
+def _functions(tools: list[dict[str, Any]], wanted: str | None, lark: Lark) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for i, tool in enumerate(tools):
         function = tool.get("function") if tool.get("type", "function") == "function" else None
@@ -131,7 +132,7 @@ def _functions(tools: list[dict[str, Any]], wanted: str | None) -> dict[str, Any
         if name in found:
             raise invalid_request(f"tools[{i}]: there is another tool {name!r}")
         parameters = function.get("parameters")
-        found[name] = _object_schema(name, parameters)
+        found[name] = _object_schema(name, parameters, lark)
     if wanted is None:
         return found
     if wanted not in found:
@@ -143,28 +144,27 @@ def _parameters_of(name: str) -> str:
     return f"the parameters of the tool {name!r}"
 
 
-def _object_schema(name: str, parameters: Any) -> Any:
+def _place_of(name: str) -> str:
+    """Where the schema of a tool stands, as in `NamedSchema.at`."""
+    return f"{name}#"
+
+
+def _object_schema(name: str, parameters: Any, lark: Lark) -> Any:
     """Arguments are an object, also if the schema would let them be something else."""
     if parameters in (None, True, {}):
         return ANY_OBJECT
-    kind = parameters.get("type", "object") if isinstance(parameters, dict) else None
-    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-        raise invalid_request(
-            f"Failed to parse {_parameters_of(name)}: arguments are an object, of type 'object'"
-        )
-    return _closed({**parameters, "type": "object"})
-
-
-def _closed(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Without arguments that the function doesn't have, unless the schema speaks of them: JSON
-    Schema allows any that it doesn't name, and most schemas don't mean that."""
-    named = parameters.get("properties")
-    if not isinstance(named, dict) or not _PLAIN_KEYWORDS.issuperset(parameters):
-        return parameters
-    required = parameters.get("required") or []
-    if not isinstance(required, list) or any(each not in list(named) for each in required):
-        return parameters
-    return {**parameters, "additionalProperties": False}
+    what = f"Failed to parse {_parameters_of(name)}: JSON schema error at #"
+    if not isinstance(parameters, dict):
+        raise invalid_request(f"{what}: schema must be an object")
+    kind = parameters.get("type") or "object"
+    names = kind if isinstance(kind, list) else [kind]
+    if not all(isinstance(each, str) for each in names):
+        raise invalid_request(f"{what}: type must be a string or an array of strings")
+    if unknown := [each for each in names if each not in TYPES]:
+        raise invalid_request(f"{what}: unrecognized type {unknown[0][:80]}")
+    if "object" not in names:
+        lark.leave_out(f"{_place_of(name)}/type")
+    return {**parameters, "type": "object"}
 
 
 def _begun(prompt: str, text: str) -> str:
@@ -176,8 +176,8 @@ def _begun(prompt: str, text: str) -> str:
 class _Answer:
     """Answers of most models."""
 
-    def __init__(self, syntax: OutputSyntax, prompt: str) -> None:
-        self.lark = Lark()
+    def __init__(self, lark: Lark, syntax: OutputSyntax, prompt: str) -> None:
+        self.lark = lark
         self._syntax = syntax
         self._calls = syntax.calls or HERMES_CALLS
         self._opening = self._calls.opening.lstrip()
@@ -252,9 +252,9 @@ class _Answer:
 
     def _arguments(self, name: str, parameters: Any) -> str:
         if self._calls.tagged is None:
-            return self.lark.json(_parameters_of(name), parameters)
-        what = _parameters_of(name)
-        return tagged_arguments(self.lark, self._calls.tagged, what, parameters)
+            return self.lark.json(_parameters_of(name), parameters, _place_of(name))
+        what, at = _parameters_of(name), _place_of(name)
+        return tagged_arguments(self.lark, self._calls.tagged, what, parameters, at)
 
     def text(self, body: str) -> str:
         """The text of an answer, which is `body`. Models leave its markers out at times, but not
@@ -332,8 +332,8 @@ class _Harmony:
     """Answers in channels. A call ends the answer; the recipient may stand before the channel
     or behind it."""
 
-    def __init__(self) -> None:
-        self.lark = Lark()
+    def __init__(self, lark: Lark) -> None:
+        self.lark = lark
 
     def calls(self, functions: Functions, parallel: bool) -> str:
         return self._one_of(functions, _behind_channel, _before_channel)
@@ -354,7 +354,7 @@ class _Harmony:
                     literal(header(name)),
                     _HARMONY_JSON,
                     literal(harmony.MESSAGE),
-                    self.lark.json(_parameters_of(name), parameters),
+                    self.lark.json(_parameters_of(name), parameters, _place_of(name)),
                 )
                 for name, parameters in functions.items()
                 for header in headers

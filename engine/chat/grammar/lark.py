@@ -21,6 +21,7 @@ class Lark:
         self._lines: list[str] = []
         self._names: dict[tuple[str, str], str] = {}
         self.schemas: dict[str, NamedSchema] = {}
+        self._relaxed: dict[str, None] = {}
 
     def rule(self, body: str) -> str:
         """The name of a rule for `body`."""
@@ -34,8 +35,18 @@ class Lark:
         """The name of a rule for the shortest text that the terminal `body` matches."""
         return self._define("r", "[lazy]", self.terminal(body))
 
-    def json(self, what: str, schema: Any) -> str:
-        """A reference to JSON of `schema`, which error messages call `what`.
+    @property
+    def relaxed(self) -> list[str]:
+        """The keywords of schemas that the grammar leaves out, each once."""
+        return list(self._relaxed)
+
+    def leave_out(self, where: str) -> None:
+        """Note that the keyword at `where` is left out, in the form of `NamedSchema.at`."""
+        self._relaxed[where] = None
+
+    def json(self, what: str, schema: Any, at: str = "#") -> str:
+        """A reference to JSON of `schema`, which error messages call `what`; `at` as in
+        `NamedSchema`.
 
         Raises EngineError (invalid_request_error) for a schema that is nested too deep.
         """
@@ -43,10 +54,10 @@ class Lark:
             text = json.dumps(schema, ensure_ascii=False)
         except RecursionError:
             raise invalid_request(f"Failed to parse {what}: it is nested too deep") from None
-        key = ("@", f"{what}:{text}")
+        key = ("@", f"{at}:{what}:{text}")
         if key not in self._names:
             self._names[key] = f"s{len(self.schemas)}"
-            self.schemas[self._names[key]] = NamedSchema(what, text)
+            self.schemas[self._names[key]] = NamedSchema(what, text, at)
         return f"@{self._names[key]}"
 
     def text(self, start: str) -> str:

@@ -27,6 +27,17 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="-1 (no limit)",
         ),
     ] = -1
+    strict_schemas: Annotated[
+        bool,
+        Opt(
+            group="Server",
+            names="--strict-schemas",
+            negative="--no-strict-schemas",
+            env="LLAMA_ARG_STRICT_SCHEMAS",
+            help="Refuse JSON schemas of which a keyword can't be turned into a constraint, "
+            "rather than leaving the keyword out.",
+        ),
+    ] = False
     keep: Annotated[
         int,
         _sampling(

@@ -12,26 +12,31 @@ as the schema's references; masks are computed in a small pool while the model d
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits
 
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
 from engine.worker.backend import Model
+from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
+from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
 from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
 from engine.worker.constraints.source import (
     WHAT,
     Kind,
     SchemaError,
     Source,
-    from_schema,
+    alone,
+    named_schemas,
+    prepared,
     translated,
 )
 from engine.worker.constraints.triggers import TriggerSearch
@@ -45,7 +50,6 @@ MASK_THREADS = 2
 INLINE_SECONDS = 2e-4
 """After a mask that took less, the next one is computed at once: mostly it takes a few
 microseconds, and handing it to another thread would take longer."""
-COMPILER_STACK = 256 << 20  # bytes of address space; only what is used becomes memory
 # What a hostile grammar may use. The fuel is spent in tens of milliseconds.
 _LIMITS = LLParserLimits(
     max_items_in_row=4000,
@@ -74,12 +78,22 @@ class _Mask:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones."""
+    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones,
+    `relaxed` as in `Guided`."""
 
     matcher: LLMatcher
     mask: _Mask
     vocabulary: Vocabulary
     waiting: Waiting | None
+    relaxed: tuple[str, ...]
+
+
+class Guided(NamedTuple):
+    """What lets a text be (None: anything), and the keywords of its JSON schemas that are not in
+    force, as `#/properties/x/not`, or behind the name of a tool."""
+
+    guide: Guide | None
+    relaxed: tuple[str, ...] = ()
 
 
 class Constraint:
@@ -148,7 +162,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
-        self._thread = _DeepThread()
+        self._thread = DeepThread()
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead
         self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
 
@@ -164,27 +178,31 @@ class Compiler:
             self._idle.hurry()
         return self._thread.submit(work)
 
-    def guide(self, params: GenerationParams) -> Guide | None:
-        """The constraint of the grammar or the schema of `params`, and of its limit of thinking;
-        None if any text is allowed. `params.preserved_tokens` are ids.
+    def guided(self, params: GenerationParams) -> Guided:
+        """What the grammar or the schema of `params`, and its limit of thinking, let a text be.
+        `params.preserved_tokens` are ids.
 
         The first use of a text compiles it, which may take a second. Raises GrammarError.
         """
-        constraint = self._constraint(params)
+        constraint, relaxed = self._constraint(params)
         answer = params.answer
-        if answer is None or answer.thoughts is None or answer.reasoning_budget < 0:
-            return constraint
+        if answer is None:
+            return Guided(constraint, relaxed)
+        relaxed = (*answer.relaxed, *relaxed)
+        if answer.thoughts is None or answer.reasoning_budget < 0:
+            return Guided(constraint, relaxed)
         vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params))).result()
         closing = self._model.tokenize(
             answer.thoughts.end.encode(), add_special=False, parse_special=True
         ).tolist()
         limit = answer.reasoning_budget
-        return ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
+        guide = ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
+        return Guided(guide, relaxed)
 
-    def _constraint(self, params: GenerationParams) -> Guide | None:
+    def _constraint(self, params: GenerationParams) -> Guided:
         source = self._source(params)
         if source is None:
-            return None
+            return Guided(None)
         key = source.key
         found = self._cached(key)
         if found is None:
@@ -192,12 +210,13 @@ class Compiler:
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
         if found.waiting is None:
-            return Constraint(found, self)
+            return Guided(Constraint(found, self), found.relaxed)
         compiled = found
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(source.triggers, thoughts)
         texts = compiled.vocabulary.texts
-        return LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
+        lazy = LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
+        return Guided(lazy, found.relaxed)
 
     def _source(self, params: GenerationParams) -> Source | None:
         """Raises GrammarError."""
@@ -271,13 +290,15 @@ class Compiler:
 
     def _compile(self, source: Source) -> _Compiled:
         vocabulary = self._vocabularies.get(frozenset(source.shown))
+        schemas = prepared(source)
         try:
-            matcher, mask = self._begin(vocabulary, translated(source, self._token_id))
-        except GrammarError:
-            self._blame(vocabulary, source)
-            raise
+            matcher, mask = self._begin(vocabulary, translated(source, schemas, self._token_id))
+        except GrammarError as error:
+            schemas = self._relaxed(vocabulary, source, schemas, error)
+            matcher, mask = self._begin(vocabulary, translated(source, schemas, self._token_id))
         waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
-        return _Compiled(matcher, mask, vocabulary, waiting)
+        relaxed = (where for schema in schemas.values() for where in schema.relaxed)
+        return _Compiled(matcher, mask, vocabulary, waiting, tuple(dict.fromkeys(relaxed)))
 
     def _begin(self, vocabulary: Vocabulary, grammar: str) -> tuple[LLMatcher, _Mask]:
         matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
@@ -288,13 +309,37 @@ class Compiler:
         except ConstraintError as error:
             raise GrammarError(str(error)) from None
 
-    def _blame(self, vocabulary: Vocabulary, source: Source) -> None:
-        """Raises SchemaError if one of several schemas is at fault by itself."""
-        for named in source.schemas.values():
+    def _relaxed(
+        self,
+        vocabulary: Vocabulary,
+        source: Source,
+        schemas: Mapping[str, Prepared],
+        error: GrammarError,
+    ) -> dict[str, Prepared]:
+        """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
+        one is at fault by itself, `error` if none is."""
+        relaxed = dict(schemas)
+        for name, named in named_schemas(source).items():
             try:
-                self._begin(vocabulary, from_schema(named.schema))
-            except GrammarError as error:
-                raise SchemaError(f"Failed to parse {named.name}: {error}") from None
+                relaxed[name] = self._compilable(vocabulary, named, schemas[name])
+            except GrammarError as fault:
+                raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
+        if relaxed == schemas:
+            raise error
+        return relaxed
+
+    def _compilable(self, vocabulary: Vocabulary, named: NamedSchema, schema: Prepared) -> Prepared:
+        """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
+        try:
+            self._begin(vocabulary, alone(schema))
+        except GrammarError as error:
+            for leniency in more_lenient(named.schema, error):
+                with suppress(GrammarError):
+                    lenient = prepare(named.schema, named.at, leniency)
+                    self._begin(vocabulary, alone(lenient))
+                    return lenient
+            raise
+        return schema
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -323,31 +368,6 @@ class Compiler:
             raise ConstraintError("no token can come next")
         ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
         return _Mask(bits, allowed, ended, seconds)
-
-
-class _DeepThread:
-    """One thread with a large stack, and a queue of work."""
-
-    def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="compile")
-                before = threading.stack_size(COMPILER_STACK)
-                try:
-                    # The executor starts its thread with the first piece of work.
-                    return self._executor.submit(work)
-                finally:
-                    threading.stack_size(before)
-            return self._executor.submit(work)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._executor is not None:
-                self._executor.shutdown(cancel_futures=True)
 
 
 def _shown(params: GenerationParams) -> frozenset[int]:

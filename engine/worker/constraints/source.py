@@ -2,7 +2,7 @@
 translation for llguidance."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,8 +10,9 @@ import msgspec
 from llguidance import LLMatcher
 
 from engine.params import GrammarTrigger, NamedSchema
-from engine.worker.constraints import gbnf, json_schema
+from engine.worker.constraints import gbnf
 from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.json_schema import Prepared, prepare
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -24,6 +25,8 @@ _JSON_OPTIONS: "JsonCompileOptions" = {
     "lenient": False,
     "coerce_one_of": False,
 }
+ALONE = "schema"
+"""The name of a schema that is all of a source."""
 WHAT: dict[Kind, str] = {
     "grammar": "grammar",
     "json_schema": "JSON schema",
@@ -50,41 +53,53 @@ class Source(msgspec.Struct, frozen=True):
         return blake2b(msgspec.msgpack.encode(self)).digest()
 
 
-def translated(source: Source, token_id: Callable[[str], int | None]) -> str:
-    """`source` in the notation of llguidance; `token_id` as in `gbnf.to_lark`. Raises GrammarError
-    and SchemaError."""
+def prepared(source: Source) -> dict[str, Prepared]:
+    """The schemas of `source` by their names, `ALONE` if it is one. Raises GrammarError and
+    SchemaError."""
+    if source.kind == "json_schema":
+        return {ALONE: prepare(source.text)}
+    found: dict[str, Prepared] = {}
+    for name, named in source.schemas.items():
+        try:
+            found[name] = prepare(named.schema, named.at)
+        except GrammarError as error:
+            raise SchemaError(f"Failed to parse {named.name}: {error}") from None
+    return found
+
+
+def named_schemas(source: Source) -> dict[str, NamedSchema]:
+    """The schemas of `source` as they came, by the same names."""
+    if source.kind == "json_schema":
+        return {ALONE: NamedSchema(WHAT["json_schema"], source.text)}
+    return source.schemas
+
+
+def translated(
+    source: Source, schemas: Mapping[str, Prepared], token_id: Callable[[str], int | None]
+) -> str:
+    """`source` in the notation of llguidance, with its schemas prepared; `token_id` as in
+    `gbnf.to_lark`. Raises GrammarError."""
     match source.kind:
         case "grammar":
             lark = gbnf.to_lark(source.text, token_id)
         case "json_schema":
             if not source.shown:
-                return from_schema(source.text)
-            grammars = [{"name": "schema", "json_schema": _prepared(source.text)}]
-            return _grammars("start: @schema\n", grammars, source)
+                return alone(schemas[ALONE])
+            lark = f"start: @{ALONE}\n"
         case "answer":
-            grammars = []
-            for name, named in source.schemas.items():
-                try:
-                    prepared = _prepared(named.schema)
-                except GrammarError as error:
-                    raise SchemaError(f"Failed to parse {named.name}: {error}") from None
-                grammars.append({"name": name, "json_schema": prepared})
             lark = source.text
-            return _grammars(lark, grammars, source)
-    return _grammars(lark, [], source)
-
-
-def from_schema(text: str) -> str:
-    return LLMatcher.grammar_from_json_schema(json_schema.prepare(text), overrides=_JSON_OPTIONS)
-
-
-def _prepared(text: str) -> dict[str, Any]:
-    """A schema that carries the options with it, as one of several grammars."""
-    schema: dict[str, Any] = json.loads(json_schema.prepare(text))
-    return {"x-guidance": _JSON_OPTIONS, **schema}
-
-
-def _grammars(lark: str, others: list[dict[str, Any]], source: Source) -> str:
     # A text that is forced would be spelled out, although one control token says the same.
     options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
+    others = [{"name": name, "json_schema": _carrying(each)} for name, each in schemas.items()]
     return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others]})
+
+
+def alone(schema: Prepared) -> str:
+    """A grammar of nothing but `schema`."""
+    return LLMatcher.grammar_from_json_schema(schema.text, overrides=_JSON_OPTIONS)
+
+
+def _carrying(schema: Prepared) -> dict[str, Any]:
+    """A schema that carries the options with it, as one of several grammars. They come last:
+    llguidance takes them out, and puts the last entry in their place."""
+    return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS}

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions
-from engine.protocol.messages import Accepted, Begun, Event, Failed, ModelInfo, SlotState, Submit
+from engine.protocol.messages import (
+    Accepted,
+    Begun,
+    Event,
+    Failed,
+    ModelInfo,
+    Relaxed,
+    SlotState,
+    Submit,
+)
 from engine.protocol.stats import Stats
 from engine.worker.backend import (
     BackendError,
@@ -82,6 +91,8 @@ class Engine:
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
         events: list[Event] = [Accepted(request.id)] if request.confirm else []
+        if request.relaxed:
+            events.insert(0, Relaxed(request.id, list(request.relaxed)))
         self._requests[request.id] = request
         if not request.sequence.n_prompt:
             return [*events, Begun(request.id), *self._finish(request)]

@@ -30,6 +30,7 @@ from engine.worker.generation.request import Request
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
+MAX_TOLD = 20  # keywords in one message
 
 
 class Preparation:
@@ -55,6 +56,7 @@ class Preparation:
         self._n_ctx = n_ctx
         self._special = options.sampling.special  # whether control tokens show in generated text
         self._suffix_first = options.context.spm_infill
+        self._strict_schemas = options.sampling.strict_schemas
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need; the parameters of `submit` become those
@@ -64,9 +66,14 @@ class Preparation:
         params = submit.params
         shown = self._resolve(params)
         try:
-            guide = self._compiler.guide(params)
+            guide, relaxed = self._compiler.guided(params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
+        if relaxed and self._strict_schemas:
+            raise invalid_request(
+                "with --strict-schemas, a keyword of a schema that can't be turned into a "
+                f"constraint is an error: {', '.join(relaxed[:MAX_TOLD])}"
+            )
         piece = partial(self._piece, shown=shown)
         probs = None
         if params.n_probs > 0:
@@ -78,6 +85,7 @@ class Preparation:
             arrived=arrived,
             piece=piece,
             guide=guide,
+            relaxed=relaxed,
             probs=probs,
             prompt=detokenize(self._model, tokens) if submit.echo_prompt else "",
         )

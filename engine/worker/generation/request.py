@@ -18,8 +18,9 @@ class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
     `tokens` are those of the prompt, and `prompt` its text, if the answer is to have it. `piece`
-    gives the bytes that a token shows; `guide` is None for a text without a constraint, `probs`
-    without `n_probs`. `arrived` is a time of `time.perf_counter`, as all others.
+    gives the bytes that a token shows; `guide` is None for a text without a constraint, and
+    `relaxed` what of its schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a
+    time of `time.perf_counter`, as all others.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Request:
         arrived: float,
         piece: Callable[[int], bytes],
         guide: Guide | None = None,
+        relaxed: tuple[str, ...] = (),
         probs: ProbabilityLog | None = None,
         prompt: str = "",
     ) -> None:
@@ -51,6 +53,7 @@ class Request:
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
         self.guide = guide
+        self.relaxed = relaxed
         self.piece = piece
         self.stream = TextStream(params.stop)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None

@@ -217,15 +217,13 @@ CYCLIC |= {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}}
     ("parameters", "message"),
     [
         (CYCLIC, "'bad'"),
-        ({"properties": {"a": {"not": {}}}}, "'bad'.*'not'"),
         ({"properties": {"a": {"type": "wrong"}}}, "'bad'"),
         ({"properties": {"a": {"type": "array", "items": 5}}}, "'bad'"),
         ({"properties": 5}, "'bad'"),
         ({"properties": {"a": {"$ref": "#/nowhere"}}}, "'bad'"),
-        ({"type": "string"}, "'bad'.*'object'"),
         ("a text", "'bad'"),
         (False, "'bad'"),
-        ({"properties": {"a": {"type": "array", "items": {"pattern": "(?=a)"}}}}, "'bad'"),
+        ({"properties": {"a": {"type": "array", "items": {"pattern": 5}}}}, "'bad'"),
     ],
 )
 def test_bad_schemas_name_the_tool(
@@ -233,26 +231,75 @@ def test_bad_schemas_name_the_tool(
 ) -> None:
     tools = [tool("good", WEATHER), tool("bad", parameters)]
     with pytest.raises((EngineError, GrammarError), match=f"parameters of the tool {message}"):
-        compiler.guide(params(SYNTAXES[name][0], tools=tools, required=required))
+        compiler.guided(params(SYNTAXES[name][0], tools=tools, required=required))
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("name", ["json in tags", "tagged"])
+@pytest.mark.parametrize(
+    ("parameters", "relaxed"),
+    [
+        ({"type": "string"}, ["f#/type"]),
+        ({"type": "object", "not": {}}, ["f#/not"]),
+        (tagged({"type": "array", "uniqueItems": True}), ["f#/properties/x/uniqueItems"]),
+        (
+            {"properties": {"a/b": {"$ref": "#/$defs/c"}}}
+            | {"$defs": {"c": {"items": {"pattern": "(?=a)"}}}},
+            ["f#/$defs/c/items/pattern"],
+        ),
+        (tagged({"type": "string", "pattern": "(?=a)"}), ["f#/properties/x/pattern"]),
+        (tagged({"type": "integer", "minimum": 2**64}), ["f#/properties/x/minimum"]),
+    ],
+)
+def test_what_is_left_out_of_a_tool_is_told(
+    compiler: Compiler, name: str, required: bool, parameters: Any, relaxed: list[str]
+) -> None:
+    tools = [tool("f", parameters), tool("good", WEATHER)]
+    found = compiler.guided(params(SYNTAXES[name][0], tools=tools, required=required))
+    assert list(found.relaxed) == relaxed
+
+
+@pytest.mark.parametrize(
+    ("schema", "relaxed"),
+    [
+        ({"anyOf": [{"type": "object"}, {"type": "object", "properties": {}}]}, ["anyOf"]),
+        ({"type": "object", "patternProperties": {"a": {}}}, ["patternProperties"]),
+        (tagged({"type": "string", "pattern": "a$b"}), ["properties/x/pattern"]),
+        (tagged({"type": "string", "format": "ipv6"}), ["properties/x/format"]),
+        (tagged({"enum": ["1", 1]}), []),
+        (tagged({"enum": ["5", 1]}), ["properties/x/enum"]),
+        (tagged({"enum": ["</parameter>", "x"]}), ["properties/x/enum"]),
+        (tagged({"type": "integer", "enum": ["a"]}), ["properties/x/type"]),
+        (tagged({"allOf": [{"minLength": 1}, {"maxLength": 2}]}), ["properties/x/allOf"]),
+        (tagged({"anyOf": [{"minLength": 1}, {"type": "integer"}]}), ["properties/x/anyOf/0"]),
+        ({"type": "object", "properties": {"a>\nb": {}}}, ["properties/a>\nb"]),
+        ({"type": "object", "properties": {"a": False}}, []),
+        ({"type": "object", "required": True}, ["required"]),
+    ],
+)
+def test_what_tags_can_not_say(compiler: Compiler, schema: Any, relaxed: list[str]) -> None:
+    found = compiler.guided(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
+    assert set(found.relaxed) == {f"f#/{where}" for where in relaxed}
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        {"anyOf": [{"type": "object"}, {"type": "object", "properties": {}}]},
-        {"type": "object", "patternProperties": {"a": {}}},
-        tagged({"type": "string", "pattern": "a$b"}),
-        tagged({"type": "string", "format": "ipv6"}),
-        tagged({"enum": ["1", 1]}),
-        tagged({"enum": []}),
-        tagged({"allOf": [{"minLength": 1}, {"maxLength": 2}]}),
-        {"type": "object", "properties": {"a>\nb": {}}},
         {"type": "object", "properties": {f"p{n}": {} for n in range(2000)}},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
     ],
 )
-def test_what_tags_can_not_say(compiler: Compiler, schema: Any) -> None:
+def test_what_is_too_large_or_wrong_between_tags(compiler: Compiler, schema: Any) -> None:
     with pytest.raises((EngineError, GrammarError), match="parameters of the tool 'f'"):
-        compiler.guide(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
+        compiler.guided(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
+
+
+def test_parts_name_arguments_too() -> None:
+    parts = {"allOf": [{"properties": {"a": {"type": "integer"}}}, {"required": ["a"]}]}
+    made = params(SYNTAXES["tagged"][0], tools=[tool("f", {**parts, "type": "object"})])
+    assert made.answer is not None
+    assert made.answer.relaxed == ["f#/allOf"]
+    assert "<parameter=a>" in made.answer.lark
 
 
 @pytest.mark.parametrize(
@@ -295,7 +342,7 @@ def test_markers_are_to_be_shown() -> None:
 def test_many_tools(compiler: Compiler, model: Model, name: str) -> None:
     syntax, _ = SYNTAXES[name]
     tools = [tool(f"tool_{n}", {**WEATHER, "description": str(n)}) for n in range(128)]
-    guide = compiler.guide(params(syntax, tools=tools))
+    guide = compiler.guided(params(syntax, tools=tools)).guide
     assert guide is not None
     assert guide.allowed is not None
 
@@ -310,4 +357,4 @@ def test_large_tools(compiler: Compiler, name: str) -> None:
         deep = {"type": "array", "items": deep}
     for schema in (wide, tagged(deep)):
         with pytest.raises((EngineError, GrammarError), match="'f'"):
-            compiler.guide(params(syntax, tools=[tool("f", schema)]))
+            compiler.guided(params(syntax, tools=[tool("f", schema)]))

@@ -173,7 +173,7 @@ def test_arguments_validate(
 ) -> None:
     syntax, example = SYNTAXES[name]
     function = called["function"]
-    guide = compiler.guide(params(syntax, tool_name=function["name"], parallel=False))
+    guide = compiler.guided(params(syntax, tool_name=function["name"], parallel=False)).guide
     assert guide is not None
     likely = set(model.tokenize(example.encode(), add_special=False, parse_special=False).tolist())
     draw = random.Random(seed)

@@ -1,0 +1,47 @@
+"""JSON schemas: the types that they mean as llama-server reads them, and JSON pointers."""
+
+from typing import Any
+from urllib.parse import unquote
+
+TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+_OBJECT = ("properties", "additionalProperties", "patternProperties")
+_ARRAY = ("items", "prefixItems")
+_STRING = ("pattern", "minLength", "maxLength")
+_TEXTS = ("date", "time", "date-time", "uuid")
+
+
+def says_type(schema: dict[str, Any]) -> bool:
+    return any(schema.get(word) is not None for word in ("type", "const", "enum"))
+
+
+def implied_type(schema: dict[str, Any]) -> str | None:
+    """The type that a schema without `type` means by its keywords."""
+    if any(word in schema and schema[word] is not True for word in _OBJECT):
+        return "object"
+    if any(word in schema for word in _ARRAY):
+        return "array"
+    is_string = any(word in schema for word in _STRING) or schema.get("format") in _TEXTS
+    return "string" if is_string else None
+
+
+def escaped(name: str) -> str:
+    """`name` as one part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def at_pointer(document: Any, reference: str) -> Any:
+    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
+    if reference == "#":
+        return document
+    if not reference.startswith("#/"):
+        return None
+    for part in unquote(reference[2:]).split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(document, dict):
+            document = document.get(name)
+        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return None
+    return document
