@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, Infill, Submit
+from engine.protocol.messages import Begun, Delta, Finished, Infill, Submit
 from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.scheduling.shifting import context_shift
@@ -65,9 +65,10 @@ def run(
         for event in engine.step():
             if isinstance(event, Delta):
                 deltas.append(event)
-            else:
-                assert isinstance(event, Finished), event
+            elif isinstance(event, Finished):
                 return deltas, event
+            else:
+                assert isinstance(event, Begun), event
     raise AssertionError("no end")
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import Submit
+from engine.params import GenerationParams, SamplerName
+from engine.protocol.messages import Begun, Delta, Event, Finished, Submit
 from engine.worker.backend import Model
 from tests.support.playing import GREEDY, engine, play
 
@@ -181,3 +181,53 @@ def test_extreme_parameters_generate_something(model: Model, params: dict[str, o
     text = "value = value + value\n" * 3
     result = play(engine(model), [text], **{"n_predict": 8, "ignore_eos": True, **params})[text]
     assert result.n_decoded == 8 or result.stop_type == "word"
+
+
+def events_of(model: Model, prompt: str, **params: Any) -> list[Event]:
+    served = engine(model, parallel=1)
+    request = served.prepare(Submit(1, [prompt], GenerationParams(stream=True, **params)))
+    events = served.submit(request)
+    while served.has_work:
+        events += served.step()
+    return events
+
+
+@pytest.mark.parametrize("stop", [[], ["r"], ["e", "in"]])
+def test_a_stream_begins_and_ends_without_text(model: Model, stop: list[str]) -> None:
+    params: dict[str, Any] = {"n_predict": 30, "seed": 5, "stop": stop, "ignore_eos": True}
+    first, *most, last = events_of(model, "def first(a):", **params)
+    assert isinstance(first, Begun)
+    assert isinstance(last, Finished)
+    assert (last.text, last.tokens, last.probs) == ("", [], [])
+    deltas = [event for event in most if isinstance(event, Delta)]
+    assert deltas == most
+    tokens = [token for delta in deltas for token in delta.tokens]
+    assert len(tokens) == last.n_decoded
+    assert deltas[-1].tokens == tokens[-1:], "the last token comes by itself"
+    assert all(word not in "".join(delta.text for delta in deltas) for word in stop)
+
+
+def test_an_empty_prompt_begins_and_ends_at_once(model: Model) -> None:
+    begun, finished = events_of(model, "")
+    assert isinstance(begun, Begun)
+    assert isinstance(finished, Finished)
+    assert finished.stop_type == "none"
+
+
+def test_the_infill_sampler_is_left_out_under_a_grammar(model: Model) -> None:
+    samplers: list[SamplerName] = ["top_k", "infill"]
+    served = engine(model, parallel=1)
+    for constraint in (
+        GenerationParams(samplers=samplers, grammar='root ::= "a"'),
+        GenerationParams(samplers=samplers, json_schema="{}"),
+    ):
+        assert served.prepare(Submit(1, ["x"], constraint)).params.samplers == ["top_k"]
+    free = GenerationParams(samplers=samplers)
+    assert served.prepare(Submit(1, ["x"], free)).params.samplers == samplers
+
+
+@pytest.mark.parametrize("id_slot", [-1, 2, 2**31 - 1])
+def test_a_slot_that_does_not_exist_is_any(model: Model, id_slot: int) -> None:
+    served = engine(model, parallel=2)
+    request = served.prepare(Submit(1, ["x"], GenerationParams(id_slot=id_slot)))
+    assert request.params.id_slot == request.sequence.id_slot == -1

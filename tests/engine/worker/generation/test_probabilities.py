@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, Submit, TokenProbs
+from engine.protocol.messages import Begun, Delta, Finished, Submit, TokenProbs
 from engine.worker.backend import Model
 from engine.worker.backend.largest import largest
 from engine.worker.generation.detokenizer import TextStream
@@ -161,6 +161,8 @@ def play(engine: Engine, prompt: str, logits: list[Any] | None = None, **params:
     text, tokens, probs = "", list[int](), list[TokenProbs]()
     while True:
         for event in engine.step():
+            if isinstance(event, Begun):
+                continue
             assert isinstance(event, Delta | Finished)
             text, tokens, probs = text + event.text, tokens + event.tokens, probs + event.probs
             if isinstance(event, Finished):
