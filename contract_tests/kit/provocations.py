@@ -337,10 +337,10 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     changes += [{"tool_choice": each} for each in ("must", {"type": "function", "name": "f"})]
     changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
     changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
-    changes += [{"truncation": "maybe"}, {"metadata": {"a": 1}}, {"reasoning": "high"}]
+    changes += [{"truncation": 5}, {"metadata": [1]}, {"reasoning": "high"}]
     if name in RESPONSES:
         schema = {"type": "json_schema", "schema": {"type": 5}}
-        changes += [{"max_output_tokens": 0}, {"n": 2}, {"text": {"format": schema}}]
+        changes += [{"max_output_tokens": -2}, {"n": 2}, {"text": {"format": schema}}]
     return [send(server, name, **change) for change in changes]
 
 

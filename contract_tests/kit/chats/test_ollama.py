@@ -298,7 +298,8 @@ def test_errors_are_texts(client: Client, stream: bool) -> None:
     assert "options.top_k" in fails(400, lambda: chat(options={"top_k": "many"}))
     assert "options.num_predict" in fails(400, lambda: chat(options={"num_predict": 1.5}))
     assert "samplers" in fails(400, lambda: chat(options={"samplers": [7]}))
-    assert "messages" in fails(400, lambda: chat(messages=[{"role": "", "content": "a"}]))
+    nobody = [{"role": "x" * 65, "content": "a"}]
+    assert "messages" in fails(400, lambda: chat(messages=nobody))
     assert "schema" in fails(400, lambda: chat(format={"type": "nothing"}))
     assert "top_logprobs" in fails(400, lambda: chat(top_logprobs=5))
     long = [{"role": "user", "content": "word " * 100_000}]

@@ -46,7 +46,7 @@ def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
 
 
 def _item(item: Mapping[str, Any], where: str) -> Item | None:
-    type_ = item.get("type") or "message"
+    type_ = "message" if item.get("type") is None else item["type"]
     if type_ == REFERENCE:
         return dict(item)
     if type_ not in _PREFIXES:

@@ -89,7 +89,7 @@ def test_items_that_don_t_fit(items: list[Any], type_: str, message: str) -> Non
 
 
 def test_items_of_other_services_are_left_out() -> None:
-    others = [{"type": "web_search_call"}, {"type": "new", "role": "x"}]
+    others = [{"type": "web_search_call"}, {"type": "new", "role": "x"}, {"type": ""}]
     assert translated(*others, USER) == translated(USER)
     assert translated(*others) == []
     unknown = {"role": "assistant", "content": [{"type": "x"}, {"type": "y", "text": "So."}]}
