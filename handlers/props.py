@@ -32,7 +32,9 @@ async def get_props() -> Response:
 async def set_props(body: dict[str, Any] | None = None) -> Response:
     """Nothing can be changed yet. Raises EngineError (not_supported_error) without `--props`."""
     if not runtime().options.props:
-        raise not_supported("POST /props is switched off; start the server with --props")
+        raise not_supported(
+            "This server does not support changing global properties. Start it with `--props`"
+        )
     return JSONAnswer({"success": True})
 
 

@@ -19,7 +19,7 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
     model = served()
     if not model.options.slots:
-        raise not_supported("GET /slots is switched off; start the server with --slots")
+        raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
     engine = await model.engine()
     slots = await engine.slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
@@ -36,7 +36,7 @@ async def act_on_slot(
     model = served(body)
     if not model.options.slot_save_path:
         raise not_supported(
-            "POST /slots/{id_slot} is switched off; start the server with --slot-save-path"
+            "This server does not support slots action. Start it with `--slot-save-path`"
         )
     name = (body or {}).get("filename") or ""
     if action != "erase":

@@ -49,17 +49,12 @@ def anthropic_error(
     if info.n_prompt_tokens is not None:
         # Agents know by these words that it is time to shorten the conversation.
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
-        error["message"] = f"prompt is too long: {counts}"
+        error["message"] = f"prompt is too long: {counts}; {info.message}"
         error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
     if details:
         error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}
 
 
-def error_headers(status: int, request_id: str) -> dict[str, str]:
-    """The client libraries send anything from 500 on again, unless they are told that it is
-    of no use."""
-    headers = {"request-id": request_id}
-    if status == 501:
-        headers["x-should-retry"] = "false"
-    return headers
+def error_headers(request_id: str) -> dict[str, str]:
+    return {"request-id": request_id}

@@ -196,7 +196,10 @@ def test_head(client: httpx.Client) -> None:
 
 def test_engine_errors(client: httpx.Client) -> None:
     error_of(client.get("/fail/busy"), 503, "unavailable_error")
-    error_of(client.get("/fail/later"), 501, "not_supported_error")
+    refused = client.get("/fail/later")
+    error_of(refused, 501, "not_supported_error")
+    assert refused.headers["X-Should-Retry"] == "false"
+    assert "X-Should-Retry" not in client.get("/fail/long").headers
     error = error_of(client.get("/fail/long"), 400, "exceed_context_size_error")
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (10, 5)
 
