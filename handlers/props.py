@@ -9,7 +9,8 @@ from starlette.responses import Response
 from engine.errors import not_supported
 from engine.protocol.messages import ModelInfo
 from handlers.apis.ollama.details import model_path
-from handlers.http.json_answer import JSONAnswer, build_info
+from handlers.http.build_info import build_info
+from handlers.http.json_answer import JSONAnswer
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
 from handlers.running.templates import description, template_source

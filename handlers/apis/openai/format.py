@@ -24,8 +24,8 @@ from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenPr
 from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import timings_json
+from handlers.http.build_info import build_info
 from handlers.http.errors import Failure
-from handlers.http.json_answer import build_info
 from handlers.http.sse import DONE, error_frame
 from handlers.running.batch import TextEvent
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
