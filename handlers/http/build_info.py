@@ -5,8 +5,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 COMMITS = {"0.3.36": "0c1e57098"}
-"""Version of llama-cpp-python, the one that `pyproject.toml` pins, to the commit of llama.cpp in it,
-as its changelog names it."""
+"""Version of llama-cpp-python, as `pyproject.toml` pins it, to the commit of llama.cpp in it, as
+its changelog names it."""
 
 
 @cache
