@@ -25,7 +25,10 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
     defaults = model.options.generation_defaults()
-    return JSONAnswer([slot_json(slot, defaults, model.name) for slot in slots])
+    shown = [slot_json(slot, defaults, model.name) for slot in slots]
+    if not model.options.slots_text:
+        shown = [without_texts(each) for each in shown]
+    return JSONAnswer(shown)
 
 
 async def act_on_slot(
@@ -83,6 +86,27 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
         "n_prompt_tokens_shared": slot.n_prompt_tokens_shared,
         "n_prompt_tokens_restored": slot.n_prompt_tokens_restored,
     }
+
+
+_TEXTS = ("prompt", "generated")
+_TEXT_SETTINGS = (
+    "stop",
+    "grammar",
+    "json_schema",
+    "grammar_triggers",
+    "preserved_tokens",
+    "logit_bias",
+    "dry_sequence_breakers",
+)
+
+
+def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
+    """`slot` without what clients have written, or got."""
+    kept = {key: value for key, value in slot.items() if key not in _TEXTS}
+    settings = slot["params"].items()
+    kept["params"] = {key: value for key, value in settings if key not in _TEXT_SETTINGS}
+    kept["next_token"] = {**slot["next_token"], "stopping_word": ""}
+    return kept
 
 
 def unused_slot(n_ctx: int) -> SlotState:

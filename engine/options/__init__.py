@@ -3,7 +3,7 @@
 `table` declares them; `parser`, `help` and the checks are derived from the declarations.
 """
 
-from engine.options.arguments import arguments
+from engine.options.arguments import arguments, preset
 from engine.options.help import help_text, reference
 from engine.options.layers import Layer, Setting, check_layer, layer_remarks
 from engine.options.parser import from_environ, layered, parse, remarks, unknown_variables
@@ -24,6 +24,7 @@ __all__ = [
     "layer_remarks",
     "layered",
     "parse",
+    "preset",
     "reference",
     "remarks",
     "unknown_variables",

@@ -8,6 +8,7 @@ from engine.options.declaration import Field
 from engine.options.names import FIELDS
 from engine.options.table import Options
 
+_NAMES = ("alias", "tags")
 _NUMBER = re.compile(r"-[0-9.].*")
 
 
@@ -24,6 +25,18 @@ def arguments(options: Options) -> list[str]:
         if value != field.default and _belongs(options, field):
             words += _words(field, value)
     return words
+
+
+def preset(name: str, options: Options) -> str:
+    """The section of a preset file that means the same, without the model's other names. A line
+    end in a value has a backslash in front, as llama-server shows it."""
+    lines = [f"[{name}]"]
+    for field in FIELDS.values():
+        value = getattr(options, field.name)
+        if value != field.default and _belongs(options, field) and field.name not in _NAMES:
+            shown = field.show(value).replace("\n", "\\\n")
+            lines.append(f"{field.canonical.removeprefix('--')} = {shown}")
+    return "\n".join([*lines, ""])
 
 
 def _belongs(options: Options, field: Field) -> bool:

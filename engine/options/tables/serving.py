@@ -137,6 +137,14 @@ class ServingOptions(CatalogOptions, kw_only=True, frozen=True):
             help="Offer GET /slots.",
         ),
     ] = True
+    slots_text: Annotated[
+        bool,
+        _operation(
+            names="--slots-text",
+            env="LLAMA_SERVER_SLOTS_DEBUG",
+            help="Let GET /slots show prompts, generated texts and what else comes from clients.",
+        ),
+    ] = False
     props: Annotated[
         bool,
         _operation(

@@ -12,8 +12,10 @@ from engine.options import (
     OptionError,
     Options,
     Setting,
+    arguments,
     layer_remarks,
     parse,
+    preset,
     unavailable,
 )
 from tests.support.option_values import FIELDS, NO_FILES, chosen, keys, many, settings_of
@@ -313,6 +315,31 @@ def test_names_for_models(tmp_path: Path) -> None:
     options = section("[a]\nalias = x, y\ntags = big,for code", tmp_path)
     assert options.aliases() == ["x", "y"]
     assert options.tags == ("big", "for code")
+
+
+def test_options_as_a_section(tmp_path: Path) -> None:
+    argv = [
+        "-m",
+        "specllama-tiny",
+        "-c",
+        "512",
+        "--alias",
+        "b",
+        "--tags",
+        "c",
+        "--no-slots",
+        "-to",
+        "5",
+    ]
+    options = parse([*argv, "--samplers", "top_k;min_p", "--temp", "0.5"], {})
+    text = preset("a", options)
+    again = section(text, tmp_path)
+    assert (again.aliases(), again.tags, again.timeout) == ([], (), Options().timeout)
+    assert preset("a", again) == text
+    assert arguments(again) == [
+        word for word in arguments(options) if word not in ("--alias", "b", "--tags", "c")
+    ]
+    assert preset("a", Options(chat_template="1\n2")).endswith("= 1\\\n2\n")
 
 
 SERVER_KEYS = sorted(
