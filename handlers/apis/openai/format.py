@@ -109,16 +109,16 @@ def chat_completion(
             "finish_reason": answer.finish_reason,
             "index": index,
             "message": chat_message(answer.message),
+            "logprobs": probabilities.logprobs(answer.finished.probs) if probabilities else None,
         }
-        if probabilities:
-            choice["logprobs"] = probabilities.logprobs(answer.finished.probs)
         choices.append(choice)
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
 
 
 def chat_message(message: ChatMessage) -> dict[str, Any]:
-    """A message of the assistant. `content` is null if there are calls and no text."""
-    made: dict[str, Any] = {"role": "assistant", "content": message.content}
+    """A message of the assistant. `content` is null if there are calls and no text, `refusal`
+    always: strict clients want it to be there."""
+    made: dict[str, Any] = {"role": "assistant", "content": message.content, "refusal": None}
     if message.reasoning:
         made["reasoning_content"] = message.reasoning
     if message.calls:

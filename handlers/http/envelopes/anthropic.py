@@ -1,6 +1,7 @@
 """Errors in the form of Anthropic's API, as its client libraries read them.
 
-{"type": "error", "error": {"type": <str>, "message": <str>, ...}, "request_id": <str>}
+{"type": "error", "error": {"type": <str>, "message": <str>, "code": <HTTP status>, ...},
+ "request_id": <str>}
 
 The types are those of https://docs.anthropic.com/en/api/errors.
 """
@@ -45,7 +46,8 @@ def anthropic_error(
 ) -> dict[str, Any]:
     """The JSON body, also the data of an `error` event in a stream."""
     other: ErrorType = "invalid_request_error" if status < 500 else "api_error"
-    error: dict[str, Any] = {"type": _TYPE.get(status, other), "message": info.message}
+    kind = _TYPE.get(status, other)
+    error: dict[str, Any] = {"type": kind, "message": info.message, "code": status}
     if info.n_prompt_tokens is not None:
         # Agents know by these words that it is time to shorten the conversation.
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
