@@ -55,7 +55,8 @@ ACCEPTED = (
         "",
         "Some answers have more fields: counts, settings in force, the `param` of an error.",
         "The documents of the APIs name them; clients ignore fields that they don't know.",
-        r"extra (?!.*(content|tool_calls?)\b).*",
+        r"extra (?!(.*\.)?(message|delta)\.(content|reasoning_content|tool_calls)$"
+        r"|content\[\]\.(id|name|input)$).*",
     ),
     Accepted(
         "Name of the model",
