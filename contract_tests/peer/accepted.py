@@ -204,6 +204,14 @@ ACCEPTED = (
         r"/v1/messages",
     ),
     Accepted(
+        "Stop sequences in Messages",
+        "`stop_reason` is `end_turn`.",
+        "It is `stop_sequence`, and `stop_sequence` says which.",
+        "Anthropic's API says so.",
+        r"(value|type) (delta\.)?stop_(reason|sequence)",
+        r"/v1/messages",
+    ),
+    Accepted(
         "Preflight requests",
         "They have a body of the type `text/html`, without content.",
         "They have none.",
