@@ -46,6 +46,14 @@ def exhaustive(session: nox.Session) -> None:
 
 
 @nox.session
+def peer(session: nox.Session) -> None:
+    """The same requests to a genuine llama-server: `-- --peer /path/llama-server`."""
+    if not any(each.startswith("--peer") for each in session.posargs):
+        session.skip("it needs a genuine llama-server: nox -s peer -- --peer /path/llama-server")
+    session.run("python", "-m", "contract_tests.peer", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures of the README, measured side by side (minutes)."""
     session.run("python", "-m", "benchmarks.serving", *session.posargs)

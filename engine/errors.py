@@ -17,12 +17,14 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The failure of one request. The two counts belong to exceed_context_size_error."""
+    """What went wrong with one request. The two counts belong to exceed_context_size_error. The
+    same request would fail again if it is `final`, whatever the type says."""
 
     type: ErrorType
     message: str
     n_prompt_tokens: int | None = None
     n_ctx: int | None = None
+    final: bool = False
 
 
 class BackendError(Exception):
@@ -53,5 +55,5 @@ def unavailable(message: str) -> EngineError:
     return EngineError.of("unavailable_error", message)
 
 
-def server_error(message: str) -> EngineError:
-    return EngineError.of("server_error", message)
+def server_error(message: str, *, final: bool = False) -> EngineError:
+    return EngineError(ErrorInfo(type="server_error", message=message, final=final))

@@ -149,7 +149,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
     dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
+    dry_penalty_last_n: int = 64
     dry_sequence_breakers: list[str] = msgspec.field(default_factory=lambda: ["\n", ":", '"', "*"])
     mirostat: int = 0
     mirostat_tau: float = 5.0

@@ -60,12 +60,13 @@ create_chat_completion_unversioned = create_chat_completion
 
 
 async def count_chat_tokens(body: dict[str, Any]) -> Response:
-    """`{"input_tokens": ...}`: the length of the prompt that a chat completion would have."""
+    """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that a
+    chat completion would have."""
     refuse_unsupported(body, CHAT)
     model = served(body)
     engine = await model.engine()
     n = await count_tokens(model, engine, chat_request(body, model.options))
-    return JSONAnswer({"input_tokens": n})
+    return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
 count_chat_tokens_unversioned = count_chat_tokens

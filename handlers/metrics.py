@@ -13,7 +13,9 @@ async def get_metrics() -> Response:
     nor wakes a model, and doesn't wait)."""
     current = runtime()
     if current.metrics is None:
-        raise not_supported("GET /metrics is switched off; start the server with --metrics")
+        raise not_supported(
+            "This server does not support metrics endpoint. Start it with `--metrics`"
+        )
     model = served()
     supervisor = current.pool.supervisor(model.name)
     engine = supervisor.awake_engine() if supervisor else None

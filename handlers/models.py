@@ -14,7 +14,7 @@ from engine.pool.status import ModelStatus
 from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import Ping, event_stream, sse_event
-from handlers.options.arguments import arguments
+from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
 from handlers.running.served import find
 
@@ -84,7 +84,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
     known = facts(current, entry)
     return {
         "id": entry.name,
-        "aliases": entry.aliases,
+        "aliases": entry.aliases or ([] if current.catalog.router else [entry.name]),
         "tags": entry.tags,
         "object": "model",
         "created": current.started,
@@ -92,6 +92,8 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "path": model_path(current, entry),
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
+        "can_remove": False,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "status": _status_json(entry, status),
         "meta": known.meta() if known else None,
     }
@@ -106,6 +108,7 @@ def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "value": status.value,
         "args": arguments(entry.options),
+        "preset": preset(entry.name, entry.options),
         "progress": 1.0 if status.value == "loaded" else status.progress,
         "failed": status.failed,
     }

@@ -1,5 +1,8 @@
 """GET and POST /props: what is served, and how."""
 
+import os
+import secrets
+from functools import cache
 from typing import Any
 
 from connexion import context
@@ -9,10 +12,11 @@ from starlette.responses import Response
 from engine.errors import not_supported
 from engine.protocol.messages import ModelInfo
 from handlers.apis.ollama.details import model_path
-from handlers.http.json_answer import JSONAnswer, build_info
+from handlers.http.build_info import build_info
+from handlers.http.json_answer import JSONAnswer
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
-from handlers.running.templates import description, template_source
+from handlers.running.templates import description, template_source, tool_template_source
 from handlers.slots import slot_json, unused_slot
 
 
@@ -32,8 +36,17 @@ async def get_props() -> Response:
 async def set_props(body: dict[str, Any] | None = None) -> Response:
     """Changes nothing yet. Raises EngineError (not_supported_error) without `--props`."""
     if not runtime().options.model.operations.props:
-        raise not_supported("POST /props is switched off; start the server with --props")
+        raise not_supported(
+            "This server does not support changing global properties. Start it with `--props`"
+        )
     return JSONAnswer({"success": True})
+
+
+@cache
+def media_marker() -> str:
+    """What stands for an image or a sound in a text. It is drawn once, so that no text has it by
+    chance; `LLAMA_MEDIA_MARKER` sets it."""
+    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
 
 
 def _names_model() -> bool:
@@ -43,9 +56,9 @@ def _names_model() -> bool:
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     """`info` is None for a model that hasn't been loaded; fields that need it are empty then."""
     options, server = model.options, model.current.options
-    source, caps = options.chat.chat_template, {}
+    source, caps, tool_source = options.chat.chat_template, {}, ""
     if info is not None:
-        source = template_source(options, info)
+        source, tool_source = template_source(options, info), tool_template_source(options, info)
         described = await description(model, info, source)
         caps = dict(described.caps) if described else {}
     props = {
@@ -54,19 +67,26 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         ),
         "total_slots": info.n_slots if info else options.engine.context.n_slots(),
         "model_alias": model.name,
+        "model_ftype": info.ftype if info else "",
         "model_path": model_path(model.current, model.entry),
         "modalities": {"vision": False, "audio": False, "video": False},
+        "media_marker": media_marker(),
         "endpoint_slots": options.operations.slots,
         "endpoint_props": server.model.operations.props,
         "endpoint_metrics": server.model.operations.metrics,
+        "ui": False,
+        "ui_settings": {},
         "chat_template": source,
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",
         "build_info": build_info(),
         "is_sleeping": model.current.pool.status(model.name).value == "sleeping",
+        "cors_proxy_enabled": False,
         "role": "model",
     }
+    if tool_source:
+        props["chat_template_tool_use"] = tool_source
     if model.current.catalog.router:
         props |= {
             "role": "router",

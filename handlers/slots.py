@@ -19,13 +19,16 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
     model = served()
     if not model.options.operations.slots:
-        raise not_supported("GET /slots is switched off; start the server with --slots")
+        raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
     engine = await model.engine()
     slots = await engine.slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
     defaults = model.options.engine.generation_defaults()
-    return JSONAnswer([slot_json(slot, defaults, model.name) for slot in slots])
+    shown = [slot_json(slot, defaults, model.name) for slot in slots]
+    if not model.options.operations.slots_text:
+        shown = [without_texts(each) for each in shown]
+    return JSONAnswer(shown)
 
 
 async def act_on_slot(
@@ -36,7 +39,7 @@ async def act_on_slot(
     model = served(body)
     if not model.options.engine.slot_files.slot_save_path:
         raise not_supported(
-            "POST /slots/{id_slot} is switched off; start the server with --slot-save-path"
+            "This server does not support slots action. Start it with `--slot-save-path`"
         )
     name = (body or {}).get("filename") or ""
     if action != "erase":
@@ -83,6 +86,27 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
         "n_prompt_tokens_shared": slot.n_prompt_tokens_shared,
         "n_prompt_tokens_restored": slot.n_prompt_tokens_restored,
     }
+
+
+_TEXTS = ("prompt", "generated")
+_TEXT_SETTINGS = (
+    "stop",
+    "grammar",
+    "json_schema",
+    "grammar_triggers",
+    "preserved_tokens",
+    "logit_bias",
+    "dry_sequence_breakers",
+)
+
+
+def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
+    """`slot` without what clients have written, or got."""
+    kept = {key: value for key, value in slot.items() if key not in _TEXTS}
+    settings = slot["params"].items()
+    kept["params"] = {key: value for key, value in settings if key not in _TEXT_SETTINGS}
+    kept["next_token"] = {**slot["next_token"], "stopping_word": ""}
+    return kept
 
 
 def unused_slot(n_ctx: int) -> SlotState:

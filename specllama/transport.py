@@ -1,6 +1,8 @@
-"""The HTTP protocol of uvicorn, with one write for an answer instead of two."""
+"""The HTTP protocol of uvicorn, with one write for an answer instead of two, and with the usual
+capitals in the names of headers."""
 
 import asyncio
+from functools import cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -9,7 +11,8 @@ from engine.processes.outbox import Outbox
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn writes the head of an answer and its body apart; here they leave together."""
+    """uvicorn writes the head of an answer and its body apart; here they leave together. It writes
+    names of headers in small letters, which some clients, against the standard, don't know."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Gathering(transport))
@@ -24,7 +27,10 @@ class _Gathering(asyncio.Transport):
         self._outbox = Outbox(transport)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._outbox.write(bytes(data))
+        written = bytes(data)
+        # uvicorn writes a head at once. No body begins so, and the parts of a stream have their
+        # length in front.
+        self._outbox.write(_with_capitals(written) if written.startswith(b"HTTP/1.") else written)
 
     def close(self) -> None:
         self._outbox.flush()
@@ -44,3 +50,21 @@ class _Gathering(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._transport.resume_reading()
+
+
+def _with_capitals(head: bytes) -> bytes:
+    status, *fields = head.split(b"\r\n")
+    return b"\r\n".join((status, *map(_field, fields)))
+
+
+def _field(line: bytes) -> bytes:
+    name, colon, value = line.partition(b":")
+    return _usual(name) + colon + value
+
+
+@cache
+def _usual(name: bytes) -> bytes:
+    return _IRREGULAR.get(name) or b"-".join(part.capitalize() for part in name.split(b"-"))
+
+
+_IRREGULAR = {b"etag": b"ETag", b"www-authenticate": b"WWW-Authenticate"}

@@ -185,6 +185,14 @@ def counts_add_up(server: Server) -> None:
     assert last.json["usage"]["total_tokens"] == n_chat + 5
 
 
+def slots_keep_texts(server: Server) -> None:
+    """Of a server that was not told to show them."""
+    request = body("create_completion", prompt="secret 5518", stop=["never 5518"])
+    server.ask("/completion", request)
+    shown = json.dumps(server.slots())
+    assert "5518" not in shown, f"the slots show what a client has written: {shown:.2000}"
+
+
 def tokens_and_text_correspond(server: Server) -> None:
     """Tokens and text correspond if the model's tokenizer loses nothing."""
     for text in ("Hello world", "  two\n\n\tlines ", "naïve \U0001f999 日本", "<|im_start|>", ""):
@@ -261,6 +269,7 @@ ALL = (
     malformed_json_is_refused,
     errors_have_the_envelope,
     keys_are_wanted,
+    slots_keep_texts,
     streams_are_as_described,
     streams_say_the_same_as_plain_answers,
     characters_stay_whole,

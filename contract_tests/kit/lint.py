@@ -378,7 +378,11 @@ def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Itera
     error = schema.get("properties", {}).get("error", {})
     if required is None:
         yield f"{where}: there is no error envelope {form!r}"
-    elif schema.get("required") != required or error.get("required") != ["type", "message"]:
+    elif schema.get("required") != required or error.get("required") != [
+        "type",
+        "message",
+        "code",
+    ]:
         yield f"{where} is not an error in the form of {form}"
     elif len(error["properties"]["type"].get("enum", ())) != 1:
         yield f"{where}: error.type is not one fixed type"

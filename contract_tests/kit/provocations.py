@@ -309,7 +309,7 @@ def wrong_media_type(server: Server, name: str) -> list[httpx.Response]:
     raw = json.dumps(BODIES[name]).encode()
     return [
         server.post(path(name), content=raw, headers={"Content-Type": kind})
-        for kind in ("text/plain", "application/xml", "multipart/form-data; boundary=x")
+        for kind in ("text/html", "application/xml", "multipart/form-data; boundary=x")
     ]
 
 

@@ -29,6 +29,7 @@ import handlers.http.validation
 import handlers.models
 import handlers.running.respond
 import handlers.running.served
+import handlers.slots
 import handlers.tokenize
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, ErrorInfo
@@ -311,6 +312,13 @@ def spaces_get_lost() -> None:
     _replace(handlers.tokenize, "detokenize", detokenize)
 
 
+def slots_show_texts() -> None:
+    def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
+        return slot
+
+    _replace(handlers.slots, "without_texts", without_texts)
+
+
 def every_model_is_the_default_one() -> None:
     def find(current: Runtime, name: str | None) -> Entry:
         return current.catalog.entries[current.catalog.default]
@@ -370,6 +378,7 @@ MUTANTS: dict[str, Mutant] = {
         a_part_of_a_key_is_enough,
         refusals_do_not_say_how_to_authenticate,
         spaces_get_lost,
+        slots_show_texts,
         every_model_is_the_default_one,
         unknown_models_are_the_default_one,
         a_status_forgets_its_failure,

@@ -33,7 +33,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def admin(module_server: Start, directory: Path, adapters: list[Path]) -> OwnServer:
     """A server with everything switched on, and two adapters that are not applied."""
     lora = ("--lora", f"{adapters[0]}", "--lora-scaled", f"{adapters[1]}:0.5")
-    options = ("--slot-save-path", str(directory), "--metrics", "--props")
+    options = ("--slot-save-path", str(directory), "--metrics", "--props", "--slots-text")
     slots = ("-np", "4", "-c", "32768")  # long enough for a text to be running while we look
     return module_server(*options, *lora, *slots, "--lora-init-without-apply", api_key="key")
 

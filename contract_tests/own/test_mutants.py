@@ -74,6 +74,7 @@ CAUGHT = [
         "without WWW-Authenticate",
         lies=True,
     ),
+    Caught("slots_show_texts", checks.slots_keep_texts, "secret 5518", lies=True),
     Caught("spaces_get_lost", checks.tokens_and_text_correspond, "two", lies=True),
 ]
 ROUTERS = [

@@ -80,7 +80,7 @@ def alias(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def router(module_server: Start, options: list[str], hub: Mapping[str, str]) -> OwnServer:
-    return module_server(*options, router=True, variables=hub, api_key="key")
+    return module_server(*options, "--slots-text", router=True, variables=hub, api_key="key")
 
 
 Alone = Mapping[tuple[str, str], Any]

@@ -173,11 +173,13 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int
     size: int  # bytes
     description: str
+    ftype: str = ""  # of most weights, in llama.cpp's words
     bos_token: str
     eos_token: str
     add_bos: bool
     add_eos: bool
     chat_template: str  # "" if the model has none
+    tool_template: str = ""  # the one for requests with tools, of models that have two
     metadata: dict[str, str] = {}  # of the file: single values, no lists, no templates
     n_slots: int
     n_ctx: int  # of one slot, in tokens

@@ -62,7 +62,9 @@ class Failure(msgspec.Struct, frozen=True):
     def envelope(self) -> dict[str, Any]:
         """The JSON body, also the data of an error event in a stream."""
         error = {"code": self.status, "message": self.info.message, "type": self.info.type}
-        return {"error": error | msgspec.to_builtins(self.info)}
+        told = msgspec.to_builtins(self.info)
+        told.pop("final", None)  # a header says it
+        return {"error": error | told}
 
 
 class RequestError(Exception):
@@ -181,10 +183,13 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     """Connexion's error handler for every class of exception."""
     failure = describe(error, request.scope)
     headers = dict(failure.headers)
+    if failure.info.final or failure.status == HTTPStatus.NOT_IMPLEMENTED:
+        # OpenAI's and Anthropic's libraries send whatever is 500 or more again, unless told so.
+        headers["X-Should-Retry"] = "false"
     if _envelope_name(request.scope) == "anthropic":
         request_id = anthropic_request_id(request.scope)
         document = anthropic_error(failure.status, failure.info, request_id, failure.details)
-        headers |= error_headers(failure.status, request_id)
+        headers |= error_headers(request_id)
     elif wants_ollama_errors(request.scope):
         document = ollama_error(failure.info)
     else:

@@ -1,7 +1,5 @@
-"""Plain JSON answers, and what identifies the server in them."""
+"""Plain JSON answers."""
 
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
@@ -17,12 +15,3 @@ class JSONAnswer(Response):
 
     def render(self, content: Any) -> bytes:
         return _encoder.encode(content)
-
-
-@cache
-def build_info() -> str:
-    """Name and version of this server."""
-    try:
-        return f"specllama-{version('specllama')}"
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "specllama"

@@ -105,11 +105,12 @@ class Leases:
 class Bodies:
     """Bounds the size of request bodies and the wait for them, and settles what they are.
 
-    A body without a content type, or with the one that `curl -d` announces, is taken for JSON.
+    A body without a content type, with the one that `curl -d` announces, or with that of plain
+    text, which spares web pages a preflight, is taken for JSON.
     JSON gets one spelling, since Connexion's choice of a validator minds the case.
     """
 
-    _TAKEN_FOR_JSON = (JSON, b"", b"application/x-www-form-urlencoded")
+    _TAKEN_FOR_JSON = (JSON, b"", b"application/x-www-form-urlencoded", b"text/plain")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -8,6 +8,7 @@ from engine.options import Options
 from engine.options.declaration import Field, fields
 from handlers.options.composition import NAMES
 
+_NAMES = ("alias", "tags")
 _NUMBER = re.compile(r"-[0-9.].*")
 
 
@@ -19,12 +20,29 @@ def arguments(options: Options) -> list[str]:
     that is named by its repository or its address lies after the download.
     """
     words = ["specllama"]
+    for field, value in _chosen(options):
+        words += _words(field, value)
+    return words
+
+
+def preset(name: str, options: Options) -> str:
+    """The section of a preset file that means the same, without the model's other names. A line
+    end in a value has a backslash in front, as llama-server shows it."""
+    lines = [f"[{name}]"]
+    for field, value in _chosen(options):
+        if field.name not in _NAMES:
+            shown = field.show(value).replace("\n", "\\\n")
+            lines.append(f"{field.canonical.removeprefix('--')} = {shown}")
+    return "\n".join([*lines, ""])
+
+
+def _chosen(options: Options) -> Iterator[tuple[Field, Any]]:
+    """The options that differ from their defaults, in the order of `--help`, with their values."""
     of_model = fields(Options)
     for field in (of_model[name] for name in NAMES.fields if name in of_model):
         value = field.of(options)
         if value != field.default and _belongs(options, field):
-            words += _words(field, value)
-    return words
+            yield field, value
 
 
 def _belongs(options: Options, field: Field) -> bool:

@@ -75,6 +75,10 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
         ("n_decode", "Steps.", stats.n_decode),
+        # Nothing is drafted.
+        ("spec_decode_num_draft_tokens", "Drafted tokens.", 0),
+        ("spec_decode_num_accepted_tokens", "Drafted tokens that were right.", 0),
+        ("spec_decode_num_drafts", "Drafts.", 0),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
     shared = "Prompt tokens from the cache that another text keeps, too."

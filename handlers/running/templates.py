@@ -30,6 +30,13 @@ def template_source(options: Options, info: ModelInfo) -> str:
     return options.chat.chat_template or info.chat_template or CHATML
 
 
+def tool_template_source(options: Options, info: ModelInfo) -> str:
+    """The Jinja text that the model has for requests with tools; "" without one, and where the
+    command line has another template."""
+    given = options.chat.chat_template_file or options.chat.chat_template
+    return info.tool_template if options.chat.jinja and not given else ""
+
+
 def renders_with_jinja(options: Options, source: str) -> bool:
     """Otherwise llama.cpp's own formats are to be used."""
     return options.chat.jinja and source not in BUILTIN_NAMES

@@ -13,7 +13,8 @@ MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions"])
 def test_a_chat(server: Server, path: str) -> None:
     answer = server.post(path, messages=MESSAGES).json()
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "".join(WORDS)}
+    message = {"role": "assistant", "content": "".join(WORDS), "refusal": None}
+    assert answer["choices"][0]["message"] == message
     assert answer["model"] == "a"
     assert server.engine.generations[0].prompt == ["[system]s[user]u[assistant]"]
 

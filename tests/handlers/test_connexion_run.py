@@ -101,7 +101,7 @@ PROBES: list[tuple[str, str, dict[str, Any]]] = [
         "/tokenize",
         {"content": b'{"content": {}}', "headers": {**KEY, "origin": "http://x"}},
     ),
-    ("POST", "/tokenize", {"content": b"{}", "headers": {**KEY, "content-type": "text/plain"}}),
+    ("POST", "/tokenize", {"content": b"{}", "headers": {**KEY, "content-type": "text/html"}}),
     ("POST", "/completion", {"json": {"prompt": "", "n_predict": "x"}, "headers": KEY}),
     ("POST", "/v1/chat/completions", {"json": {"messages": [{}]}, "headers": KEY}),
     ("GET", "/slots?fail_on_no_slot=x", {"headers": KEY}),

@@ -53,6 +53,17 @@ def test_slots(server: Server) -> None:
     assert server.get("/slots", fail_on_no_slot=1).status_code == 503
 
 
+def test_slots_show_texts_only_if_the_operator_wants_them(server: Server) -> None:
+    private = {"stop", "grammar", "json_schema", "logit_bias", "dry_sequence_breakers"}
+    for slot in server.get("/slots").json():
+        assert not {"prompt", "generated"} & slot.keys()
+        assert not private & slot["params"].keys()
+    for telling in serve(slots_text=True):
+        slot = telling.get("/slots").json()[0]
+        assert {"prompt", "generated"} <= slot.keys()
+        assert private <= slot["params"].keys()
+
+
 def test_no_slots() -> None:
     for server in serve(slots=False):
         assert server.get("/slots").status_code == 501

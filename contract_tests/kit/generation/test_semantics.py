@@ -37,7 +37,7 @@ def unheard_of() -> str:
 @pytest.fixture(scope="module")
 def small(module_server: Start) -> Server:
     """A server with one slot and a small context."""
-    return module_server("-c", str(N_CTX), "-np", "1")
+    return module_server("-c", str(N_CTX), "-np", "1", "--slots-text")
 
 
 @pytest.fixture(scope="module")

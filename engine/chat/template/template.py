@@ -39,10 +39,11 @@ class ChatTemplate:
             self.variables = meta.find_undeclared_variables(_environment.parse(source))
         except TemplateSyntaxError as e:
             raise server_error(
-                f"the chat template is not valid: {e.message} (line {e.lineno})"
+                f"The chat template is not valid: {e.message} (line {e.lineno})", final=True
             ) from e
         except Exception as e:  # constants are folded here: anything can happen
-            raise server_error(f"the chat template is not valid: {_described(e)}") from e
+            told = f"The chat template is not valid: {_described(e)}"
+            raise server_error(told, final=True) from e
 
     def render(
         self,

@@ -22,6 +22,14 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Offer GET /slots.",
         ),
     ] = True
+    slots_text: Annotated[
+        bool,
+        _operation(
+            names="--slots-text",
+            env="LLAMA_SERVER_SLOTS_DEBUG",
+            help="Let GET /slots show prompts, generated texts and what else comes from clients.",
+        ),
+    ] = False
     props: Annotated[
         bool,
         _operation(

@@ -263,7 +263,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             max=INT32_MAX,
             help="DRY: how far back to look (0: off, -1: the whole context).",
         ),
-    ] = -1
+    ] = 64
     dry_sequence_breaker: Annotated[
         tuple[str, ...],
         _sampling(

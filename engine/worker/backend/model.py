@@ -185,6 +185,17 @@ class Model:
         return buffer.value.decode("utf-8", "replace")
 
     @property
+    def ftype(self) -> str:
+        """The kind of most weights in llama.cpp's words, such as `Q4_K - Medium`."""
+        return str(C.llama_ftype_name(C.llama_model_ftype(self._model)).decode())
+
+    @property
+    def tool_template(self) -> str:
+        """The chat template for requests with tools, of models that have two; otherwise ""."""
+        text = C.llama_model_chat_template(self._model, b"tool_use")
+        return text.decode("utf-8", "replace") if text else ""
+
+    @property
     def chat_template(self) -> str:
         text = C.llama_model_chat_template(self._model, None)
         return text.decode("utf-8", "replace") if text else ""

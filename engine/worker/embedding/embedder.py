@@ -109,7 +109,8 @@ class Embedder:
         if n_tokens > self.context.n_batch and not self._can_split:
             raise server_error(
                 f"an input of {n_tokens} tokens is too large: this model has to see all of it "
-                f"at once, and --ubatch-size is {self.context.n_batch}"
+                f"at once, and --ubatch-size is {self.context.n_batch}",
+                final=True,
             )
 
     def _pairs(self, message: Rerank) -> list[TokenArray]:

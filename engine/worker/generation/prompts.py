@@ -60,7 +60,7 @@ def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool
     Raises `EngineError` if the model has no tokens for that, or a token id is unknown.
     """
     if model.fim is None:
-        raise not_supported("this model has no tokens for filling in the middle of a text")
+        raise not_supported("Infill is not supported by this model: it has no tokens for it")
     tokens = partial(tokenize_prompt, model, add_special=False, parse_special=False)
     gap = Gap(
         prefix=tokens(infill.prefix),
@@ -94,7 +94,10 @@ def exceeds_context(n_tokens: int, n_ctx: int) -> EngineError:
     return EngineError(
         ErrorInfo(
             type="exceed_context_size_error",
-            message=f"the request has {n_tokens} tokens, the context only {n_ctx}: it is too large",
+            message=(  # agents and proxies look for these words
+                f"request ({n_tokens} tokens) exceeds the available context size "
+                f"({n_ctx} tokens), try increasing it"
+            ),
             n_prompt_tokens=n_tokens,
             n_ctx=n_ctx,
         )

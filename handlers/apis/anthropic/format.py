@@ -23,6 +23,16 @@ BlockKind = Literal["thinking", "text", "tool_use"]
 
 _encode = msgspec.json.Encoder().encode
 
+# Strict clients want these fields to be there; null is their value without such a thing.
+_NO_DETAILS: dict[str, Any] = {"stop_details": None, "container": None}
+_NO_USE: dict[str, Any] = {
+    "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+    "inference_geo": None,
+    "output_tokens_details": None,
+    "server_tool_use": None,
+    "service_tier": "standard",
+}
+
 PING = sse_event({"type": "ping"}, "ping")
 
 
@@ -53,10 +63,10 @@ class MessageFormat(msgspec.Struct, frozen=True):
         }
 
     def ending(self, message: ChatMessage, finished: Finished) -> dict[str, Any]:
-        """`stop_reason` and `stop_sequence`."""
+        """Why the message ended."""
         reason = self._stop_reason(message, finished)
         word = finished.stopping_word if reason == "stop_sequence" else None
-        return {"stop_reason": reason, "stop_sequence": word}
+        return {"stop_reason": reason, "stop_sequence": word, **_NO_DETAILS}
 
     def _stop_reason(self, message: ChatMessage, finished: Finished) -> StopReason:
         match finish_reason(message, finished):
@@ -74,7 +84,7 @@ class MessageFormat(msgspec.Struct, frozen=True):
             thinking = message.reasoning if self.show_thinking else ""
             blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
         if message.content:
-            blocks.append({"type": "text", "text": message.content})
+            blocks.append({"type": "text", "text": message.content, "citations": None})
         calls = [
             {**_tool_use(call.id, call.name), "input": _input(call.arguments)}
             for call in message.calls
@@ -83,7 +93,13 @@ class MessageFormat(msgspec.Struct, frozen=True):
 
 
 def _tool_use(id: str, name: str) -> dict[str, Any]:
-    return {"type": "tool_use", "id": CALL_PREFIX + id, "name": name, "input": {}}
+    return {
+        "type": "tool_use",
+        "id": CALL_PREFIX + id,
+        "name": name,
+        "input": {},
+        "caller": {"type": "direct"},
+    }
 
 
 def _input(arguments: str) -> Any:
@@ -95,25 +111,26 @@ def _input(arguments: str) -> Any:
         return {}
 
 
-def final_usage(finished: Finished) -> dict[str, int]:
+def final_usage(finished: Finished) -> dict[str, Any]:
     """The tokens of a request that is over."""
     cached = finished.timings.cache_n
     return _usage(finished.n_prompt - cached, cached, finished.n_decoded)
 
 
-def first_usage(progress: PromptProgress | None, timings: Timings) -> dict[str, int]:
-    """Usage as far as it is known before there is any output."""
+def first_usage(progress: PromptProgress | None, timings: Timings) -> dict[str, Any]:
+    """What is known of the prompt before there is any output."""
     if progress is not None:
         return _usage(progress.total - progress.cache, progress.cache, 0)
     return _usage(timings.prompt_n, timings.cache_n, 0)
 
 
-def _usage(evaluated: int, cached: int, generated: int) -> dict[str, int]:
+def _usage(evaluated: int, cached: int, generated: int) -> dict[str, Any]:
     return {
         "input_tokens": evaluated,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": generated,
+        **_NO_USE,
     }
 
 
@@ -137,6 +154,7 @@ class AnthropicFormat:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            **_NO_DETAILS,
             "usage": first_usage(progress, event.source.timings),
         }
         return _event("message_start", message=message) + PING
@@ -178,9 +196,11 @@ class AnthropicFormat:
     def _text(self, kind: BlockKind, delta: str, field: str, text: str) -> bytes:
         if self._kind == kind:
             return self._delta(text)
-        block = {"type": kind, field: ""}
+        block: dict[str, Any] = {"type": kind, field: ""}
         if kind == "thinking":
             block["signature"] = ""
+        else:
+            block["citations"] = None
         begun = self._close() + self._open(kind, block)
         self._deltas(delta, field)
         return begun + self._delta(text)

@@ -60,6 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_type: int
     n_vocab: int
     n_ctx: int | None  # of one slot, if it was loaded
+    ftype: str = ""  # in llama.cpp's words, if it was loaded
     n_ctx_train: int
     n_embd: int
     n_params: int
@@ -73,6 +74,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             vocab_type=info.vocab_type,
             n_vocab=info.n_vocab,
             n_ctx=info.n_ctx,
+            ftype=info.ftype,
             n_ctx_train=info.n_ctx_train,
             n_embd=info.n_embd,
             n_params=info.n_params,
@@ -95,9 +97,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             quantization=quantization(str(told.file_type)),
         )
 
-    def meta(self) -> dict[str, int]:
+    def meta(self) -> dict[str, int | str]:
         """`meta` in the list of models."""
-        numbers = {
+        known: dict[str, int | str] = {
             "vocab_type": self.vocab_type,
             "n_vocab": self.n_vocab,
             "n_ctx_train": self.n_ctx_train,
@@ -105,7 +107,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             "n_params": self.n_params,
             "size": self.size,
         }
-        return numbers if self.n_ctx is None else numbers | {"n_ctx": self.n_ctx}
+        return known if self.n_ctx is None else {**known, "n_ctx": self.n_ctx, "ftype": self.ftype}
 
 
 def facts(current: Runtime, entry: Entry) -> Facts | None:

@@ -24,8 +24,8 @@ from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenPr
 from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import timings_json
+from handlers.http.build_info import build_info
 from handlers.http.errors import Failure
-from handlers.http.json_answer import build_info
 from handlers.http.sse import DONE, error_frame
 from handlers.options.tables.log import LogOptions
 from handlers.running.batch import TextEvent
@@ -115,9 +115,8 @@ def chat_completion(
             "finish_reason": _reason(answer.finish_reason, old_calls),
             "index": index,
             "message": chat_message(answer.message, old_calls=old_calls),
+            "logprobs": probabilities.logprobs(answer.finished.probs) if probabilities else None,
         }
-        if probabilities:
-            choice["logprobs"] = probabilities.logprobs(answer.finished.probs)
         choices.append(choice)
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
 
@@ -127,9 +126,10 @@ def _reason(reason: FinishReason, old_calls: bool) -> str:
 
 
 def chat_message(message: ChatMessage, *, old_calls: bool = False) -> dict[str, Any]:
-    """A message of the assistant. `content` is null if there are calls and no text. The old form
-    of OpenAI's API has one call, without an id."""
-    made: dict[str, Any] = {"role": "assistant", "content": message.content}
+    """A message of the assistant. `content` is null if there are calls and no text, `refusal`
+    always: strict clients want it to be there. The old form of OpenAI's API has one call, without
+    an id."""
+    made: dict[str, Any] = {"role": "assistant", "content": message.content, "refusal": None}
     if message.reasoning:
         made["reasoning_content"] = message.reasoning
     if message.calls:

@@ -72,6 +72,8 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
         "tools": [_tool(tool) for tool in body.get("tools") or () if _is_offered(tool)],
         "top_logprobs": body.get("top_logprobs") or 0,
         "top_p": params.top_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
         "truncation": "auto" if body.get("truncation") == "auto" else "disabled",
     }
 

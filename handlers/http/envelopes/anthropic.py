@@ -1,6 +1,7 @@
 """Errors in the form of Anthropic's API, as its client libraries read them.
 
-{"type": "error", "error": {"type": <str>, "message": <str>, ...}, "request_id": <str>}
+{"type": "error", "error": {"type": <str>, "message": <str>, "code": <HTTP status>, ...},
+ "request_id": <str>}
 
 The types are those of https://docs.anthropic.com/en/api/errors.
 """
@@ -45,21 +46,17 @@ def anthropic_error(
 ) -> dict[str, Any]:
     """The JSON body, also the data of an `error` event in a stream."""
     other: ErrorType = "invalid_request_error" if status < 500 else "api_error"
-    error: dict[str, Any] = {"type": _TYPE.get(status, other), "message": info.message}
+    kind = _TYPE.get(status, other)
+    error: dict[str, Any] = {"type": kind, "message": info.message, "code": status}
     if info.n_prompt_tokens is not None:
         # Agents know by these words that it is time to shorten the conversation.
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
-        error["message"] = f"prompt is too long: {counts}"
+        error["message"] = f"prompt is too long: {counts}; {info.message}"
         error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
     if details:
         error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}
 
 
-def error_headers(status: int, request_id: str) -> dict[str, str]:
-    """The client libraries send anything from 500 on again, unless a header says that it is
-    of no use."""
-    headers = {"request-id": request_id}
-    if status == 501:
-        headers["x-should-retry"] = "false"
-    return headers
+def error_headers(request_id: str) -> dict[str, str]:
+    return {"request-id": request_id}

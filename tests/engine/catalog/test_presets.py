@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.catalog.presets import STOP_TIMEOUT, Presets, read
 from engine.options import Layer, OptionError, Setting, layer_remarks, unavailable
 from handlers.options import NAMES, parse
+from handlers.options.arguments import arguments, preset
 from tests.support.option_values import NO_FILES, chosen, keys, many, settings_of
 from tests.support.options_support import FIELDS, model_options
 from tests.support.preset_files import presets, section, written
@@ -311,6 +312,31 @@ def test_names_for_models(tmp_path: Path) -> None:
     options = section("[a]\nalias = x, y\ntags = big,for code", tmp_path)
     assert options.engine.model.aliases() == ["x", "y"]
     assert options.entry.tags == ("big", "for code")
+
+
+def test_options_as_a_section(tmp_path: Path) -> None:
+    argv = [
+        "-m",
+        "specllama-tiny",
+        "-c",
+        "512",
+        "--alias",
+        "b",
+        "--tags",
+        "c",
+        "--no-slots",
+        "-to",
+        "5",
+    ]
+    options = parse([*argv, "--samplers", "top_k;min_p", "--temp", "0.5"], {}).model
+    text = preset("a", options)
+    again = section(text, tmp_path)
+    assert (again.engine.model.aliases(), again.entry.tags) == ([], ())
+    assert preset("a", again) == text
+    assert arguments(again) == [
+        word for word in arguments(options) if word not in ("--alias", "b", "--tags", "c")
+    ]
+    assert preset("a", model_options(chat_template="1\n2")).endswith("= 1\\\n2\n")
 
 
 SERVER_KEYS = sorted(

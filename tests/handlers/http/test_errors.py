@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.errors import EngineError, ErrorInfo, not_supported, unavailable
+from engine.errors import EngineError, ErrorInfo, not_supported, server_error, unavailable
 from tests.support.http_support import handlers_module, serving, small_app
 
 ORIGIN = {"origin": "https://page.example"}
@@ -16,6 +16,7 @@ FAILURES = {
     "bug": ValueError("a secret"),
     "busy": unavailable("Loading model"),
     "later": not_supported("not yet"),
+    "never": server_error("too large", final=True),
     "long": EngineError(ErrorInfo("exceed_context_size_error", "too long", 10, 5)),
 }
 
@@ -130,7 +131,7 @@ def test_types_that_are_taken_for_json(client: httpx.Client, kind: str | None) -
     assert response.json() == {"text": "a"}
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "nonsense", "a/b; c=d"])
+@pytest.mark.parametrize("kind", ["text/html", "multipart/form-data", "nonsense", "a/b; c=d"])
 def test_other_types(client: httpx.Client, kind: str) -> None:
     response = client.post("/echo", content=b'{"text": "a"}', headers={"content-type": kind})
     assert kind.partition(";")[0] in error_of(response, 415)["message"]
@@ -196,7 +197,13 @@ def test_head(client: httpx.Client) -> None:
 
 def test_engine_errors(client: httpx.Client) -> None:
     error_of(client.get("/fail/busy"), 503, "unavailable_error")
-    error_of(client.get("/fail/later"), 501, "not_supported_error")
+    refused = client.get("/fail/later")
+    error_of(refused, 501, "not_supported_error")
+    assert refused.headers["X-Should-Retry"] == "false"
+    assert "X-Should-Retry" not in client.get("/fail/long").headers
+    never = client.get("/fail/never")
+    assert error_of(never, 500, "server_error").keys() == {"code", "message", "type"}
+    assert never.headers["X-Should-Retry"] == "false"
     error = error_of(client.get("/fail/long"), 400, "exceed_context_size_error")
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (10, 5)
 

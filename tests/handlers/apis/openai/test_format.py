@@ -80,7 +80,8 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
     assert answer["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": texts[0]},
+            "message": {"role": "assistant", "content": texts[0], "refusal": None},
+            "logprobs": None,
             "finish_reason": "length",
         }
     ]
@@ -145,6 +146,7 @@ def test_thoughts_and_calls_in_an_answer() -> None:
     assert choice["message"] == {
         "role": "assistant",
         "content": None,
+        "refusal": None,
         "reasoning_content": "Hm.",
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}

@@ -1,0 +1,70 @@
+"""Sends one list of requests to this server and to a genuine llama-server, and compares.
+
+    python -m contract_tests.peer --peer /path/llama-server [--peer-arg=--no-repack] [-k REGEX]
+
+Exit code 1 if there is a difference without a reason, 2 if the peer is missing.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from itertools import groupby
+from pathlib import Path
+
+from contract_tests.peer.comparison import differences
+from contract_tests.peer.report import Compared, report
+from contract_tests.peer.request import Request, all_requests
+from contract_tests.peer.servers import STAGES, Side
+from engine.shipped import model_path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="contract_tests.peer", description=__doc__)
+    parser.add_argument("--peer", type=Path, help="the genuine llama-server's binary")
+    parser.add_argument("--peer-arg", action="append", default=[], help="an option for it alone")
+    parser.add_argument("--model", default=str(model_path()), help="the model of both")
+    parser.add_argument("-k", dest="choice", default="", help="requests whose names match, alone")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="all cases, with bodies")
+    parser.add_argument("--list", action="store_true", help="the names of the requests")
+    given = parser.parse_args()
+    chosen = [each for each in all_requests() if re.search(given.choice, each.name)]
+    if given.list:
+        print("\n".join(each.name for each in chosen))
+        return 0
+    if given.peer is None:
+        print("Skipped: --peer names no genuine llama-server to compare with.")
+        return 0
+    if not given.peer.is_file():
+        print(f"{given.peer} is no file", file=sys.stderr)
+        return 2
+    results = []
+    order = list(STAGES)
+    chosen.sort(key=lambda each: order.index(each.stage))
+    with tempfile.TemporaryDirectory() as directory:
+        for stage, requests in groupby(chosen, lambda each: each.stage):
+            peer = [str(given.peer), *given.peer_arg]
+            results += _stage(Path(directory), given.model, stage, peer, list(requests))
+    print(report(results, verbose=given.verbose))
+    return int(any(each.unexplained for each in results))
+
+
+def _stage(
+    directory: Path, model: str, stage: str, peer: list[str], requests: list[Request]
+) -> list[Compared]:
+    ours = Side(directory, model, stage, None)
+    try:
+        theirs = Side(directory, model, stage, peer)
+        try:
+            return [
+                Compared(each, differences(each, ours.ask(each), theirs.ask(each)))
+                for each in requests
+            ]
+        finally:
+            theirs.close()
+    finally:
+        ours.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The two servers: ours and the reference, with the same model and the same options."""
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from contract_tests.kit.events import read_events
+from contract_tests.kit.server import wait_until
+from contract_tests.own.servers import environment, free_port, start
+from contract_tests.peer.request import Request
+
+COMMON = ("-np", "2", "-c", "2048", "--jinja", "--threads", "1", "--no-warmup")
+OWN = ("--reproducible", "off")
+"""Ours alone: what the shipped model has by default rounds in another way than llama.cpp does."""
+STAGES: dict[str, tuple[str, ...]] = {
+    "default": ("--alias", "peer", "--metrics", "--props"),
+    "bare": ("--no-slots",),
+    "key": ("--api-key", "peer-key", "--alias", "second,first"),
+    "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
+}
+"""Options of the servers that a request may ask for, beside `COMMON`."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`content` is JSON, text, or a list of (event, data) of a stream."""
+
+    status: int
+    headers: dict[str, str]
+    content: Any
+
+
+class Side:
+    """One of the two servers. It is started again where a request ended it."""
+
+    def __init__(self, directory: Path, model: str, stage: str, peer: Sequence[str] | None) -> None:
+        self._directory = directory
+        self._options = ("-m", model, *COMMON, *STAGES[stage])
+        self._peer = peer
+        self._start()
+
+    def _start(self) -> None:
+        if self._peer is None:
+            own = start(self._directory, *self._options, *OWN, named=True)
+            self._process, self._http = own.process, httpx.Client(base_url=own.url, timeout=120)
+            self._end = own.close
+            return
+        port = free_port()
+        libraries = str(Path(self._peer[0]).parent)
+        with (self._directory / "peer.log").open("ab") as log:
+            self._process = process = subprocess.Popen(
+                [*self._peer, *self._options, "--port", str(port)],
+                env=environment(LD_LIBRARY_PATH=libraries),
+                stdout=log,
+                stderr=log,
+            )
+        self._http = http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
+
+        def ready() -> bool:
+            assert process.poll() is None, f"the peer ended, see {self._directory / 'peer.log'}"
+            with contextlib.suppress(httpx.TransportError):
+                return http.get("/health").status_code == 200
+            return False
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+
+        self._end = end
+        try:
+            wait_until(ready, "the peer is ready")
+        except BaseException:
+            end()
+            raise
+
+    def close(self) -> None:
+        self._http.close()
+        self._end()
+
+    def ask(self, request: Request) -> Answer:
+        """The whole answer. Status 0 is none: the connection broke, or nothing came in time."""
+        options: dict[str, Any] = {"headers": request.headers}
+        if request.raw is not None:
+            options["content"] = request.raw
+            options["headers"] = {"Content-Type": "application/json", **request.headers}
+        elif request.body is not None:
+            options["json"] = request.body
+        try:
+            response = self._http.request(request.method, request.path, **options)
+        except httpx.HTTPError as error:
+            self.close()
+            self._start()
+            return Answer(0, {}, f"{type(error).__name__}: {error}")
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in response.headers.raw}
+        return Answer(response.status_code, headers, _content(response))
+
+
+def _content(response: httpx.Response) -> Any:
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if kind == "text/event-stream":
+        try:
+            events = list(read_events([response.content]))
+        except AssertionError as error:
+            return f"not an event stream: {error}"
+        return [(each.event, _parsed(each.data)) for each in events]
+    return _parsed(response.text) if kind == "application/json" else response.text
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,92 @@
+"""The differential test by itself: what it finds, and its table."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract_tests.peer import accepted
+from contract_tests.peer.comparison import Difference, differences
+from contract_tests.peer.report import Compared, report
+from contract_tests.peer.request import all_requests, post
+from contract_tests.peer.servers import STAGES, Answer
+
+GREEDY = post("a", "/completion", {"prompt": "a", "temperature": 0})
+DRAWN = post("a", "/completion", {"prompt": "a"})
+JSON = {"Content-Type": "application/json"}
+STREAM = {"Content-Type": "text/event-stream"}
+
+
+def _causes(ours: Any, theirs: Any, request: Any = GREEDY, headers: Any = JSON) -> list[str]:
+    answers = (Answer(200, headers, each) for each in (ours, theirs))
+    return [each.cause for each in differences(request, *answers)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cause"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, "missing b"),
+        ({"a": 1, "b": 2}, {"a": 1}, "extra b"),
+        ({"a": 1}, {"a": "1"}, "type a"),
+        ({"a": None}, {"a": "1"}, "type a"),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "value a[].b"),
+        ({"a": [1]}, {"a": [1, 2]}, "length a"),
+        ({"content": "x"}, {"content": "y"}, "value content"),
+        ({"created": 1}, {"created": "1"}, "type created"),
+        ({"error": {"message": "x"}}, {"error": {"message": "y"}}, "wording error.message"),
+    ],
+)
+def test_it_finds(ours: Any, theirs: Any, cause: str) -> None:
+    assert _causes(ours, theirs) == [cause]
+
+
+def test_equal_answers_and_what_differs_by_nature() -> None:
+    assert not _causes({"a": [1, 2.0], "id": "x"}, {"a": [1, 2], "id": "y"})
+    assert not _causes({"content": "x"}, {"content": "y"}, DRAWN)
+
+
+def test_a_text_that_clients_search_for() -> None:
+    theirs = {"error": {"message": "request exceeds the available context size"}}
+    assert "searched error.message" in _causes({"error": {"message": "too long"}}, theirs)
+
+
+def test_streams() -> None:
+    first, last = ("message", {"content": "a"}), ("message", {"content": "", "stop": True})
+    assert not _causes([first, last], [first, last], headers=STREAM)
+    assert _causes([last], [first, last], headers=STREAM)[0] == "events count"
+    assert "text stream" in _causes([last], [first, last], headers=STREAM)
+    assert _causes([("a", {})], [("b", {})], headers=STREAM) == ["event name"]
+
+
+def test_status_and_headers() -> None:
+    found = differences(GREEDY, Answer(400, JSON, {}), Answer(200, JSON, {}))
+    assert [each.cause for each in found] == ["status 400 for 200"]
+    [spelt] = differences(
+        GREEDY, Answer(200, {"content-type": "application/json"}, {}), Answer(200, JSON, {})
+    )
+    assert spelt.cause == "header spelt Content-Type"
+
+
+def test_the_report_tells_reasons_from_the_rest() -> None:
+    told = report(
+        [
+            Compared(GREEDY, []),
+            Compared(GREEDY, [Difference("status", "400 for 500")]),
+            Compared(GREEDY, [Difference("missing", "surprise", "", "5")]),
+        ],
+        verbose=False,
+    )
+    assert told.startswith("3 requests: 1 equal, 1 differ as accepted, 1 differ.")
+    assert "missing surprise" in told
+
+
+def test_the_requests() -> None:
+    requests = all_requests()
+    assert len(requests) >= 300
+    assert {each.stage for each in requests} == set(STAGES)
+    assert all(each.path.startswith("/") for each in requests)
+
+
+def test_the_page_is_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "coming-from-llama-server.md"
+    assert page.read_text("utf-8") == accepted.page()
