@@ -89,7 +89,7 @@ def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[s
 
 
 _TEXTS = ("prompt", "generated")
-_TEXT_SETTINGS = (
+TEXT_SETTINGS = (
     "stop",
     "grammar",
     "json_schema",
@@ -104,7 +104,7 @@ def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
     """`slot` without what clients have written, or got."""
     kept = {key: value for key, value in slot.items() if key not in _TEXTS}
     settings = slot["params"].items()
-    kept["params"] = {key: value for key, value in settings if key not in _TEXT_SETTINGS}
+    kept["params"] = {key: value for key, value in settings if key not in TEXT_SETTINGS}
     kept["next_token"] = {**slot["next_token"], "stopping_word": ""}
     return kept
 

@@ -13,6 +13,7 @@ import pytest
 from contract_tests.kit import lint
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from handlers.http.bundle import bundle
+from handlers.slots import TEXT_SETTINGS
 from specllama import __version__
 
 
@@ -84,14 +85,21 @@ def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) ->
 
 
 def test_settings_echo_every_parameter(document: lint.Document) -> None:
-    response = document["paths"]["/slots"]["get"]["responses"]["200"]
-    slot = response["content"]["application/json"]["schema"]["items"]
-    [settings] = slot["properties"]["params"]["allOf"]
+    slots = _answer(document["paths"]["/slots"]["get"])
+    [shown] = slots["items"]["properties"]["params"]["allOf"]
+    result, *_ = _answer(document["paths"]["/completion"]["post"])["anyOf"]
+    settings = result["properties"]["generation_settings"]
+    assert shown["properties"] == settings["properties"]
+    assert set(settings["required"]) - set(shown["required"]) == set(TEXT_SETTINGS)
     assert set(settings["required"]) == settings["properties"].keys()
     parameters = {field.name for field in msgspec.structs.fields(GenerationParams)}
     assert parameters - {"answer"} <= settings["properties"].keys()
     samplers = set(get_args(SamplerName))
     assert set(settings["properties"]["samplers"]["items"]["enum"]) == samplers
+
+
+def _answer(operation: Any) -> Any:
+    return operation["responses"]["200"]["content"]["application/json"]["schema"]
 
 
 def test_every_sampler_can_be_asked_for(document: lint.Document) -> None:

@@ -290,7 +290,8 @@ def test_an_unknown_model_is_told_in_the_form_of_the_api(router: OwnServer) -> N
     assert CHAT in error["message"].split("one of these")[1]
     anthropic = router.post("/v1/messages", body("create_message", model=unknown)).json()
     assert anthropic["type"] == "error"
-    assert anthropic["error"] == {"type": "not_found_error", "message": error["message"]}
+    told = {"type": "not_found_error", "message": error["message"], "code": 404}
+    assert anthropic["error"] == told
     ollama = {"model": unknown, "messages": BODIES["create_ollama_chat"]["messages"]}
     response = router.post("/api/chat", {**ollama, "options": {"num_predict": 2}})
     assert response.status_code == 404

@@ -301,7 +301,7 @@ def test_inputs_that_can_not_be_served() -> None:
     kind, message = refusal(bert, Embed(1, [["wool"], long], 2))
     assert (kind, "too large" in message) == ("server_error", True)
     kind, message = refusal(bert, Embed(1, [["x " * 200]], 2))
-    assert (kind, "too large" in message) == ("exceed_context_size_error", True)
+    assert (kind, "available context size" in message) == ("exceed_context_size_error", True)
     assert refusal(bert, Rerank(1, "x " * 20, ["y " * 20]))[0] == "server_error"
     assert refusal(bert, Embed(1, [[model("tiny-bert").n_vocab]], 2))[0] == "invalid_request_error"
     assert refusal(bert, Embed(1, [[]], 2))[0] == "invalid_request_error"
