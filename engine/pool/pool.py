@@ -288,10 +288,18 @@ class ModelPool:
                 record.supervisor.wake()
             else:
                 self._create(record)
+        too_late: list[Lease] = []
         for ticket in plan.granted:
             assert ticket.place is not None
             record = self._records[ticket.name]
-            record.waiting.pop(ticket).set_result(self._granted(record, ticket.place))
+            future = record.waiting.pop(ticket)
+            lease = self._granted(record, ticket.place)
+            if future.done():  # cancelled, though its task has not run since
+                too_late.append(lease)
+            else:
+                future.set_result(lease)
+        for lease in too_late:
+            lease.release()
 
     def _granted(self, record: ModelRecord, place: Place) -> Lease:
         supervisor = record.supervisor
