@@ -19,7 +19,7 @@ VOLATILE = {
     "tokens_cached", "cached_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
     "n_prompt_tokens_shared",
     "n_prompt_tokens_restored",
-    "created_at", "completed_at", "item_id", "cache_write_tokens",
+    "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
 }  # fmt: skip
 """Fields that differ from one answer to the next."""
 
