@@ -62,6 +62,7 @@ class PaperGeneration:
         self.prompt = prompt
         self.params = params
         self.cancelled = threading.Event()
+        self.relaxed: list[str] = []
         self._events = self._make()
 
     def __aiter__(self) -> "PaperGeneration":

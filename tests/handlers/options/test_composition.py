@@ -28,7 +28,7 @@ def test_an_engine_process_is_told_no_secrets_and_nothing_of_the_server() -> Non
     groups = {field.opt.group for field in told.values()}
     assert not {"Logging", "General", "Downloads", "Many models", "Chat templates"} & groups
     of_server = [field.name for field in told.values() if field.opt.group == "Server"]
-    assert of_server == ["slot_save_path"]
+    assert sorted(of_server) == ["slot_save_path", "strict_schemas"]
 
 
 def test_tables_of_http_and_of_the_log_are_no_part_of_the_engine() -> None:

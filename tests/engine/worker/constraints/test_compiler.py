@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Event, Failed, Finished, Submit
+from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Relaxed, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
@@ -38,7 +38,8 @@ def play(engine: Engine, *requests: dict[str, Any]) -> list[list[Event]]:
         events[id] += engine.submit(request)
     while engine.has_work:
         for event in engine.step():
-            events[event.id].append(event)
+            if not isinstance(event, Begun):
+                events[event.id].append(event)
     return events
 
 
