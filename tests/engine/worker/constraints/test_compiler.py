@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Relaxed, Submit
+from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
