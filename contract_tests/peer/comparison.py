@@ -1,9 +1,11 @@
 """What two answers differ in: status by status, key by key, event by event."""
 
+import json
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from contract_tests.peer.request import Request
@@ -112,16 +114,22 @@ def _metrics(ours: str, theirs: str) -> Iterator[Difference]:
 def _events(request: Request, ours: list[Any], theirs: list[Any]) -> Iterator[Difference]:
     # Signs of life may come at any place, or not at all.
     ours, theirs = ([each for each in side if each[0] != "ping"] for side in (ours, theirs))
+    same_text = _told(ours) == _told(theirs)
+    if same_text and _names(ours) == _names(theirs):
+        ours, theirs = _without_cuts(ours), _without_cuts(theirs)
     if len(ours) != len(theirs):
         yield Difference("events", "count", _outline(ours), _outline(theirs))
         if ours and theirs:
             yield from _event(ours[0], theirs[0], request.decided)
             yield from _event(ours[-1], theirs[-1], request.decided)
-        if request.decided and (mine := _told(ours)) != (other := _told(theirs)):
-            yield Difference("text", "stream", _short(mine), _short(other))
+        if request.decided and not same_text:
+            yield Difference("text", "stream", _short(_told(ours)), _short(_told(theirs)))
         return
     for mine, other in zip(ours, theirs, strict=True):
-        yield from _event(mine, other, request.decided)
+        places = {each.rpartition(".")[2] for each in _pieces(mine[1])} if same_text else set()
+        for found in _event(mine, other, request.decided):
+            if found.kind != "value" or found.where.rpartition(".")[2] not in places:
+                yield found
 
 
 def _event(ours: Any, theirs: Any, exact: bool) -> Iterator[Difference]:
@@ -132,18 +140,47 @@ def _event(ours: Any, theirs: Any, exact: bool) -> Iterator[Difference]:
         yield from _values(place, ours[1], theirs[1], exact=exact)
 
 
+def _names(events: list[Any]) -> list[str]:
+    """Of the events, those of a row once."""
+    return [name for name, _ in groupby(name for name, _ in events)]
+
+
+def _without_cuts(events: list[Any]) -> list[Any]:
+    """The first of each row of events that have nothing but pieces of the same text: where a text
+    is cut says nothing."""
+    return [next(row) for _, row in groupby(events, _shape)]
+
+
+def _shape(event: Any) -> Any:
+    name, data = event
+    if not (pieces := _pieces(data)):
+        return name, json.dumps(data)
+    ends = [each.get("finish_reason") for each in data.get("choices", ())]
+    return name, sorted(data), sorted(pieces), ends
+
+
 def _told(events: list[Any]) -> str:
-    """All text of a stream."""
-    return "".join(_texts(data) for _, data in events if isinstance(data, dict))
+    """All text of a stream, kind by kind."""
+    pieces = [each for _, data in events for each in _pieces(data).items()]
+    kinds = sorted({kind for kind, _ in pieces})
+    return "".join(text for kind in kinds for found, text in pieces if found == kind)
 
 
-def _texts(document: dict[str, Any]) -> str:
-    parts = [document.get("content"), document.get("delta")]
-    parts += [each.get("text") for each in document.get("choices", ())]
-    parts += [(each.get("delta") or {}).get("content") for each in document.get("choices", ())]
-    if isinstance(delta := document.get("delta"), dict):
-        parts += [delta.get("text"), delta.get("thinking"), delta.get("partial_json")]
-    return "".join(each for each in parts if isinstance(each, str))
+def _pieces(data: Any) -> dict[str, str]:
+    """The pieces of texts in an event, by their places."""
+    if not isinstance(data, dict):
+        return {}
+    found = {"content": data.get("content"), "delta": data.get("delta")}
+    for number, choice in enumerate(data.get("choices", ())):
+        delta = choice.get("delta") or {}
+        found[f"{number}.text"] = choice.get("text")
+        found |= {f"{number}.{key}": delta.get(key) for key in ("content", "reasoning_content")}
+        for call in delta.get("tool_calls") or ():
+            arguments = call.get("function", {}).get("arguments")
+            found[f"{number}.arguments"] = None if call.get("id") else arguments
+    if isinstance(delta := data.get("delta"), dict):
+        found |= {key: delta.get(key) for key in ("text", "thinking", "partial_json")}
+    return {key: text for key, text in found.items() if isinstance(text, str)}
 
 
 def _outline(events: list[Any]) -> str:
@@ -196,7 +233,10 @@ def _objects(
 
 def _is_volatile(key: str, siblings: dict[str, Any]) -> bool:
     # In Messages, `input_tokens` are those that were not cached.
-    return key in VOLATILE or (key == "input_tokens" and "cache_read_input_tokens" in siblings)
+    # A field asked for by `response_fields` has its whole path as its name.
+    return key.rpartition("/")[2] in VOLATILE or (
+        key == "input_tokens" and "cache_read_input_tokens" in siblings
+    )
 
 
 def _kind(value: Any) -> str:

@@ -37,6 +37,8 @@ class Request:
             return True
         body = self.body if isinstance(self.body, dict) else {}
         cold = isinstance(body.get("temperature"), int | float) and body["temperature"] <= 0
+        if isinstance(samplers := body.get("samplers"), list | str):
+            cold &= bool({"temperature", "temp", "t"} & set(samplers))  # without, all is drawn
         seeded = type(body.get("seed")) is int and 0 <= body["seed"] < 2**32 - 1
         return cold or seeded or body.get("top_k") == 1
 

@@ -15,7 +15,12 @@ from contract_tests.kit.server import wait_until
 from contract_tests.own.servers import environment, free_port, start
 from contract_tests.peer.request import Request
 
-COMMON = ("-np", "2", "-c", "2048", "--jinja", "--threads", "1", "--no-warmup")
+COMMON = (
+    *("-np", "2", "-c", "2048", "-b", "512", "--jinja", "--threads", "1", "--no-warmup"),
+    "--no-cache-prompt",
+)
+"""A batch that is smaller than a context leaves `/infill` room for other files. Without the cache
+both read the whole prompt at once: what lies in a cache differs, and rounding with it."""
 OWN = ("--reproducible", "off")
 """Ours alone: what the shipped model has by default rounds in another way than llama.cpp does."""
 STAGES: dict[str, tuple[str, ...]] = {

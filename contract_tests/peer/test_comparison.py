@@ -58,6 +58,18 @@ def test_streams() -> None:
     assert _causes([("a", {})], [("b", {})], headers=STREAM) == ["event name"]
 
 
+def test_where_a_text_is_cut_says_nothing() -> None:
+    def chunks(*texts: str, **last: Any) -> list[Any]:
+        deltas = [{"choices": [{"delta": {"content": text}}]} for text in texts]
+        end = {"choices": [{"delta": {}, "finish_reason": "stop"}], **last}
+        return [("message", each) for each in (*deltas, end)]
+
+    assert not _causes(chunks("ab", "c"), chunks("a", "b", "c"), headers=STREAM)
+    assert not _causes(chunks("ab", "c"), chunks("a", "bc"), headers=STREAM)
+    assert "text stream" in _causes(chunks("ab"), chunks("a", "c"), headers=STREAM)
+    assert _causes(chunks("ab"), chunks("a", "b", usage={}), headers=STREAM) == ["missing usage"]
+
+
 def test_status_and_headers() -> None:
     found = differences(GREEDY, Answer(400, JSON, {}), Answer(200, JSON, {}))
     assert [each.cause for each in found] == ["status 400 for 200"]

@@ -1,0 +1,286 @@
+"""What differs for some requests alone."""
+
+from contract_tests.peer.row import COUNTS, OTHER_PROMPT, OTHER_TEXT, Accepted
+
+ROWS = (
+    Accepted(
+        "Fields of a wrong type",
+        "Some are ignored, some count as what can be made of them (`true` is 1).",
+        "They are status 400, which says what is right. null counts as left out.",
+        "What is not what it seems to be would go unnoticed.",
+        r"status 400 for 200",
+        requests=r"sampling-fields: (id_slot '|\w+ True$|samplers (\{|7)|stop (\[None|5|\{)"
+        r"|logit_bias 'a'|grammar 5|response_fields ('|\[5)|lora \[5|prompt \[\[\]\]"
+        r"|stream_options 5)"
+        r"|chat: (top_logprobs below|template arguments of a wrong type)"
+        r"|infill: prompt of a wrong type|messages: messages null"
+        r"|tokens: tokenize a flag of a wrong type",
+    ),
+    Accepted(
+        "null where a text or a list is required",
+        "Status 500.",
+        "`/tokenize` and `/detokenize` take it as nothing.",
+        "It works, and harms nobody.",
+        r"status 200 for 500",
+        requests=r"tokens: (de)?tokenize null",
+    ),
+    Accepted(
+        "No tokens asked for",
+        "`n_predict` and `max_tokens` of 0 generate one token.",
+        "They generate none.",
+        "The documents say that 0 reads the prompt alone.",
+        rf"{OTHER_TEXT}|length (tokens|content)|value stop",
+        requests=r"chat: max_tokens 0|completion: no tokens|infill: nothing to predict"
+        r"|sampling-fields: (n_predict|max_tokens) 0$|messages: max_tokens 0|llama-vscode: prepare",
+    ),
+    Accepted(
+        "Empty stop texts",
+        "They end the answer at once.",
+        "They are ignored.",
+        "Every text contains the empty one, so that nothing could be generated.",
+        rf"{OTHER_TEXT}|length generation_settings\.stop",
+        requests=r"sampling-fields: stop (''|\[''\])",
+    ),
+    Accepted(
+        "Penalties over the whole context",
+        "`repeat_last_n` and `dry_penalty_last_n` of -1 are status 400.",
+        "-1 is the size of the context.",
+        "The documents of both servers say so, and clients send it.",
+        r"status 200 for 400",
+        requests=r"sampling-fields: (repeat_last_n|dry_penalty_last_n) -1|sillytavern: text",
+    ),
+    Accepted(
+        "Many probabilities",
+        "`n_probs` has no bound.",
+        "1024 is the most, more is status 400.",
+        "An answer with a whole vocabulary for each token takes memory without limit.",
+        r"status 400 for 200",
+        requests=r"sampling-fields: n_probs 100000",
+    ),
+    Accepted(
+        "Values out of their range, in `generation_settings`",
+        "They are shown as given.",
+        "They are shown as they are used: at the end of their range that is next to them.",
+        "What is shown is what is in force. Temperatures and penalties above 1000000 count as "
+        "that, negative ones of DRY, Mirostat and the dynamic temperature as 0.",
+        r"value generation_settings\.(typical_p|temperature|dynatemp_(range|exponent)|top_k"
+        r"|top_n_sigma|repeat_penalty|dry_multiplier|mirostat_(tau|eta)|adaptive_target|n_probs)",
+        requests=r"sampling-fields: (typical_p (-1|1\.5)|temperature 1000000000|dynatemp_\w+ -1"
+        r"|top_k 2147483648|top_n_sigma -5|repeat_penalty 2000000|dry_multiplier -1"
+        r"|mirostat_(tau|eta) -1|adaptive_target -2|n_probs -1)",
+    ),
+    Accepted(
+        "Unknown `reasoning_format` of native completions",
+        "It is status 400.",
+        "It is ignored.",
+        "These operations don't parse their answers.",
+        r"status 200 for 400",
+        requests=r"sampling-fields: reasoning_format ('wrong'|5)",
+    ),
+    Accepted(
+        "LoRA adapters in `generation_settings`",
+        "The list of the request, adapters that are not there among them.",
+        "The adapters in force.",
+        "An unknown one changes nothing.",
+        r"length generation_settings\.lora",
+        requests=r"sampling-fields: lora",
+    ),
+    Accepted(
+        "`multimodal_data` without media",
+        "A model for texts alone refuses it.",
+        "An empty list is no media.",
+        "There is nothing that the model can't take.",
+        r"status 200 for 400",
+        requests=r"sampling-fields: prompt \{'prompt_string': 'Once', 'multimodal_data': \[\]\}",
+    ),
+    Accepted(
+        "End of a grammar",
+        "A last token, which ends the generation, follows where a grammar has nothing more.",
+        "The answer ends there.",
+        "The texts are the same, without the wait for a token that nobody sees.",
+        COUNTS,
+        requests=r"(chat|completion): (a grammar|grammar)"
+        r"|sampling-fields: (grammar 'root|json_schema \{'(enum|const)')"
+        r"|instructor: JSON(, streamed)?$",
+    ),
+    Accepted(
+        "Spaces and numbers in constrained JSON",
+        "At most two line ends and twenty spaces between two parts, 16 digits in an integer.",
+        "Single line ends and spaces as JSON has them; an integer has as many digits as it needs.",
+        "Other constraints of the same schemas: a model that writes JSON writes the same.",
+        OTHER_TEXT,
+        requests=r"completion: a schema|sampling-fields: json_schema \{'items'",
+    ),
+    Accepted(
+        "Thoughts before a constrained answer",
+        "Behind a tag such as `<think>` any text may follow.",
+        "What the model's template writes behind the tag follows: a line end, say.",
+        "It is what the model has learnt.",
+        rf"{OTHER_TEXT}|value choices\[\]\.finish_reason",
+        r"(/v1)?/chat/completions$",
+        r"(chat: (a schema|JSON|json_schema)|agents: schema,|instructor: (JSON|schema|strict)"
+        r"|langchain: structured by a schema|vercel-ai: (an object|an enum))",
+    ),
+    Accepted(
+        "A call that is demanded",
+        "Any text may come before it, and take all tokens that were asked for.",
+        "The call comes first; thoughts may come before it.",
+        "Whoever demands a call reads nothing else.",
+        rf"{OTHER_TEXT}|(type|extra|missing|value|length) (choices\[\]\.message\."
+        r"(content|tool_calls|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
+        r"|output\[\]\.(role|type|content))",
+        requests=r"chat: (a tool, required|a tool by name|tools in parallel)"
+        r"|messages: a tool(, streamed| by name)?$|responses: a tool(, streamed)?$|instructor: tools"
+        r"|langchain: structured by a tool",
+    ),
+    Accepted(
+        "Tools that are not there",
+        "`tool_choice` with the name of none of the tools is ignored.",
+        "It is status 400.",
+        "A call of it can't be made.",
+        r"status 400 for 200",
+        requests=r"chat: tool choice of another",
+    ),
+    Accepted(
+        "Built-in tools",
+        "`web_search` and the like are status 500 in chats, functions in Messages.",
+        "They are left out, and the log says so. Status 501 if one is demanded.",
+        "Agents list them beside their functions. This server has none of them.",
+        rf"{OTHER_PROMPT}|status 200 for 500",
+        requests=r"chat: tool of a type unknown|messages: (only )?built-in tools"
+        r"|agents: coding agent of Messages",
+    ),
+    Accepted(
+        "Tools that take a text",
+        "Custom tools are left out of Responses.",
+        "The model sees them as functions of one text.",
+        "OpenAI's API has them.",
+        rf"{OTHER_PROMPT}|value .*\.text",
+        requests=r"responses: a custom tool|agents: coding agent of Responses",
+    ),
+    Accepted(
+        "`functions` and `function_call`",
+        "They are ignored.",
+        "They are tools, and the answer has the same form.",
+        "OpenAI's API has them, and older clients send them.",
+        rf"{OTHER_PROMPT}|type choices\[\]\.message\.content|value choices\[\]\.finish_reason",
+        requests=r"chat: functions|aider: edits as a function",
+    ),
+    Accepted(
+        "Schemas of tools and answers",
+        "`true` as the schema of a property, recursion, and a bound beyond 64 bits are status 400.",
+        "They are taken. What can't be enforced is left out, see `X-Specllama-Relaxed`.",
+        "They are ordinary JSON schemas, and agents send them.",
+        r"status 200 for 400",
+        requests=r"agents: (MCP tool|schema), (huge bound|recursion|true)",
+    ),
+    Accepted(
+        "Schemas in Responses",
+        "`text.format` is ignored.",
+        "The answer fulfils it.",
+        "OpenAI's API has it.",
+        rf"{OTHER_TEXT}|(value|missing) output\[\]\.(role|type"
+        r"|content\[\]\.(type|annotations|logprobs))",
+        requests=r"responses: (a schema|JSON)",
+    ),
+    Accepted(
+        "`text` of a part of unknown type",
+        "Status 400, or, in Messages, the part is left out.",
+        "The text is read.",
+        "It was meant for the model.",
+        rf"status 200 for 400|{OTHER_PROMPT}",
+        requests=r"chat: a part (of a type unknown|without type)|messages: a block unknown",
+    ),
+    Accepted(
+        "Documents in Messages",
+        "They are left out.",
+        "Those of plain text are read. PDF files are status 501.",
+        "Anthropic's API has them; an answer without them would be wrong.",
+        OTHER_PROMPT,
+        requests=r"messages: a document",
+    ),
+    Accepted(
+        "Files",
+        "Status 400.",
+        "Status 501.",
+        "The request is right, this server can't serve it.",
+        r"status 501 for 400",
+        requests=r"chat: a file",
+    ),
+    Accepted(
+        "Items, `metadata`, `top_logprobs` and `tools: null` in Responses",
+        "An item of an unknown type, `top_logprobs` (of which `metadata` may make one) and "
+        "`tools: null` are status 400.",
+        "An unknown item is left out, and the others are taken.",
+        "OpenAI's API has them.",
+        r"status 200 for 400",
+        requests=r"responses: (an item of a type unknown|metadata|top_logprobs|tools null)",
+    ),
+    Accepted(
+        "`background`, `conversation` and `prompt` in Responses",
+        "They are ignored.",
+        "They are status 501.",
+        "The answer would not be one to what was asked: earlier turns would be missing.",
+        r"status 501 for 200",
+        requests=r"responses: (in the background|a conversation|a prompt of the platform)",
+    ),
+    Accepted(
+        "Calls with arguments that are no JSON",
+        "A chat with one is status 500.",
+        "The template gets the text.",
+        "Cut-off calls stand in the history of chats, which can go on.",
+        r"status 200 for 500",
+        requests=r"chat: a call with bad arguments",
+    ),
+    Accepted(
+        "`--embeddings`",
+        "Such a server completes texts, too.",
+        "Completions are status 501.",
+        "The option restricts the server to embeddings, as its description says.",
+        r"status 501 for 200",
+        requests=r"embeddings: a (completion|chat) of embeddings",
+    ),
+    Accepted(
+        "Several texts",
+        "`n` is at most the number of slots, and `usage` counts one text.",
+        "`n` may be greater, the texts wait for each other; `usage` counts all.",
+        "All were generated. In a stream the texts come in turn on both servers, in no set order.",
+        rf"{OTHER_PROMPT}|status 200 for 400|(type|value|missing|extra) (choices\[\]\.(delta\.\w+"
+        r"|text|index|finish_reason)|timings|usage|index|stop)|type|length .*",
+        requests=r"chat: (several|n too many)|completion: (OpenAI, several|OpenAI, best_of"
+        r"|OpenAI, two prompts|two prompts, streamed)|sampling-fields: n 3",
+    ),
+    Accepted(
+        "`echo` and `suffix` in `/v1/completions`",
+        "They are ignored.",
+        "`echo` repeats the prompt; the text is filled in before `suffix`.",
+        "OpenAI's API has them. Probabilities are those of what was generated alone.",
+        OTHER_PROMPT,
+        requests=r"completion: OpenAI, (echo|suffix)",
+    ),
+    Accepted(
+        "Room in `/infill`",
+        "Prefix and suffix get shares of a batch, which may leave no room for the context's rest.",
+        "They get what is free in a batch and in the context, `input_extra` what is left. What "
+        "leaves no room for the answer is cut.",
+        "More of the code is seen, and nothing that can be cut is refused.",
+        OTHER_PROMPT,
+        requests=r"infill: long",
+    ),
+    Accepted(
+        "`tokens` in progress events",
+        "One that was not generated.",
+        "None.",
+        "A prompt is being read then.",
+        r"length tokens",
+        requests=r"completion: progress, streamed",
+    ),
+    Accepted(
+        "Audio",
+        "`/v1/audio/transcriptions` is status 501 without a model for it.",
+        "It is not there: status 404.",
+        "No model can be served that takes audio.",
+        r"status 404 for 501",
+        r"/v1/audio/",
+    ),
+)
