@@ -156,7 +156,7 @@ def _shape(event: Any) -> Any:
     if not (pieces := _pieces(data)):
         return name, json.dumps(data)
     ends = [each.get("finish_reason") for each in data.get("choices", ())]
-    return name, sorted(data), sorted(pieces), ends
+    return name, sorted(data.keys() - {"timings"}), sorted(pieces), ends
 
 
 def _told(events: list[Any]) -> str:

@@ -99,7 +99,7 @@ ROWS = (
         "The answer ends there.",
         "The texts are the same, without the wait for a token that nobody sees.",
         COUNTS,
-        requests=r"(chat|completion): (a grammar|grammar)"
+        requests=r"chat: grammar|completion: (a grammar|grammar and schema)"
         r"|sampling-fields: (grammar 'root|json_schema \{'(enum|const)')"
         r"|instructor: JSON(, streamed)?$",
     ),
@@ -118,8 +118,9 @@ ROWS = (
         "It is what the model has learnt.",
         rf"{OTHER_TEXT}|value choices\[\]\.finish_reason",
         r"(/v1)?/chat/completions$",
-        r"(chat: (a schema|JSON|json_schema)|agents: schema,|instructor: (JSON|schema|strict)"
-        r"|langchain: structured by a schema|vercel-ai: (an object|an enum))",
+        r"chat: (a schema|JSON|json_schema|format without schema)|agents: schema,"
+        r"|instructor: (JSON|schema|strict)"
+        r"|langchain: structured by a schema|vercel-ai: (an object|an enum)",
     ),
     Accepted(
         "A call that is demanded",
@@ -130,8 +131,8 @@ ROWS = (
         r"(content|tool_calls|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
         r"|output\[\]\.(role|type|content))",
         requests=r"chat: (a tool, required|a tool by name|tools in parallel)"
-        r"|messages: a tool(, streamed| by name)?$|responses: a tool(, streamed)?$|instructor: tools"
-        r"|langchain: structured by a tool",
+        r"|messages: a tool(, streamed| by name)?$|responses: a tool(, streamed)?$"
+        r"|instructor: tools|langchain: structured by a tool",
     ),
     Accepted(
         "Tools that are not there",
@@ -140,6 +141,22 @@ ROWS = (
         "A call of it can't be made.",
         r"status 400 for 200",
         requests=r"chat: tool choice of another",
+    ),
+    Accepted(
+        "Tools without parameters",
+        "The template sees an empty object as their schema.",
+        "It sees a schema of an object without properties.",
+        "Templates that go through the properties fail with an empty object.",
+        OTHER_PROMPT,
+        requests=r"chat: tool without parameters|agents: MCP tool, empty",
+    ),
+    Accepted(
+        "Progress in streams of chats",
+        "Each event of progress opens the assistant's turn, and one more opens it after them.",
+        "The turn is opened once, before them.",
+        "Clients that join the pieces of a stream read the role as often as it comes.",
+        r"missing (prompt_progress|choices\[\]\.delta\.(role|content))",
+        requests=r"chat: progress, streamed",
     ),
     Accepted(
         "Built-in tools",

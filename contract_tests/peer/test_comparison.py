@@ -1,5 +1,6 @@
 """The differential test by itself: what it finds, and its table."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from contract_tests.peer import accepted
 from contract_tests.peer.comparison import Difference, differences
 from contract_tests.peer.report import Compared, report
 from contract_tests.peer.request import all_requests, post
+from contract_tests.peer.row import Accepted
 from contract_tests.peer.servers import STAGES, Answer
 
 GREEDY = post("a", "/completion", {"prompt": "a", "temperature": 0})
@@ -97,6 +99,14 @@ def test_the_requests() -> None:
     assert len(requests) >= 300
     assert {each.stage for each in requests} == set(STAGES)
     assert all(each.path.startswith("/") for each in requests)
+
+
+@pytest.mark.parametrize("row", accepted.ACCEPTED, ids=lambda row: row.title)
+def test_a_row_speaks_of_requests_that_exist(row: Accepted) -> None:
+    """A name that has changed must not leave a row behind."""
+    requests = [each for each in all_requests() if re.match(row.paths, each.path)]
+    for choice in re.split(r"\|(?=[a-z-]+: )", row.requests):
+        assert any(re.match(choice, each.name) for each in requests), choice
 
 
 def test_the_page_is_the_table() -> None:

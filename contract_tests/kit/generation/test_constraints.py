@@ -124,9 +124,16 @@ def test_a_grammar(name: str, stream: bool, server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATING)
+def test_a_grammar_wins_over_a_schema_beside_it(name: str, server: Server) -> None:
+    text, _ = text_and_reason(server, name, grammar='root ::= "a"', json_schema={}, n_predict=9)
+    assert text == "a"
+
+
+@pytest.mark.parametrize("name", GENERATING)
 @pytest.mark.parametrize("form", [{}, {"schema": {}}, {"schema": None}])
-def test_any_object(name: str, form: dict[str, Any], server: Server) -> None:
-    form = {"type": "json_object", **form}
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_any_object(name: str, kind: str, form: dict[str, Any], server: Server) -> None:
+    form = {"type": kind, **form}
     text, reason = text_and_reason(server, name, response_format=form, n_predict=N_TOKENS)
     assert text.startswith("{")
     assert reason == "length" or isinstance(json.loads(text), dict)
@@ -178,8 +185,10 @@ def test_what_is_left_out_of_a_schema_is_told(name: str, stream: bool, server: S
         ({"json_schema": {"properties": {"a": {"type": 5}}}}, "at #/properties/a: type must be"),
         ({"json_schema": {"$ref": "#"}}, "Failed to parse JSON schema"),
         ({"json_schema": {"$ref": "http://localhost/x"}}, "Failed to parse JSON schema"),
-        ({"json_schema": {}, "grammar": 'root ::= "a"'}, "together"),
-        ({"response_format": {"type": "json_schema"}}, "no schema"),
+        (
+            {"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}},
+            "a grammar and a JSON schema can't be used together",
+        ),
         ({"response_format": {"type": "json_object", "schema": {"pattern": "^($"}}}, "pattern"),
         ({"response_format": {"type": "xml"}}, "xml"),
         ({"response_format": "json"}, "response_format"),

@@ -33,6 +33,7 @@ def answer_parser(
     thinking: bool,
     tools: Tools | None,
     prompt: str = "",
+    continued: bool = False,
 ) -> AnswerParser:
     """A parser for one answer.
 
@@ -41,11 +42,12 @@ def answer_parser(
     thoughts already. `tools`: without any, calls are left in the text; a mapping from names to the
     schemas of parameters decides what is a text in tagged arguments, where names alone leave that
     to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
-    for the answer's beginning.
+    for the answer's beginning. `continued`: the content goes on with what stands in the prompt, so
+    that white space at its beginning is kept; else models that may think first have none there.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
-    return _SyntaxParser(syntax, reasoning, thinking, tools, prompt)
+    return _SyntaxParser(syntax, reasoning, thinking, tools, prompt, continued)
 
 
 class _SyntaxParser(IncrementalParser):
@@ -56,9 +58,11 @@ class _SyntaxParser(IncrementalParser):
         thinking: bool,
         tools: Tools | None,
         prompt: str,
+        continued: bool,
     ) -> None:
         super().__init__(reasoning)
         self._syntax = syntax
+        self._continued = continued
         self._thinking = thinking
         self._begin = _marker_with_space(syntax.content.begin)
         self._calls: CallParser | None = None
@@ -80,7 +84,8 @@ class _SyntaxParser(IncrementalParser):
         reader = self.reader
         begin, end = wrapper.begin.strip(), wrapper.end.strip()
         if not self._thinking:
-            self._held = yield from reader.space()
+            space = yield from reader.space()
+            self._held = space if self._continued or self.thoughts_in_content else ""
             if not begin or not (yield from reader.accept(begin)):
                 return
             self.think_markup(self._held + begin)

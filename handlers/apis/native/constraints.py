@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.errors import invalid_request
 from engine.params import GrammarTrigger
+from handlers.apis.remarks import remark
 
 _ANY_OBJECT = {"type": "object"}
 _TOKEN, _WORD = 0, 1  # types of triggers; 2 and 3 are regular expressions
@@ -38,8 +39,8 @@ def _of_response_format(form: Mapping[str, Any] | None) -> Any:
     if form["type"] == "json_schema":
         schema = (form.get("json_schema") or {}).get("schema")
         if schema is None and (schema := form.get("schema")) is None:
-            raise invalid_request("response_format: there is no schema for json_schema")
-        return schema
+            remark("response_format: there is no schema; any JSON object will do")
+        return schema or _ANY_OBJECT
     return form.get("schema") or _ANY_OBJECT
 
 

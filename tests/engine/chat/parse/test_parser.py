@@ -169,7 +169,15 @@ def test_empty_thoughts() -> None:
 def test_a_mention_of_thoughts_is_content() -> None:
     text = "Write <think> and </think>."
     assert said(hermes(text)) == (text, "", [])
-    assert said(hermes(" <thin")) == (" <thin", "", [])
+    assert said(hermes(" <thin")) == ("<thin", "", [])
+
+
+def test_white_space_where_thoughts_may_come_is_no_content() -> None:
+    assert hermes("\n\n Hi ").content == "Hi "
+    assert hermes("\n\n<think>a</think>\n\n Hi ").content == "Hi "
+    assert hermes(" Hi", continued=True).content == " Hi"
+    assert hermes(" Hi", reasoning="none").content == " Hi"
+    assert parse(OutputSyntax(), [" Hi"]).content == " Hi"
 
 
 # Calls in JSON.
@@ -238,7 +246,7 @@ def test_calls_in_a_list_that_the_syntax_does_not_have() -> None:
         '<tool_call>{"name": "f", "arguments": ...}</tool_call>',
         "<tool_call>f(1)</tool_call> and more",
         "a < b, <tool, <tool_cal",
-        " \n<tool_call\n>",
+        "- \n<tool_call\n>",
     ],
 )
 def test_what_is_no_call_is_content(text: str) -> None:
