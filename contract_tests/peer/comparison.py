@@ -118,7 +118,8 @@ def _events(request: Request, ours: list[Any], theirs: list[Any]) -> Iterator[Di
     if same_text and _names(ours) == _names(theirs):
         ours, theirs = _without_cuts(ours), _without_cuts(theirs)
     if len(ours) != len(theirs):
-        yield Difference("events", "count", _outline(ours), _outline(theirs))
+        if request.decided or _names(ours) != _names(theirs):
+            yield Difference("events", "count", _outline(ours), _outline(theirs))
         if ours and theirs:
             yield from _event(ours[0], theirs[0], request.decided)
             yield from _event(ours[-1], theirs[-1], request.decided)

@@ -72,6 +72,12 @@ def test_where_a_text_is_cut_says_nothing() -> None:
     assert _causes(chunks("ab"), chunks("a", "b", usage={}), headers=STREAM) == ["missing usage"]
 
 
+def test_the_length_of_a_text_that_is_drawn_says_nothing() -> None:
+    piece, last = ("message", {"content": "a"}), ("message", {"content": "", "stop": True})
+    assert not _causes([piece, last], [piece, piece, last], DRAWN, headers=STREAM)
+    assert _causes([("a", {}), last], [last], DRAWN, headers=STREAM)[0] == "events count"
+
+
 def test_status_and_headers() -> None:
     found = differences(GREEDY, Answer(400, JSON, {}), Answer(200, JSON, {}))
     assert [each.cause for each in found] == ["status 400 for 200"]
