@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import invalid_request, server_error
@@ -66,7 +67,7 @@ class ChatTemplate:
             **self._tokens,
             **(variables or {}),
             "messages": messages,
-            "tools": tools or None,
+            **({"tools": tools} if tools else {}),
             "add_generation_prompt": add_generation_prompt,
         }
         pieces: list[str] = []
@@ -130,9 +131,29 @@ def _tojson(
     )
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """What is missing or null adds nothing to a text: some templates take all that they ask for
+    to be there."""
+
+    intercepted_binops = frozenset("+")
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, str) and _is_nothing(right):
+            return left
+        if isinstance(right, str) and _is_nothing(left):
+            return right
+        return super().call_binop(context, operator, left, right)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or isinstance(value, Undefined)
+
+
 def _make_environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    environment = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlocks, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
