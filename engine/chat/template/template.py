@@ -8,7 +8,7 @@ so it runs sandboxed and can neither reach Python's internals nor change its inp
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
+        self._appends = ".append(" in source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _environment.from_string(source)
@@ -66,8 +67,8 @@ class ChatTemplate:
             "documents": None,
             **self._tokens,
             **(variables or {}),
-            "messages": messages,
-            **({"tools": tools} if tools else {}),
+            "messages": self._given(messages),
+            **({"tools": self._given(tools)} if tools else {}),
             "add_generation_prompt": add_generation_prompt,
         }
         pieces: list[str] = []
@@ -89,6 +90,21 @@ class ChatTemplate:
                 f"The chat template makes more than {MAX_PROMPT} characters of this request"
             )
         return "".join(pieces)
+
+    def _given(self, value: Any) -> Any:
+        return _protected(value) if self._appends else value
+
+
+class _GivenList(list[Any]):
+    """A list that templates must not append to, as they may to their own."""
+
+
+def _protected(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _protected(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _GivenList(map(_protected, value))
+    return value
 
 
 def _described(error: Exception) -> str:
@@ -128,14 +144,28 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_listed,
     )
 
 
+def _listed(value: Any) -> list[Any]:
+    """The items that a filter such as `map` gives one by one."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 class _Environment(ImmutableSandboxedEnvironment):
-    """What is missing or null adds nothing to a text: some templates take all that they ask for
+    """A template may append to lists that it has made, though change nothing that it is given.
+    What is missing or null adds nothing to a text: some templates take all that they ask for
     to be there."""
 
     intercepted_binops = frozenset("+")
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr == "append" and type(obj) is list:
+            return True  # a list of the template's own
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, str) and _is_nothing(right):

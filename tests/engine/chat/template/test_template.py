@@ -58,6 +58,21 @@ def test_nothing_adds_nothing_to_a_text(expression: str) -> None:
     assert render(f"{{{{ {expression} }}}}", USER) == "a"
 
 
+def test_lists_of_its_own_grow() -> None:
+    source = "{% set own = [1] %}{% set _ = own.append(2) %}{{ own | map('string') | tojson }}"
+    assert render(source, USER) == '["1", "2"]'
+
+
+@pytest.mark.parametrize(
+    "given", ["messages", "messages[0].content", "tools", "tools[0].function.x"]
+)
+def test_lists_that_are_given_do_not_grow(given: str) -> None:
+    tool = {"type": "function", "function": {"name": "a_tool", "x": [1]}}
+    message = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    with pytest.raises(EngineError, match="unsafe"):
+        ChatTemplate(f"{{{{ {given}.append(1) }}}}").render([message], tools=[tool])
+
+
 def test_nothing_adds_to_a_text_only() -> None:
     with pytest.raises(EngineError):
         render("{{ 1 + missing }}", USER)
