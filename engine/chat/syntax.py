@@ -85,6 +85,10 @@ class OutputSyntax(msgspec.Struct, frozen=True):
     harmony: bool = False  # channels, as gpt-oss has them: a parser of its own
 
     @property
+    def thinks(self) -> bool:
+        return self.harmony or self.reasoning is not None
+
+    @property
     def markers(self) -> list[str]:
         """All fixed texts: special tokens in them have to be visible in the generated text."""
         found = [self.content.begin, self.content.end]

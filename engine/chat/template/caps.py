@@ -5,6 +5,7 @@ comes out in the prompt. The names in `Caps` are those of llama-server's `chat_t
 """
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -37,6 +38,7 @@ KEEP_REASONING = {
     "drop_thinking": False,
 }
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_PRINTED = re.compile(r"""(['"])parts_mark\1""")  # as Python or JSON would
 _LONG_ID = "call_0123456789abcdefABCDEF01"
 
 
@@ -129,7 +131,7 @@ def traits_of(template: "ChatTemplate") -> Traits:
     }
     caps = Caps(
         supports_string_content="string_mark" in string,
-        supports_typed_content="parts_mark" in parts and "'parts_mark'" not in parts,
+        supports_typed_content=_PRINTED.search(parts) is None and "parts_mark" in parts,
         supports_system_role="system_mark" in system,
         supports_tools="probe_tool" in probe.render(_USER, tools=True),
         supports_tool_calls=tool_calls,

@@ -18,7 +18,7 @@ from engine.chat.syntax import (
     Wrapper,
 )
 from engine.chat.template.adapting import adapted
-from engine.chat.template.caps import Caps, traits_of
+from engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
 from engine.chat.template.conversation import Continuation, Conversation, conversation, pairs
 from engine.chat.template.fallback import with_tool_notes, with_tools_as_text
 from engine.errors import EngineError, invalid_request
@@ -43,13 +43,9 @@ def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatReq
     traits = traits_of(template)
     talk = _conversation(request)
     messages, syntax, native = _with_tools(talk, request, traits.caps, syntax)
-    variables = dict(request.template_variables)
+    variables = _variables(request, syntax)
     if variables.get("documents") and "documents" not in template.variables:
         raise invalid_request("documents: this model's chat template has no place for documents")
-    if request.reasoning_budget == 0:
-        variables["enable_thinking"] = False
-    elif request.thinking_forced_open:
-        variables["enable_thinking"] = True
 
     def render(*more: dict[str, Any], open_turn: bool) -> str:
         return template.render(
@@ -144,6 +140,23 @@ def continued(
     if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
         text = _joined(text, content.begin)
     return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
+
+
+def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:
+    """What the template may read beside the messages. Templates have several names for the same."""
+    given = request.template_variables
+    variables: dict[str, Any] = {"enable_thinking": syntax.thinks}
+    preserved = given.get("preserve_reasoning", True)
+    if isinstance(preserved, bool):
+        variables |= {name: kept is preserved for name, kept in KEEP_REASONING.items()}
+    if "reasoning_effort" in given:
+        variables["reasoning_strength"] = given["reasoning_effort"]
+    variables |= given
+    if request.reasoning_budget == 0:
+        variables["enable_thinking"] = False
+    elif request.thinking_forced_open:
+        variables["enable_thinking"] = True
+    return variables
 
 
 def _conversation(request: ChatRequest) -> Conversation:

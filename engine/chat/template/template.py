@@ -34,7 +34,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
-        self._appends = ".append(" in source
+        self._changes_lists = ".append(" in source or ".pop(" in source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _environment.from_string(source)
@@ -92,11 +92,11 @@ class ChatTemplate:
         return "".join(pieces)
 
     def _given(self, value: Any) -> Any:
-        return _protected(value) if self._appends else value
+        return _protected(value) if self._changes_lists else value
 
 
 class _GivenList(list[Any]):
-    """A list that templates must not append to, as they may to their own."""
+    """A list that templates must not change, as they may change their own."""
 
 
 def _protected(value: Any) -> Any:
@@ -156,14 +156,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A template may append to lists that it has made, though change nothing that it is given.
+    """A template may change lists that it has made, though nothing that it is given.
     What is missing or null adds nothing to a text: some templates take all that they ask for
     to be there."""
 
     intercepted_binops = frozenset("+")
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if attr == "append" and type(obj) is list:
+        if attr in ("append", "pop") and type(obj) is list:
             return True  # a list of the template's own
         return super().is_safe_attribute(obj, attr, value)
 

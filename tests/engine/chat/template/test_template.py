@@ -58,8 +58,11 @@ def test_nothing_adds_nothing_to_a_text(expression: str) -> None:
     assert render(f"{{{{ {expression} }}}}", USER) == "a"
 
 
-def test_lists_of_its_own_grow() -> None:
-    source = "{% set own = [1] %}{% set _ = own.append(2) %}{{ own | map('string') | tojson }}"
+def test_lists_of_its_own_change() -> None:
+    source = (
+        "{% set own = [0, 1] %}{% set _ = own.append(2) %}{% set _ = own.pop(0) %}"
+        "{{ own | map('string') | tojson }}"
+    )
     assert render(source, USER) == '["1", "2"]'
 
 
