@@ -186,6 +186,7 @@ def _make_environment() -> ImmutableSandboxedEnvironment:
         extensions=[_GenerationBlocks, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["safe"] = str  # rather than a text that escapes what is added to it
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
