@@ -138,6 +138,19 @@ def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
     }
 
 
+def json_type(value: Json) -> str:
+    """JSON Schema's name for the type of `value`."""
+    return "null" if value is None else _TYPES[type(value)]
+
+
+def schema_of(value: Json) -> dict[str, Any]:
+    """The schema that says no more than the types of `value` and of what is in it."""
+    if isinstance(value, dict):
+        properties = {key: schema_of(inner) for key, inner in value.items()}
+        return {"type": "object", "properties": properties}
+    return {"type": json_type(value)}
+
+
 def _tool(call: Call) -> dict[str, Any]:
     properties = {key: _schema(value) for key, value in call.arguments.items()}
     return {
