@@ -29,6 +29,13 @@ KEY = "\ue004"
 HOLES_BY_PLACEHOLDER = {text: hole for hole, text in PLACEHOLDERS.items()}
 
 
+JSON_TYPES: dict[type, str] = {
+    **{str: "string", bool: "boolean", int: "integer", float: "number"},
+    **{list: "array", dict: "object", type(None): "null"},
+}
+"""JSON Schema's names of the types."""
+
+
 class Fill(msgspec.Struct, frozen=True):
     """A place in a call that differs from call to call."""
 

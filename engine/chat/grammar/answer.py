@@ -237,7 +237,7 @@ class _Answer:
                 case Fill("name"):
                     text += name
                 case Fill("index") if index is None:
-                    text += "0"
+                    text += str(self._calls.first_index)
                 case Fill("index"):
                     flush()
                     symbols.append(self.lark.terminal(str(index)))
@@ -322,7 +322,7 @@ class _Answer:
                 case Fill("name"):
                     text += name
                 case Fill("index"):
-                    text += "0"
+                    text += str(self._calls.first_index)
                 case _:
                     break
         return text.lstrip()

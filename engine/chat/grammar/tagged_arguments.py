@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.string_regex import StringError, string_regex
-from engine.chat.syntax import TaggedArguments
+from engine.chat.syntax import KEY, TaggedArguments
 from engine.errors import EngineError, invalid_request
 
 ANY_OBJECT = {"type": "object"}
@@ -42,6 +42,7 @@ _FIRST = {
     **{"number": r"\-0-9", "integer": r"\-0-9", "boolean": "tf", "null": "n"},
     **{"array": r"\[", "object": r"\{"},
 }
+_QUOTES = ("'", '"')  # of literals that JSON is, too
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_-]{0,63}/"
 
 
@@ -59,9 +60,8 @@ class _Arguments:
         self._lark = lark
         self._tags = tags
         self._what = what
+        self._literals: dict[str, str] = {}  # the rules for lists and objects
         self._root = parameters if isinstance(parameters, dict) else {}
-        # A text ends where the tag after it begins, whatever white space is around that.
-        self._end_tag = tags.end.strip() or tags.end
         if not isinstance(parameters, dict):
             raise self._error("not a schema of objects")
 
@@ -100,11 +100,11 @@ class _Arguments:
 
     def _any_arguments(self, schema: Any) -> str:
         """Arguments of any name."""
-        if schema is False:
-            return ""
         tags = self._tags
+        if schema is False or KEY in tags.end:
+            return ""  # no grammar repeats a name that it doesn't know
         key = self._lark.terminal(_KEY)
-        one = sequence(literal(tags.begin), key, literal(tags.middle), self._value("*", schema))
+        one = sequence(literal(tags.begin), key, self._announced("*", schema, ""))
         rule = self._lark.rule(one)
         return optional(f"{rule} ({sequence(literal(tags.separator), rule)})*")
 
@@ -112,14 +112,29 @@ class _Arguments:
         tags = self._tags
         if tags.middle.strip() in key or any(c in key for c in "<>\n"):
             raise self._error(f"the property {key!r} can't be written between this model's tags")
-        begin = literal(tags.begin + key + tags.middle)
-        return self._lark.rule(sequence(begin, self._value(key, schema)))
+        return self._lark.rule(self._announced(key, schema, tags.begin + key))
+
+    def _announced(self, key: str, schema: Any, begin: str) -> str:
+        """`begin`, what stands between a key and the value, and the value."""
+        tags = self._tags
+        if not tags.middles:
+            return sequence(literal(begin + tags.middle), self._value(key, schema))
+        symbols = []
+        for middle in dict.fromkeys(map(tags.before, _TYPES)):
+            kinds = [name for name in _TYPES if tags.before(name) == middle]
+            branches = [_narrowed(each, kinds) for each in self._branches(key, schema, 0)]
+            if possible := [each for each in branches if each is not None]:
+                value = self._value(key, {"anyOf": possible})
+                symbols.append(sequence(literal(begin + middle), value))
+        if not symbols:
+            raise self._error(f"the property {key!r} can have no value")
+        return choice(symbols)
 
     # ---- values, each with the end tag ---------------------------------------------------
 
     def _value(self, key: str, schema: Any) -> str:
-        end = literal(self._tags.end)
-        if self._tags.json_strings:
+        end = literal(self._tags.after(key))
+        if self._tags.json_strings or self._tags.quote in _QUOTES:
             return sequence(self._json(schema), end)
         texts: list[str] = []  # literals
         patterns: list[str] = []  # terminals
@@ -142,9 +157,11 @@ class _Arguments:
                         free = True
                 if rest := [each for each in types if each != "string"]:
                     inner.append({**_without_strings(branch), "type": rest})
+        if self._tags.quote:
+            return sequence(self._quoted(key, free, texts, patterns, inner), end)
         restricted = [each for each in inner if not _is_free(each)]
         if free:
-            return self._text_or_json(restricted)
+            return self._text_or_json(key, restricted)
         if (texts or patterns) and any(_types(each) for each in inner):
             self._check_apart(key, texts, patterns, inner)
         symbols = [self._fixed(key, text) for text in dict.fromkeys(texts)]
@@ -154,21 +171,63 @@ class _Arguments:
             raise self._error(f"the property {key!r} can have no value")
         return choice(symbols)
 
-    def _text_or_json(self, restricted: list[Schema]) -> str:
+    def _quoted(
+        self, key: str, free: bool, texts: list[str], patterns: list[str], inner: list[Schema]
+    ) -> str:
+        """A text in the model's own quotes, or a literal with such texts in it."""
+        quote = self._tags.quote
+        if any(quote in text for text in texts):
+            raise self._error(f"the property {key!r}: a model can't write the text {quote!r}")
+        symbols = [literal(quote + text + quote) for text in dict.fromkeys(texts)]
+        plain = [self._lark.terminal(f"{ANY} & ~/(?s:.*){regex(quote)}(?s:.*)/")] if free else []
+        for pattern in plain + patterns:
+            text = self._lark.lazily(f"{pattern} {literal(quote)}")
+            symbols.append(sequence(literal(quote), text))
+        for schema in inner:
+            for kind in _types(schema):
+                if kind in ("array", "object"):
+                    symbols.append(self._literal(kind))
+                else:
+                    symbols.append(self._json({**schema, "type": kind}))
+        return choice(symbols)
+
+    def _literal(self, kind: str) -> str:
+        """A list or an object of anything: what is further inside follows no schema."""
+        quote, lark = self._tags.quote, self._lark
+        if not self._literals:
+            plain = lark.terminal(f"{ANY} & ~/(?s:.*){regex(quote)}(?s:.*)/")
+            text = sequence(literal(quote), lark.lazily(f"{plain} {literal(quote)}"))
+            scalar = self._json({"type": ["number", "boolean", "null"]})
+            value, array, members = lark.reserved(), lark.reserved(), lark.reserved()
+            lark.define(value, choice([text, scalar, array, members]))
+            lark.define(array, f'"[" ({value} ("," {value})*)? "]"')
+            member = f'{lark.terminal(_KEY)} ":" {value}'
+            lark.define(members, f'"{{" ({member} ("," {member})*)? "}}"')
+            self._literals = {"array": array, "object": members}
+        return self._literals[kind]
+
+    def _text_or_json(self, key: str, restricted: list[Schema]) -> str:
         """Any text that isn't JSON of the types in `restricted`, or such JSON."""
-        end = literal(self._tags.end)
-        text = self._plain(ANY)
+        end = literal(self._tags.after(key))
+        text = self._plain(key, ANY)
         types = {name for schema in restricted for name in _types(schema)}
         if types:
             starts = "".join(sorted({_FIRST[name] for name in types}))
-            text = self._plain(f"/([^\\s{starts}](?s:.*))?/")
+            text = self._plain(key, f"/([^\\s{starts}](?s:.*))?/")
         symbols = [self._lark.lazily(f"{text} {end}")]
         symbols += [sequence(self._json(schema), end) for schema in restricted]
         return choice(symbols)
 
-    def _plain(self, pattern: str) -> str:
+    def _plain(self, key: str, pattern: str) -> str:
         """A text like `pattern` without the end tag in it."""
-        return self._lark.terminal(f"{pattern} & ~/(?s:.*){regex(self._end_tag)}(?s:.*)/")
+        end = regex(self._end_tag(key))
+        return self._lark.terminal(f"{pattern} & ~/(?s:.*){end}(?s:.*)/")
+
+    def _end_tag(self, key: str) -> str:
+        """A text ends where the tag after it begins, whatever white space is around that; or with
+        its quote."""
+        end = self._tags.after(key)
+        return self._tags.quote or end.strip() or end
 
     def _string(self, key: str, restrictions: Schema) -> str:
         try:
@@ -176,12 +235,12 @@ class _Arguments:
         except StringError as error:
             raise self._error(f"the property {key!r}: {error}") from None
         # In quotes it would be read as JSON, which is shorter.
-        return self._plain(" & ".join(['/([^\\s"](?s:.*))?/', *patterns]))
+        return self._plain(key, " & ".join(['/([^\\s"](?s:.*))?/', *patterns]))
 
     def _fixed(self, key: str, text: str) -> str:
-        if self._end_tag in text or text != text.strip() or text[:1] == '"':
+        if self._end_tag(key) in text or text != text.strip() or text[:1] == '"':
             raise self._error(f"the property {key!r}: a model can't write the text {text[:80]!r}")
-        return literal(text + self._tags.end)
+        return literal(text + self._tags.after(key))
 
     def _check_apart(
         self, key: str, texts: Iterable[str], patterns: Iterable[str], inner: list[Schema]
@@ -275,6 +334,19 @@ class _Arguments:
 
     def _error(self, why: str) -> EngineError:
         return invalid_request(f"Failed to parse {self._what}: {why}")
+
+
+def _narrowed(schema: Schema, kinds: list[str]) -> Schema | None:
+    """`schema` for values of these types, if it allows any."""
+    types = [name for name in _types(schema) if name in kinds]
+    narrowed = {**schema, "type": types}
+    if "const" in schema and not _is_a(schema["const"], types):
+        return None
+    if "enum" in schema:
+        narrowed["enum"] = [value for value in schema["enum"] if _is_a(value, types)]
+        if not narrowed["enum"]:
+            return None
+    return narrowed if types else None
 
 
 def _types(schema: Schema) -> list[str]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill
+from engine.chat.syntax import HERMES_CALLS, JSON_TYPES, CallSyntax, Fill, TaggedArguments
 from engine.chat.template.adapting import object_arguments
 from engine.chat.template.conversation import text_of
 
@@ -94,7 +94,7 @@ def written_call(calls: CallSyntax, name: str, arguments: Mapping[str, Any]) -> 
         "name": name,
         "arguments": _arguments(calls, arguments),
         "id": "call00000",
-        "index": "0",
+        "index": str(calls.first_index),
     }
     return "".join(fills[part.hole] if isinstance(part, Fill) else part for part in calls.parts)
 
@@ -103,15 +103,32 @@ def _arguments(calls: CallSyntax, arguments: Mapping[str, Any]) -> str:
     tagged = calls.tagged
     if tagged is None:
         return json.dumps(arguments, ensure_ascii=False)
-    return tagged.separator.join(
-        tagged.begin
-        + key
-        + tagged.middle
-        + (
-            value
-            if isinstance(value, str) and not tagged.json_strings
-            else json.dumps(value, ensure_ascii=False)
-        )
-        + tagged.end
-        for key, value in arguments.items()
-    )
+    return tagged.separator.join(written_argument(tagged, *each) for each in arguments.items())
+
+
+def written_argument(tagged: TaggedArguments, key: str, value: Any) -> str:
+    """One of the arguments that stand one by one."""
+    kind = JSON_TYPES[type(value)]
+    between = tagged.before(kind)
+    return tagged.begin + key + between + _written(tagged, value) + tagged.after(key)
+
+
+def _written(tagged: TaggedArguments, value: Any) -> str:
+    quote = '"' if tagged.quote == "'" else tagged.quote  # JSON is a literal, too
+    match value:
+        case str() if tagged.json_strings or quote == '"':
+            return json.dumps(value, ensure_ascii=False)
+        case str() if tagged.wrapper.begin and "<" in value:
+            return tagged.wrapper.begin + value + tagged.wrapper.end
+        case str():
+            return quote + value + quote
+        case list() if tagged.item:
+            return "".join(written_argument(tagged, tagged.item, each) for each in value)
+        case dict() if tagged.item:
+            return "".join(written_argument(tagged, *each) for each in value.items())
+        case list() if tagged.quote:
+            return f"[{','.join(_written(tagged, each) for each in value)}]"
+        case dict() if tagged.quote:
+            members = (f"{key}:{_written(tagged, each)}" for key, each in value.items())
+            return f"{{{','.join(members)}}}"
+    return json.dumps(value, ensure_ascii=False)
