@@ -152,3 +152,13 @@ HERMES_CALLS = CallSyntax(
     separator="\n",
 )
 """The most common syntax; that of models whose template knows no tools, too."""
+
+
+def begun_by(prompt: str, text: str) -> str:
+    """The longest beginning of `text` that is the end of `prompt`, and no rest of a word there."""
+    for length in range(len(text), 0, -1):
+        if prompt.endswith(text[:length]):
+            before = prompt[: len(prompt) - length]
+            if not (text[0].isalnum() and before[-1:].isalnum()):
+                return text[:length]
+    return ""

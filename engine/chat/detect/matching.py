@@ -50,7 +50,10 @@ def end_of_calls(
                     "index": str(index + syntax.first_index),
                 }
                 at = _after(fills[part.hole], text, at)
-    return None if at is None else _after(syntax.end, text, at)
+    if at is None:
+        return None
+    end = _after(syntax.end, text, at)
+    return at if end is None else end  # some templates forget it where there is one call
 
 
 def _after(wanted: str, text: str, at: int) -> int | None:
