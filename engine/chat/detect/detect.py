@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from engine.chat.detect.call_finding import ONE, TWO, find_calls, shows_calls
+from engine.chat.detect.known import known_calls
 from engine.chat.detect.matching import objects_in
 from engine.chat.detect.probing import USUAL, Answer, Prober, Style
 from engine.chat.detect.tags import closings, common_prefix, common_suffix, openings, tags
@@ -83,7 +84,7 @@ def detect(template: ChatTemplate) -> OutputSyntax:
         return rest.lstrip().removeprefix(empty) if empty else rest
 
     found = (find_calls(prober, style, body, end_of_turn) for style in prober.styles())
-    calls = next(filter(None, found), None) if calling else None
+    calls = next(filter(None, found), None) if calling else known_calls(prober.source)
     return OutputSyntax(reasoning, content, calls)
 
 

@@ -38,19 +38,8 @@ def with_tools_as_text(
             text = f"<tool_response>\n{text}\n</tool_response>"
             plain = {"role": "user", "content": text}
         elif "tool_calls" in message:
-            calls = [
-                written_call(
-                    HERMES_CALLS,
-                    call["function"]["name"],
-                    object_arguments(
-                        call["function"]["arguments"], f"messages[{index}].tool_calls[{number}]"
-                    ),
-                )
-                for number, call in enumerate(message["tool_calls"])
-            ]
-            text = "\n".join([text, *calls] if text else calls)
-            plain = {key: value for key, value in message.items() if key != "tool_calls"}
-            plain["content"] = text
+            plain = _with_calls(message, index, HERMES_CALLS)
+            text = plain["content"]
         else:
             plain = dict(message)
         if after_result and plain["role"] == "user":
@@ -60,6 +49,29 @@ def with_tools_as_text(
             result.append(plain)
         after_result = role == "tool" or (after_result and role == "user")
     return with_tool_notes(result, tools, HERMES_CALLS, parallel=parallel, results=True)
+
+
+def with_calls_as_text(
+    messages: Sequence[Mapping[str, Any]], calls: CallSyntax
+) -> list[dict[str, Any]]:
+    """`messages` for a template that shows no calls: they stand in the text, as the model writes
+    them."""
+    return [
+        _with_calls(message, index, calls) if "tool_calls" in message else dict(message)
+        for index, message in enumerate(messages)
+    ]
+
+
+def _with_calls(message: Mapping[str, Any], index: int, calls: CallSyntax) -> dict[str, Any]:
+    written = []
+    for number, call in enumerate(message["tool_calls"]):
+        function, where = call["function"], f"messages[{index}].tool_calls[{number}]"
+        arguments = object_arguments(function["arguments"], where)
+        written.append(written_call(calls, function["name"], arguments))
+    text = text_of(message["content"])
+    made = calls.begin + calls.separator.join(written) + calls.end
+    plain = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**plain, "content": f"{text}\n{made}" if text else made}
 
 
 def with_tool_notes(

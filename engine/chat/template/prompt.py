@@ -20,7 +20,7 @@ from engine.chat.syntax import (
 from engine.chat.template.adapting import adapted
 from engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
 from engine.chat.template.conversation import Continuation, Conversation, conversation, pairs
-from engine.chat.template.fallback import with_tool_notes, with_tools_as_text
+from engine.chat.template.fallback import with_calls_as_text, with_tool_notes, with_tools_as_text
 from engine.errors import EngineError, invalid_request
 
 if TYPE_CHECKING:
@@ -174,10 +174,13 @@ def _with_tools(
     """The messages, the syntax of the answer, and whether the template is to be given the tools."""
     if syntax.harmony:
         return talk.messages, syntax, True
-    untold = bool(request.tools) and syntax.calls is None
-    if untold or (_has_calls(talk.messages) and not caps["supports_tool_calls"]):
+    shows_calls = caps["supports_tool_calls"]
+    unshown = not shows_calls and _has_calls(talk.messages)
+    if syntax.calls is None and (request.tools or unshown):
         return *_as_text(talk, request, syntax), False
     messages = talk.messages
+    if syntax.calls is not None and not shows_calls:
+        messages = with_calls_as_text(messages, syntax.calls)
     if request.tools and syntax.calls is not None and not caps["supports_tools"]:
         parallel = request.parallel_tool_calls is not False
         messages = with_tool_notes(messages, request.tools, syntax.calls, parallel=parallel)
