@@ -12,7 +12,7 @@ from handlers.apis.ollama.details import model_path
 from handlers.http.json_answer import JSONAnswer, build_info
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
-from handlers.running.templates import description, template_source
+from handlers.running.templates import description, template_source, tool_template_source
 from handlers.slots import slot_json, unused_slot
 
 
@@ -43,10 +43,11 @@ def _names_model() -> bool:
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     """`info` is None for a model that hasn't been loaded; what only it tells is empty then."""
     options, server = model.options, model.current.options
-    source, caps = options.chat_template, {}
+    source, caps, tool_source = options.chat_template, {}, None
     if info is not None:
         source = template_source(options, info)
-        described = await description(model, info, source)
+        tool_source = tool_template_source(options, info)
+        described = await description(model, info, tool_source or source)
         caps = dict(described.caps) if described else {}
     props = {
         "default_generation_settings": slot_json(
@@ -67,6 +68,8 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "is_sleeping": model.current.pool.status(model.name).value == "sleeping",
         "role": "model",
     }
+    if tool_source is not None:
+        props["chat_template_tool_use"] = tool_source
     if model.current.catalog.router:
         props |= {
             "role": "router",

@@ -173,6 +173,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool
     add_eos: bool
     chat_template: str  # "" if the model has none
+    tool_template: str = ""  # for requests with tools; "" if the model has none of its own
     metadata: dict[str, str] = {}  # of the file: single values, no lists, no templates
     n_slots: int
     n_ctx: int  # of one slot, in tokens

@@ -19,15 +19,22 @@ from handlers.running.served import Served
 _read_once = cache(read_text)
 
 
-def template_source(options: Options, info: ModelInfo) -> str:
+def template_source(options: Options, info: ModelInfo, *, tools: bool = False) -> str:
     """The Jinja text, or the name of one of llama.cpp's formats: from the command line, else
-    from the model, else ChatML.
+    from the model, which may have one of its own for `tools`, else ChatML.
 
     Raises OptionError if `--chat-template-file` can't be read; the command line has checked it.
     """
     if options.chat_template_file:
         return _read_once(options.chat_template_file)
-    return options.chat_template or info.chat_template or CHATML
+    own = (tools and info.tool_template) or info.chat_template or info.tool_template
+    return options.chat_template or own or CHATML
+
+
+def tool_template_source(options: Options, info: ModelInfo) -> str | None:
+    """The model's own template for requests with tools, if that is in force."""
+    source = template_source(options, info, tools=True)
+    return source if source == info.tool_template else None
 
 
 def renders_with_jinja(options: Options, source: str) -> bool:
@@ -53,7 +60,7 @@ async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequ
     itself is at fault.
     """
     info = engine.info
-    source = template_source(model.options, info)
+    source = template_source(model.options, info, tools=bool(request.tools))
     if renders_with_jinja(model.options, source):
         prompt = await model.renderer.prompt(_with_tokens(source, info), request)
         return msgspec.structs.replace(prompt, text=without_special(prompt.text, info))

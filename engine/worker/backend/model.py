@@ -172,8 +172,12 @@ class Model:
 
     @property
     def chat_template(self) -> str:
-        text = C.llama_model_chat_template(self._model, None)
-        return text.decode("utf-8", "replace") if text else ""
+        return self._template(None)
+
+    @property
+    def tool_template(self) -> str:
+        """The chat template for requests with tools; "" if the model has none of its own."""
+        return self._template(b"tool_use")
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -202,7 +206,10 @@ class Model:
     @property
     def rerank_template(self) -> str:
         """The text to make of {query} and {document}; "" if the model has none."""
-        text = C.llama_model_chat_template(self._model, b"rerank")
+        return self._template(b"rerank")
+
+    def _template(self, name: bytes | None) -> str:
+        text = C.llama_model_chat_template(self._model, name)
         return text.decode("utf-8", "replace") if text else ""
 
     @property

@@ -21,6 +21,7 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
         add_bos=model.add_bos,
         add_eos=model.add_eos,
         chat_template=model.chat_template,
+        tool_template=model.tool_template,
         metadata=_without_templates(model.metadata),
         n_slots=n_slots,
         n_ctx=n_ctx,
