@@ -16,6 +16,7 @@ from engine.chat.syntax import (
     HERMES_CALLS,
     OutputSyntax,
     Wrapper,
+    begun_by,
 )
 from engine.chat.template.adapting import adapted
 from engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
@@ -109,8 +110,8 @@ def continued(
     before_text: Callable[[], str] = str,
 ) -> ChatPrompt:
     """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
-    answer. `before_text` gives what the template writes before the text of an answer without
-    thoughts: it may have empty thoughts, and a marker before the text or not.
+    answer, which has thoughts, be they empty, if the model thinks. `before_text` gives what the
+    template writes before the text of an answer: it may have a marker there or not.
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """
@@ -127,14 +128,9 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if answer.reasoning or is_open:
-            text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
-            before = content.begin
-        else:
-            before = before_text()
-            own = _without_end(before, content.begin) if content.begin else before
-            if not is_closed and _ends_with(own, thoughts.end):
-                text = _joined(text, thoughts.begin) + thoughts.end
+        # Thoughts that are empty say that there are to be none.
+        text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
+        before = content.begin
     else:
         before = before_text()
     if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
@@ -219,6 +215,5 @@ def _without_end(text: str, marker: str) -> str:
 def _joined(text: str, marker: str) -> str:
     """`text` and `marker`, whose beginning the text may end with. Between them is not more white
     space than one of them has."""
-    lengths = (n for n in range(len(marker), 0, -1) if text.endswith(marker[:n]))
-    overlap = next(lengths, 0)
+    overlap = len(begun_by(text, marker))
     return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())

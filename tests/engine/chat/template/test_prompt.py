@@ -116,7 +116,7 @@ def test_thoughts_forced_open() -> None:
     [
         (CHATML, OutputSyntax(), begun("Hi"), "Hi"),
         (CHATML, OutputSyntax(), begun("Hi", "Hm"), "Hi"),  # thoughts that the template drops
-        (CHATML, THINKING, begun("Hi"), "Hi"),
+        (CHATML, THINKING, begun("Hi"), "<think>\n\n</think>\n\nHi"),
         (CHATML, THINKING, begun("Hi", "Hm"), "<think>\nHm\n</think>\n\nHi"),
         (OPENS, THINKING, begun("Hi"), "<think>\n\n</think>\n\nHi"),
         (OPENS, THINKING, begun("Hi", "Hm"), "<think>\nHm\n</think>\n\nHi"),
@@ -161,10 +161,12 @@ def test_markers_of_the_content() -> None:
     marked = OutputSyntax(THINK, Wrapper("<response>", "</response>"))
     source = CHATML.replace("{{ message.content }}", "<response>{{ message.content }}")
     made = prompt(source, USER, begun("Hi"), syntax=marked)
-    assert made.text.endswith("assistant\n<response>Hi")
+    assert made.text.endswith("assistant\n<think>\n\n</think>\n\n<response>Hi")
     assert made.begun == "<response>"
-    # The template doesn't mark a text without thoughts.
-    assert prompt(CHATML, USER, begun("Hi"), syntax=marked).text == HEAD + "Hi"
+    without = OutputSyntax(content=Wrapper("<response>", "</response>"))
+    # The template may mark a text, or not.
+    assert prompt(source, USER, begun("Hi"), syntax=without).text.endswith("\n<response>Hi")
+    assert prompt(CHATML, USER, begun("Hi"), syntax=without).text == HEAD + "Hi"
     made = prompt(CHATML, USER, begun("Hi", "Hm"), syntax=marked)
     assert made.text == HEAD + "<think>\nHm\n</think>\n\n<response>Hi"
     half = ChatPrompt("...>>>", OutputSyntax(content=Wrapper(">>>all\n")))
@@ -178,10 +180,9 @@ def test_harmony_goes_on() -> None:
     assert (made.text, made.thinking) == (thoughts, True)
     made = continued(start, Continuation("Hi", "Hm"))
     assert made.text == f"{thoughts}<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    made = continued(
-        start, Continuation("Hi"), lambda: "<|start|>assistant<|channel|>final<|message|>"
-    )
-    assert made.text == "<|start|>assistant<|channel|>final<|message|>Hi"
+    made = continued(start, Continuation("Hi"))
+    empty = "<|start|>assistant<|channel|>analysis<|message|><|end|>"
+    assert made.text == f"{empty}<|start|>assistant<|channel|>final<|message|>Hi"
 
 
 @pytest.mark.parametrize(
