@@ -103,8 +103,8 @@ ANSWERS: dict[str, Message] = {
     "thoughts": assistant("Words.", reasoning_content="Some ideas\n\nabout it."),
     "call": assistant("", tool_calls=[_ODD]),
     "calls": assistant("", tool_calls=[_ODD, call("call00002", "get_time", {"zone": "UTC+1"})]),
-    "text, call": assistant("Let me see.", tool_calls=[_ODD]),
-    "thoughts, call": assistant("", reasoning_content="Some ideas.", tool_calls=[_ODD]),
+    "text and call": assistant("Let me see.", tool_calls=[_ODD]),
+    "thoughts and call": assistant("", reasoning_content="Some ideas.", tool_calls=[_ODD]),
 }
 
 
