@@ -185,11 +185,20 @@ class _Arguments:
             symbols.append(sequence(literal(quote), text))
         for schema in inner:
             for kind in _types(schema):
-                if kind in ("array", "object"):
+                if kind == "object" or (kind == "array" and not self._holds_scalars(schema)):
                     symbols.append(self._literal(kind))
                 else:
                     symbols.append(self._json({**schema, "type": kind}))
         return choice(symbols)
+
+    def _holds_scalars(self, schema: Schema) -> bool:
+        """Whether the items of a list have neither texts nor keys, and so are JSON."""
+        items = schema.get("items")
+        if not isinstance(items, dict) or "prefixItems" in schema:
+            return False
+        resolved = self._resolved(items)
+        plain = {"number", "integer", "boolean", "null"}
+        return "type" in resolved and plain.issuperset(_types(resolved))
 
     def _literal(self, kind: str) -> str:
         """A list or an object of anything: what is further inside follows no schema."""

@@ -6,6 +6,7 @@ quotes of the model's own, keys with or without quotes, True and true.
 
 import json
 import re
+import sys
 
 from engine.chat.parse.json_stream import JsonError, Sink, read_escape
 from engine.chat.parse.reader import Reader, Step
@@ -15,6 +16,8 @@ _WORD = re.compile(r"[^\s,:\"'()\[\]{}<>=]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NAMED = {"True": "true", "False": "false", "None": "null"}
 _JSON_WORDS = frozenset({"true", "false", "null"})
+_CODES = {"x": 2, "U": 8}  # digits of the numbers that Python writes, and JSON doesn't
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _ESCAPED = "\\\"'/bfnrtu"
 _CLOSERS = {"[": "]", "(": ")", "{": "}"}
 
@@ -139,5 +142,11 @@ def _escape(reader: Reader) -> Step[str]:
     pair = yield from reader.peek(2)
     if len(pair) < 2:
         raise JsonError
+    if pair[1] in _CODES:
+        size = _CODES[pair[1]]
+        code = (yield from reader.peek(2 + size))[2:]
+        if len(code) == size and _HEX.fullmatch(code) and int(code, 16) <= sys.maxunicode:
+            reader.take(2 + size)
+            return chr(int(code, 16)).encode(errors="replace").decode()
     # A backslash before anything else stands for itself.
     return (yield from read_escape(reader)) if pair[1] in _ESCAPED else reader.take(1)

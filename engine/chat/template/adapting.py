@@ -65,10 +65,10 @@ def _adapted(message: dict[str, Any], index: int, traits: Traits) -> dict[str, A
         if traits.null_content and not new["content"]:
             new["content"] = None
     if traits.thoughts_in_parts and "reasoning_content" in new:
-        thoughts = {"type": "thinking", "thinking": new.pop("reasoning_content")}
         said = new["content"]
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said
-        new["content"] = [thoughts, *(parts or [])]
+        part = {"type": "thinking", "thinking": new.pop("reasoning_content")}
+        new["content"] = [part, *(parts or [])]
     elif traits.reasoning_key != "reasoning_content" and "reasoning_content" in new:
         thoughts = new.pop("reasoning_content")
         if traits.thoughts_or_content and "tool_calls" in new and new["content"]:
