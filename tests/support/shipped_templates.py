@@ -1,7 +1,7 @@
 """Conversations and answers for the chat templates that llama.cpp ships in `models/templates`.
 
 The templates and the prompts made of them aren't ours, so neither is here: shipped_prompts.json has
-digests of what llama-server makes of the conversations, recorded by tools/templates/record.py, and
+digests of what llama-server makes of the conversations, recorded by record_templates.py, and
 which answers the templates write.
 """
 

@@ -1,6 +1,6 @@
-"""Records what llama-server makes of the conversations in tests/support/shipped_templates.py.
+"""Records what llama-server makes of the conversations of `shipped_templates`.
 
-    python -m tools.templates.record LLAMA_SERVER LLAMA_CPP MODEL
+    python -m tests.support.record_templates LLAMA_SERVER LLAMA_CPP MODEL
 
 LLAMA_SERVER is the program, LLAMA_CPP the folder with its sources, MODEL any model file. Writes the
 digests of the prompts to tests/support/shipped_prompts.json, and leaves the answers there.
