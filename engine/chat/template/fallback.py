@@ -138,9 +138,9 @@ def _written(tagged: TaggedArguments, value: Any) -> str:
             return "".join(written_argument(tagged, tagged.item, each) for each in value)
         case dict() if tagged.item:
             return "".join(written_argument(tagged, *each) for each in value.items())
-        case list() if tagged.quote:
+        case list() if quote not in ("", '"'):
             return f"[{','.join(_written(tagged, each) for each in value)}]"
-        case dict() if tagged.quote:
+        case dict() if quote not in ("", '"'):
             members = (f"{key}:{_written(tagged, each)}" for key, each in value.items())
             return f"{{{','.join(members)}}}"
     return json.dumps(value, ensure_ascii=False)

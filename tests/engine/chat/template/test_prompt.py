@@ -531,3 +531,87 @@ def test_tools_as_text_leaves_roles_and_texts(messages: list[dict[str, Any]]) ->
     assert not any("tool_calls" in message for message in made)
     shown = "\n".join(message["content"] for message in made)
     assert all(message["content"] in shown for message in talk.messages)
+
+
+# ---- what templates are told beside the messages, and forms of their own -----------------------
+
+
+def test_thinking_is_for_models_that_think() -> None:
+    source = "{{ enable_thinking }}"
+    assert prompt(source, USER, syntax=OutputSyntax()).text == "False"
+    assert prompt(source, USER, syntax=THINKING).text == "True"
+    forced = {"template_variables": {"enable_thinking": True}}
+    assert prompt(source, USER, syntax=OutputSyntax(), **forced).text == "True"
+
+
+def test_earlier_thoughts_are_kept_unless_it_is_switched_off() -> None:
+    source = "{{ preserve_thinking }} {{ clear_thinking }} {{ drop_thinking }}"
+    assert prompt(source, USER).text == "True False False"
+    off = {"preserve_reasoning": False}
+    assert prompt(source, USER, template_variables=off).text == "False True True"
+    mixed = {**off, "clear_thinking": "own"}
+    assert prompt(source, USER, template_variables=mixed).text == "False own True"
+
+
+def test_an_effort_has_two_names() -> None:
+    source = "{{ reasoning_effort }} {{ reasoning_strength }}"
+    given_effort = {"reasoning_effort": "low"}
+    assert prompt(source, USER, template_variables=given_effort).text == "low low"
+
+
+SHOWN = "{% if tools %}{{ tools | tojson }}{% endif %}"
+ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def test_a_template_without_calls_that_is_known() -> None:
+    """It is given the tools; earlier calls stand in the text as the model writes them."""
+    source = "List of tools: [" + SHOWN + "]" + ROLES
+    syntax = detect(ChatTemplate(source))
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    asked = asking(call("f", '{"x": "é", "n": [1, {"a": true}]}'), content="Wait.")
+    text = prompt(source, USER, asked, result("It is."), syntax=syntax, tools=tools).text
+    assert text.startswith('List of tools: [[{"type"')
+    written = '<|tool_call_start|>[f(x="é", n=[1, {"a": true}])]<|tool_call_end|>'
+    assert text.endswith(f"]Hello[assistant]Wait.\n{written}[tool]It is.")
+
+
+def test_thoughts_as_a_part_of_the_content() -> None:
+    source = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'thinking' %}[THINK]{{ p.thinking }}[/THINK]"
+        "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert traits_of(ChatTemplate(source)).thoughts_in_parts
+    assert prompt(source, USER, begun("Hi", "Hm"), USER).text == "Hello[THINK]Hm[/THINK]HiHello"
+    printed = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    assert not traits_of(ChatTemplate(printed)).thoughts_in_parts
+
+
+def test_results_in_the_message_of_the_call() -> None:
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name ~ (c.function.arguments | tojson) }}{% endfor %}"
+        "{% for r in m.tool_responses or [] %}<{{ r.name }}={{ r.response | tojson }}>{% endfor %}"
+        "{{ m.content or '' }}{% endfor %}"
+    )
+    assert traits_of(ChatTemplate(source)).results_in_call
+    asked = asking(call(), call("g", "{}", "c2"))
+    answers = [result('{"a": 1}'), result("plain", "c2")]
+    said = {"role": "assistant", "content": "So."}
+    syntax = OutputSyntax(calls=HERMES_CALLS)
+    text = prompt(source, USER, asked, *answers, said, USER, syntax=syntax).text
+    assert text == ('[user]Hello[assistant]f{"x": "é"}g{}<f={"a": 1}><g="plain">So.[user]Hello')
+
+
+@pytest.mark.parametrize("printed", ["{{ m.content | tojson }}", "{{ m.content }}"])
+def test_parts_that_a_template_prints_are_a_text(printed: str) -> None:
+    source = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    source += printed + "{% endif %}{% endfor %}"
+    parts = [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
+    assert prompt(source, {"role": "user", "content": parts}).text == "One.\nTwo."
+
+
+def test_the_rest_of_a_word_is_no_marker() -> None:
+    syntax = OutputSyntax(content=Wrapper("to=user|"))
+    made = continued(ChatPrompt("assistant", syntax), Continuation("Hi"), lambda: "x to=user|")
+    assert made.text == "assistantto=user|Hi"
