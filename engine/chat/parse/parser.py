@@ -14,7 +14,7 @@ from engine.chat.parse.harmony import HarmonyParser
 from engine.chat.parse.incremental import IncrementalParser
 from engine.chat.parse.reader import Step
 from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax
+from engine.chat.syntax import OutputSyntax, begun_by
 
 
 class AnswerParser(Protocol):
@@ -82,6 +82,10 @@ class _SyntaxParser(IncrementalParser):
         if not self._thinking:
             self._held = yield from reader.space()
             if not begin or not (yield from reader.accept(begin)):
+                if (yield from reader.accept(end)):
+                    # Some models close what they haven't opened when they don't think.
+                    self.think_markup(self._held + end)
+                    self._held = ""
                 return
             self.think_markup(self._held + begin)
         self.think_markup((yield from reader.space()))
@@ -160,8 +164,8 @@ def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
     beginnings = [syntax.content.begin, syntax.calls.opening if syntax.calls else ""]
     found = ""
     for text in map(str.lstrip, beginnings):
-        lengths = (n for n in range(len(text), len(found), -1) if prompt.endswith(text[:n]))
-        found = text[: next(lengths, 0)] or found
+        begun = begun_by(prompt, text)
+        found = begun if len(begun) > len(found) else found
     return found
 
 
