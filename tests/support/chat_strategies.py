@@ -40,10 +40,16 @@ def parse(
     thinking: bool = False,
     tools: Any = TOOLS,
     prompt: str = "",
+    continued: bool = False,
     cut_off: bool = False,
 ) -> ChatMessage:
     parser = answer_parser(
-        syntax, reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt
+        syntax,
+        reasoning=reasoning,
+        thinking=thinking,
+        tools=tools,
+        prompt=prompt,
+        continued=continued,
     )
     message = ChatMessage(calls=[])
     for piece in pieces:

@@ -178,7 +178,6 @@ def test_what_is_left_out_of_a_schema_is_told(name: str, stream: bool, server: S
         ({"json_schema": {"properties": {"a": {"type": 5}}}}, "at #/properties/a: type must be"),
         ({"json_schema": {"$ref": "#"}}, "Failed to parse JSON schema"),
         ({"json_schema": {"$ref": "http://localhost/x"}}, "Failed to parse JSON schema"),
-        ({"json_schema": {}, "grammar": 'root ::= "a"'}, "together"),
         ({"response_format": {"type": "json_schema"}}, "no schema"),
         ({"response_format": {"type": "json_object", "schema": {"pattern": "^($"}}}, "pattern"),
         ({"response_format": {"type": "xml"}}, "xml"),

@@ -33,6 +33,7 @@ def answer_parser(
     thinking: bool,
     tools: Tools | None,
     prompt: str = "",
+    continued: bool = False,
 ) -> AnswerParser:
     """A parser for one answer.
 
@@ -41,11 +42,12 @@ def answer_parser(
     thoughts already. `tools`: without any, calls are left in the text; a mapping from names to the
     schemas of parameters decides what is a text in tagged arguments, where names alone leave that
     to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
-    for the answer's beginning.
+    for the answer's beginning. `continued`: the prompt ends inside of thoughts, so that white space
+    goes on with them.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
-    return _SyntaxParser(syntax, reasoning, thinking, tools, prompt)
+    return _SyntaxParser(syntax, reasoning, thinking, tools, prompt, continued)
 
 
 class _SyntaxParser(IncrementalParser):
@@ -56,10 +58,12 @@ class _SyntaxParser(IncrementalParser):
         thinking: bool,
         tools: Tools | None,
         prompt: str,
+        continued: bool,
     ) -> None:
         super().__init__(reasoning)
         self._syntax = syntax
         self._thinking = thinking
+        self._continued = continued and thinking
         self._begin = _marker_with_space(syntax.content.begin)
         self._calls: CallParser | None = None
         shape = shape_of(syntax.calls) if syntax.calls and tools else None
@@ -88,11 +92,15 @@ class _SyntaxParser(IncrementalParser):
                     self._held = ""
                 return
             self.think_markup(self._held + begin)
-        self.think_markup((yield from reader.space()))
-        # Some models open what the prompt has opened.
-        if begin and (yield from reader.accept(begin)):
-            self.think_markup(begin)
-            self.think_markup((yield from reader.space()))
+        space = yield from reader.space()
+        if self._continued:
+            self.think(space)
+        else:
+            self.think_markup(space)
+            # Some models open what the prompt has opened.
+            if begin and (yield from reader.accept(begin)):
+                self.think_markup(begin)
+                self.think_markup((yield from reader.space()))
         space, marker = yield from reader.until((end,), self.think)
         self._held = ""
         if not marker:
