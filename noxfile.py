@@ -54,6 +54,14 @@ def peer(session: nox.Session) -> None:
 
 
 @nox.session
+def templates(session: nox.Session) -> None:
+    """All chat templates that llama.cpp ships; `-- --llama-cpp FOLDER` names its sources."""
+    if not any(each.startswith("--llama-cpp") for each in session.posargs):
+        session.skip("nox -s templates -- --llama-cpp FOLDER names llama.cpp's sources")
+    session.run(*PYTEST, *WORKERS, "tests/engine/chat/test_shipped_templates.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures of the README, measured side by side (minutes)."""
     session.run("python", "-m", "benchmarks.serving", *session.posargs)

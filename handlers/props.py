@@ -59,7 +59,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
     source, caps, tool_source = options.chat.chat_template, {}, ""
     if info is not None:
         source, tool_source = template_source(options, info), tool_template_source(options, info)
-        described = await description(model, info, source)
+        described = await description(model, info, tool_source or source)
         caps = dict(described.caps) if described else {}
     props = {
         "default_generation_settings": slot_json(

@@ -32,8 +32,8 @@ FLOORS = (
     # the server process
     "engine.chat",
     "engine.chat.template",
-    "engine.chat.detect",
     "engine.chat.parse",
+    "engine.chat.detect",
     "engine.chat.grammar",
     "engine.chat.rendering",
     "engine.catalog",

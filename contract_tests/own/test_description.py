@@ -11,7 +11,7 @@ import openapi_spec_validator
 import pytest
 
 from contract_tests.kit import lint
-from engine.params import RANDOM_SEED, GenerationParams, SamplerName
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
 from handlers.http.bundle import bundle
 from handlers.slots import TEXT_SETTINGS
 from specllama import __version__
@@ -112,6 +112,10 @@ def test_every_sampler_can_be_asked_for(document: lint.Document) -> None:
     ]
     names, letters = described["anyOf"]
     samplers = list(get_args(SamplerName))
-    assert set(samplers) <= set(names["items"]["enum"])
-    assert not list(lint.errors(letters, "edskypmxt"))
-    assert list(lint.errors(letters, "edskypmxt?"))
+    known, unknown = names["items"]["anyOf"]
+    assert set(samplers) <= set(known["enum"])
+    assert not list(lint.errors(unknown, "of-another-server"))
+    text = " ".join(described["description"].split())
+    for letter, sampler in SAMPLER_LETTERS.items():
+        assert f"`{letter}` {sampler}" in text
+        assert not list(lint.errors(letters, letter + "?"))

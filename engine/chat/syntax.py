@@ -14,7 +14,7 @@ from engine.chat import harmony_markers
 Hole = Literal["name", "arguments", "id", "index"]
 """The variable parts of a call, between its fixed texts. `name` is the tool's, `arguments` are an
 object in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
-number of the call, counted from 0."""
+number of the call, counted from `CallSyntax.first_index`. The name may stand twice."""
 
 
 PLACEHOLDERS: dict[Hole, str] = {
@@ -24,7 +24,16 @@ PLACEHOLDERS: dict[Hole, str] = {
     "index": "\ue003",
 }
 """Stand-ins for holes in texts, from a private area of Unicode."""
+KEY = "\ue004"
+"""Stands in `TaggedArguments.end` for the key once more."""
 HOLES_BY_PLACEHOLDER = {text: hole for hole, text in PLACEHOLDERS.items()}
+
+
+JSON_TYPES: dict[type, str] = {
+    **{str: "string", bool: "boolean", int: "integer", float: "number"},
+    **{list: "array", dict: "object", type(None): "null"},
+}
+"""JSON Schema's names of the types."""
 
 
 class Fill(msgspec.Struct, frozen=True):
@@ -44,7 +53,13 @@ class Wrapper(msgspec.Struct, frozen=True):
 class TaggedArguments(msgspec.Struct, frozen=True):
     """Arguments one by one: `begin` KEY `middle` VALUE `end`, with `separator` between two.
 
-    Texts stand as they are unless `json_strings`; everything else is JSON.
+    Texts stand as they are unless `json_strings`; everything else is JSON. `end` may have `KEY` in
+    it. `middles` are the texts in place of `middle` before values of other JSON types than texts.
+    Texts may stand between `wrapper` as well. `item`: a list or an object is written as elements,
+    each like an argument; those of a list have this key.
+
+    With a `quote` around texts, also those inside of other values, values are literals like
+    Python's: the keys of objects may have no quotes, and true may be True.
     """
 
     begin: str
@@ -52,6 +67,23 @@ class TaggedArguments(msgspec.Struct, frozen=True):
     end: str
     separator: str = ""
     json_strings: bool = False
+    middles: tuple[tuple[str, str], ...] = ()
+    wrapper: Wrapper = Wrapper()
+    item: str = ""
+    quote: str = ""
+
+    def before(self, kind: str) -> str:
+        """The text between a key and a value of the JSON type `kind`."""
+        return dict(self.middles).get(kind, self.middle)
+
+    def after(self, key: str) -> str:
+        return self.end.replace(KEY, key)
+
+    @property
+    def markers(self) -> list[str]:
+        """All fixed texts."""
+        texts = [self.begin, self.middle, self.separator, self.quote, *self.end.split(KEY)]
+        return [*texts, *(text for _, text in self.middles), self.wrapper.begin, self.wrapper.end]
 
 
 class CallSyntax(msgspec.Struct, frozen=True):
@@ -68,6 +100,7 @@ class CallSyntax(msgspec.Struct, frozen=True):
     tagged: TaggedArguments | None = None  # None: arguments in JSON
     parallel: bool = True  # whether an answer may hold several calls
     stops: bool = False  # whether `end` is a token that ends the answer
+    first_index: int = 0
 
     @property
     def opening(self) -> str:
@@ -85,6 +118,10 @@ class OutputSyntax(msgspec.Struct, frozen=True):
     harmony: bool = False  # channels, as gpt-oss has them: a parser of its own
 
     @property
+    def thinks(self) -> bool:
+        return self.harmony or self.reasoning is not None
+
+    @property
     def markers(self) -> list[str]:
         """All fixed texts: special tokens in them have to be visible in the generated text."""
         found = [self.content.begin, self.content.end]
@@ -95,8 +132,7 @@ class OutputSyntax(msgspec.Struct, frozen=True):
             found += [calls.begin, calls.separator, calls.end]
             found += [part for part in calls.parts if isinstance(part, str)]
             if calls.tagged is not None:
-                tagged = calls.tagged
-                found += [tagged.begin, tagged.middle, tagged.end, tagged.separator]
+                found += calls.tagged.markers
         if self.harmony:
             found += list(harmony_markers.MARKERS)
         return list(dict.fromkeys(text for text in found if text))
@@ -116,3 +152,13 @@ HERMES_CALLS = CallSyntax(
     separator="\n",
 )
 """The most common syntax; that of models whose template knows no tools, too."""
+
+
+def begun_by(prompt: str, text: str) -> str:
+    """The longest beginning of `text` that is the end of `prompt`, and no rest of a word there."""
+    for length in range(len(text), 0, -1):
+        if prompt.endswith(text[:length]):
+            before = prompt[: len(prompt) - length]
+            if not (text[0].isalnum() and before[-1:].isalnum()):
+                return text[:length]
+    return ""

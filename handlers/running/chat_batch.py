@@ -97,7 +97,7 @@ async def prepare(
         thinking=prompt.thinking,
         tools=_schemas(request) if request.parse_tool_calls else None,
         prompt=prompt.begun,
-        continued=prompt.answering,
+        continued=prompt.given is not None,
     )
     bound = _bound(prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()

@@ -19,22 +19,24 @@ from handlers.running.served import Served
 _read_once = cache(read_text)
 
 
-def template_source(options: Options, info: ModelInfo) -> str:
+def template_source(options: Options, info: ModelInfo, *, tools: bool = False) -> str:
     """The Jinja text, or the name of one of llama.cpp's formats: from the command line, else
-    from the model, else ChatML.
+    from the model, which may have one of its own for `tools`, else ChatML.
 
     Raises OptionError if `--chat-template-file` can't be read; the command line has checked it.
     """
     if options.chat.chat_template_file:
         return _read_once(options.chat.chat_template_file)
-    return options.chat.chat_template or info.chat_template or CHATML
+    for_tools = info.tool_template if tools and options.chat.jinja else ""
+    own = for_tools or info.chat_template or info.tool_template
+    return options.chat.chat_template or own or CHATML
 
 
 def tool_template_source(options: Options, info: ModelInfo) -> str:
     """The Jinja text that the model has for requests with tools; "" without one, and where the
     command line has another template."""
     given = options.chat.chat_template_file or options.chat.chat_template
-    return info.tool_template if options.chat.jinja and not given else ""
+    return "" if given else info.tool_template
 
 
 def renders_with_jinja(options: Options, source: str) -> bool:
@@ -60,7 +62,7 @@ async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequ
     itself is at fault.
     """
     info = engine.info
-    source = template_source(model.options, info)
+    source = template_source(model.options, info, tools=bool(request.tools))
     if renders_with_jinja(model.options, source):
         prompt = await model.renderer.prompt(_with_tokens(source, info), request)
         return msgspec.structs.replace(prompt, text=without_special(prompt.text, info))

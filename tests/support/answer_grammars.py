@@ -5,6 +5,7 @@ from typing import Any
 from engine.chat.grammar.answer import AnswerGrammar, answer_grammar, answer_params
 from engine.chat.syntax import (
     HERMES_CALLS,
+    KEY,
     CallSyntax,
     Fill,
     OutputSyntax,
@@ -157,6 +158,62 @@ SYNTAXES: dict[str, tuple[OutputSyntax, str]] = {
         ),
         '<invoke get><arg city>"Bern"</arg></invoke>'
         '<invoke get_note><arg kind>"memo"</arg><arg text>""</arg></invoke>',
+    ),
+    "tagged, types said": (
+        OutputSyntax(
+            calls=CallSyntax(
+                parts=('<invoke name="', NAME, '">', ARGUMENTS, "</invoke>"),
+                begin="<calls>",
+                end="</calls>",
+                tagged=TaggedArguments(
+                    '<arg name="',
+                    '" string="true">',
+                    "</arg>",
+                    middles=tuple(
+                        (kind, '" string="false">')
+                        for kind in ("integer", "number", "boolean", "null", "array", "object")
+                    ),
+                ),
+            )
+        ),
+        '<calls><invoke name="get"><arg name="city" string="true">Bern</arg>'
+        '<arg name="days" string="false">12</arg></invoke>'
+        '<invoke name="get_note"><arg name="kind" string="true">to do</arg>'
+        '<arg name="pages" string="false">[1, 99]</arg>'
+        '<arg name="text" string="true">12</arg></invoke></calls>',
+    ),
+    "tagged, keys as tags": (
+        OutputSyntax(
+            calls=CallSyntax(
+                parts=("<invoke=", NAME, ">", ARGUMENTS, "</invoke>"),
+                tagged=TaggedArguments("<", ">", f"</{KEY}>", item="item"),
+            )
+        ),
+        "<invoke=get><city>Bern</city><days>12</days></invoke>"
+        "<invoke=get_note><kind>memo</kind><text>x < y</text></invoke>",
+    ),
+    "literals": (
+        OutputSyntax(
+            calls=CallSyntax(
+                parts=(NAME, "(", ARGUMENTS, ")"),
+                begin="<|calls|>[",
+                separator=", ",
+                end="]<|/calls|>",
+                tagged=TaggedArguments("", "=", "", ", ", quote="'"),
+            )
+        ),
+        '<|calls|>[get(city="Bern", days=12), '
+        'get_note(kind="memo", pages=[1], text="x")]<|/calls|>',
+    ),
+    "quotes of its own": (
+        OutputSyntax(
+            calls=CallSyntax(
+                parts=("<|call>call:", NAME, "{", ARGUMENTS, "}<call|>"),
+                tagged=TaggedArguments("", ":", "", ",", quote='<|"|>'),
+            )
+        ),
+        '<|call>call:get{city:<|"|>Bern<|"|>,days:12}<call|>'
+        '<|call>call:get_note{kind:<|"|>to do<|"|>,pages:[1,99],text:<|"|>a "b"<|"|>}<call|>',
     ),
 }
 

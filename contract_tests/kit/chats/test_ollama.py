@@ -435,7 +435,6 @@ def test_both_formats_say_the_same(stream: bool, server: Server) -> None:
         {"options": {"num_predict": -3}},
         {"options": {"num_ctx": -1}},
         {"options": {"stop": 1}},
-        {"options": {"seed": 2**40}},
         {"think": 1},
         {"keep_alive": {}},
         {"think": True, "n": 2},

@@ -2,14 +2,25 @@
 names, arguments and ids stand, and works out from what repeats which fixed text belongs where.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from engine.chat.detect.matching import end_of_calls, objects_in, same
-from engine.chat.detect.probing import Answer, Call, Prober, Style, call_id
+from engine.chat.detect.probing import Answer, Call, Json, Prober, Style, call_id, json_type
 from engine.chat.detect.tags import closings, common_prefix, common_suffix, inside, tags
-from engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, TaggedArguments
+from engine.chat.syntax import (
+    HOLES_BY_PLACEHOLDER,
+    KEY,
+    PLACEHOLDERS,
+    CallSyntax,
+    Fill,
+    TaggedArguments,
+    Wrapper,
+)
 
 ONE = Call("zqfirst_tool", {"zqkey_a": "Zqvalue_a", "zqkey_b": "Zqvalue_b"}, "zqfirst11")
 TWO = Call("zqsecond_tool", {"zqkey_c": "Zqvalue_c", "zqkey_d": "Zqvalue_d"}, "zqsecond2")
@@ -27,6 +38,8 @@ _CHECKS = (
         "chkklmno3",
     ),
 )
+
+_OTHERS: tuple[Json, ...] = (4242, 4242.5, True, None, [4242, 4242], {"zqkey_b": 4242})
 
 _MARK = re.compile("([\ue000-\ue003])")
 _INDEX_GUESSES = 8
@@ -62,11 +75,12 @@ def find_calls(prober: Prober, style: Style, body: Body, end_of_turn: str) -> Ca
         tagged = _tagged(single, render(_NONE), end_of_turn)
         if tagged is None:
             return None
+        tagged = _refined(tagged, render)
     double = render(ONE, TWO)
     parallel = double is not None and TWO.name in double and ONE.name in double
     text, calls = (double, [ONE, TWO]) if parallel and double else (single, [ONE])
-    for pattern in _patterns(text, calls, style, tagged):
-        syntax = _solve(pattern, len(calls), tagged, end_of_turn)
+    for first_index, pattern in _patterns(text, calls, style, tagged):
+        syntax = _solve(pattern, len(calls), tagged, end_of_turn, first_index)
         if syntax is not None and _holds(syntax, render, style, end_of_turn):
             return syntax
     return None
@@ -89,10 +103,9 @@ def _tagged_spans(
     for call in calls:
         keys, values = list(call.arguments), list(call.arguments.values())
         start, last = text.find(keys[0]), text.find(str(values[-1]))
-        quote = 1 if tagged.json_strings else 0
-        spans.append(
-            (start - len(tagged.begin), last + len(str(values[-1])) + quote + len(tagged.end))
-        )
+        quote = tagged.quote or ('"' if tagged.json_strings else "")
+        end = last + len(str(values[-1]) + quote + tagged.after(keys[-1]))
+        spans.append((start - len(tagged.begin), end))
         if start < 0 or last < start or spans[-1][0] < 0:
             return None
     return spans
@@ -100,24 +113,65 @@ def _tagged_spans(
 
 def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | None:
     """The syntax of arguments written one by one; `none` is the answer with a call without any."""
-    pieces = _between(one, ONE.name, "zqkey_a", "Zqvalue_a", "zqkey_b", "Zqvalue_b")
-    if pieces is None or pieces[2] != pieces[4]:
+    words = ("zqkey_a", "Zqvalue_a", "zqkey_b", "Zqvalue_b")
+    for key, value in (words[:2], words[2:]):
+        before, found, after = one.partition(value)
+        one = before + found + after.replace(key, KEY, 1)  # the tag that ends an argument
+    # Where the name stands twice, the calls begin with the last one.
+    head, _, rest = one.rpartition(ONE.name)
+    pieces = _between(rest, *words)
+    if pieces is None or pieces[1] != pieces[3]:
         return None
-    _, first, middle, second, _, tail = pieces
-    opening = pieces[0]
+    first, middle, second, _, tail = pieces
+    opening = head
     tail = _cut(tail, end_of_turn, opening)
-    without = _between(none, _NONE.name) if none is not None else None
-    empty = None if without is None else _cut(without[1], end_of_turn, opening)
+    without = none.rpartition(_NONE.name) if none is not None else None
+    empty = None if not (without and without[1]) else _cut(without[2], end_of_turn, opening)
     split = _split_arguments(first, second, tail, empty)
     if split is None:
         return None
     begin, end, separator = split
-    quoted = middle.endswith('"') and end.startswith('"')
-    if quoted:
-        middle, end = middle[:-1], end[1:]
+    sizes = range(min(len(middle), len(end)), 0, -1)
+    quote = next((end[:size] for size in sizes if middle.endswith(end[:size])), "")
+    if quote.strip():
+        middle, end = middle.removesuffix(quote), end.removeprefix(quote)
     if not middle:
         return None
-    return TaggedArguments(begin, middle, end, separator, quoted)
+    if quote == '"':
+        return TaggedArguments(begin, middle, end, separator, json_strings=True)
+    return TaggedArguments(begin, middle, end, separator, quote=quote.strip())
+
+
+def _refined(tagged: TaggedArguments, render: Callable[..., str | None]) -> TaggedArguments:
+    """`tagged` with what values other than plain words have around them."""
+    if tagged.quote or tagged.json_strings:
+        return tagged
+    before, found, after = (render(_CHECKS[0]) or "").partition(str(_CHECKS[0].arguments["text"]))
+    begin = before.rpartition("text" + tagged.middle)[2]
+    end = after.partition(tagged.after("text"))[0]
+    if found and begin and end:
+        tagged = msgspec.structs.replace(tagged, wrapper=Wrapper(begin, end))
+    middles: dict[str, str] = {}
+    for value in _OTHERS:
+        text = render(Call(_NONE.name, {"zqkey_a": value}, _NONE.id)) or ""
+        rest = text.partition("zqkey_a")[2]
+        if not rest.startswith(tagged.middle):
+            end = tagged.after("zqkey_a")
+            at = max(rest.find(json.dumps(value) + end), rest.find(_compact(value) + end))
+            if at > 0:
+                middles[json_type(value)] = rest[:at]
+        elif isinstance(value, list):
+            # The tag of an item is where an element stands in place of JSON.
+            inner, found, _ = rest.removeprefix(tagged.middle).partition(tagged.middle + "4242")
+            if found and KEY in tagged.end:
+                tagged = msgspec.structs.replace(tagged, item=inner.removeprefix(tagged.begin))
+    if "number" in middles:
+        middles["integer"] = middles["number"]
+    return msgspec.structs.replace(tagged, middles=tuple(middles.items()))
+
+
+def _compact(value: Json) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _split_arguments(
@@ -156,9 +210,9 @@ def _between(text: str, *words: str) -> list[str] | None:
 
 def _patterns(
     text: str, calls: Sequence[Call], style: Style, tagged: TaggedArguments | None
-) -> Iterator[str]:
-    """`text` with placeholders for all that varies, the likeliest first. Several, because a
-    digit may count the calls or just stand there."""
+) -> Iterator[tuple[int, str]]:
+    """`text` with placeholders for all that varies, the likeliest first, and what calls are
+    counted from. Several, because a digit may count the calls or just stand there."""
     spans = _json_spans(text, calls) if tagged is None else _tagged_spans(text, calls, tagged)
     if spans is None or any(a[1] > b[0] for a, b in pairwise(spans)):
         return
@@ -171,29 +225,38 @@ def _patterns(
         text = text.replace(call.name, PLACEHOLDERS["name"])
     guesses = 0
     if len(calls) == 2:
-        for zero in re.finditer(r"(?<!\d)0(?!\d)", text):
-            for one in re.finditer(r"(?<!\d)1(?!\d)", text):
-                a, b = zero.start(), one.start()
-                alike = text[a - 1] == text[b - 1] and text[a + 1 : a + 2] == text[b + 1 : b + 2]
-                if 0 < a < b and alike and guesses < _INDEX_GUESSES:
+        for first in (0, 1):
+            for a, b in _counted(text, first):
+                if guesses < _INDEX_GUESSES:
                     guesses += 1
                     filler = PLACEHOLDERS["index"]
-                    yield text[:a] + filler + text[a + 1 : b] + filler + text[b + 1 :]
-    yield text
+                    yield first, text[:a] + filler + text[a + 1 : b] + filler + text[b + 1 :]
+    yield 0, text
+
+
+def _counted(text: str, first: int) -> Iterator[tuple[int, int]]:
+    """Where `first` and the next number stand between the same characters."""
+    for one in re.finditer(rf"(?<!\d){first}(?!\d)", text):
+        for two in re.finditer(rf"(?<!\d){first + 1}(?!\d)", text):
+            a, b = one.start(), two.start()
+            alike = text[a - 1] == text[b - 1] and text[a + 1 : a + 2] == text[b + 1 : b + 2]
+            if 0 < a < b and alike:
+                yield a, b
 
 
 def _solve(
-    pattern: str, count: int, tagged: TaggedArguments | None, end_of_turn: str
+    pattern: str, count: int, tagged: TaggedArguments | None, end_of_turn: str, first_index: int
 ) -> CallSyntax | None:
     """The syntax that writes `pattern`, an answer of `count` calls (1 or 2)."""
     pieces = _MARK.split(pattern)
     texts, holes = pieces[::2], [HOLES_BY_PLACEHOLDER[each] for each in pieces[1::2]]
     size = len(holes) // count
     own = holes[:size]
-    if len(holes) != size * count or own * count != holes or len(set(own)) != size:
+    if len(holes) != size * count or own * count != holes or not {"name", "arguments"} <= set(own):
         return None
-    if not {"name", "arguments"} <= set(own):
-        return None
+    before = own[: own.index("arguments")]
+    if len(set(own)) != size - max(before.count("name") - 1, 0):
+        return None  # only the name may stand twice, before the arguments
     inner = texts[1:size]
     if count == 2 and texts[size + 1 : -1] != inner:
         return None
@@ -204,7 +267,7 @@ def _solve(
         head = common_suffix(opening, middle).lstrip()
         tail = common_prefix(middle, closing).rstrip()
         if len(head) + len(tail) > len(middle):
-            return None
+            head = middle[len(tail) :]  # a marker that ends both is the first call's
         begin = opening[: len(opening) - len(head)].lstrip()
         separator = middle[len(tail) : len(middle) - len(head)]
         end = closing[len(tail) :].rstrip()
@@ -218,7 +281,9 @@ def _solve(
         parts += [text, Fill(hole)] if text else [Fill(hole)]
     if tail:
         parts.append(tail)
-    return CallSyntax(tuple(parts), begin, separator, end, tagged, parallel=count == 2)
+    return CallSyntax(
+        tuple(parts), begin, separator, end, tagged, count == 2, first_index=first_index
+    )
 
 
 def _cut(tail: str, end_of_turn: str, opening: str) -> str:
@@ -226,6 +291,8 @@ def _cut(tail: str, end_of_turn: str, opening: str) -> str:
     ending = end_of_turn.strip()
     if not ending:
         return tail
+    if tail.rstrip().endswith(ending):
+        return tail.rstrip().removesuffix(ending)
     marker = next((tag for tag in tags(ending) if ending.startswith(tag)), ending)
     ends = [tail.index(marker)] if marker in tail else []
     shared = common_suffix(tail.rstrip(), ending)

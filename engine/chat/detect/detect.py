@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from engine.chat.detect.call_finding import ONE, TWO, find_calls, shows_calls
+from engine.chat.detect.known import known_calls
 from engine.chat.detect.matching import objects_in
 from engine.chat.detect.probing import USUAL, Answer, Prober, Style
 from engine.chat.detect.tags import closings, common_prefix, common_suffix, openings, tags
@@ -40,11 +41,12 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class _Shown(msgspec.Struct, frozen=True):
-    """A rendered answer, cut at its thoughts and at what comes after them."""
+    """A rendered answer, cut at its thoughts and at what comes after them: a text or `calls`."""
 
     before: str
     between: str
     after: str
+    calls: bool = False
 
 
 def detect(template: ChatTemplate) -> OutputSyntax:
@@ -83,7 +85,7 @@ def detect(template: ChatTemplate) -> OutputSyntax:
         return rest.lstrip().removeprefix(empty) if empty else rest
 
     found = (find_calls(prober, style, body, end_of_turn) for style in prober.styles())
-    calls = next(filter(None, found), None) if calling else None
+    calls = next(filter(None, found), None) if calling else known_calls(prober.source)
     return OutputSyntax(reasoning, content, calls)
 
 
@@ -154,7 +156,7 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
         other = prober.answer(check, style, keep=True) or ""
         same = before + _CHECKED_THOUGHTS + between
         if answer.calls and other.startswith(same + ONE.name):
-            return _Shown(before, between, "")
+            return _Shown(before, between, "", calls=True)
         if not answer.calls and other == same + _CHECKED + after:
             return _Shown(before, between, after)
     return None
@@ -186,7 +188,7 @@ def _reasoning(frame: _Frame, shown: _Shown) -> Wrapper | None:
                 return Wrapper(begin, end)
     # Not markup: a sentence that the prompt ends with, and one that announces the answer.
     begin = begin or frame.thinking
-    end = shown.between if shown.after else ""
+    end = "" if shown.calls else shown.between
     return Wrapper(begin, end) if begin.strip() and end.strip() else None
 
 

@@ -4,7 +4,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from engine.chat.detect.probing import Call, Style, call_id
+from engine.chat.detect.probing import Call, Style, call_id, json_type, schema_of
+from engine.chat.parse.json_stream import JsonError
+from engine.chat.parse.reader import Reader
+from engine.chat.parse.tagged_parser import tagged_arguments
 from engine.chat.syntax import CallSyntax, TaggedArguments
 
 _decoder = json.JSONDecoder()
@@ -41,9 +44,16 @@ def end_of_calls(
             elif part.hole == "arguments":
                 at = _after_arguments(syntax.tagged, text, at, call)
             else:
-                fills = {"name": call.name, "id": call_id(call, index, style), "index": str(index)}
+                fills = {
+                    "name": call.name,
+                    "id": call_id(call, index, style),
+                    "index": str(index + syntax.first_index),
+                }
                 at = _after(fills[part.hole], text, at)
-    return None if at is None else _after(syntax.end, text, at)
+    if at is None:
+        return None
+    end = _after(syntax.end, text, at)
+    return at if end is None else end  # some templates forget it where there is one call
 
 
 def _after(wanted: str, text: str, at: int) -> int | None:
@@ -54,19 +64,38 @@ def _after_arguments(tagged: TaggedArguments | None, text: str, at: int, call: C
     if tagged is None:
         decoded = _decode(text, at)
         return decoded[1] if decoded and same(decoded[0], call.arguments) else None
+    if tagged.quote or tagged.item or tagged.wrapper.begin:
+        return _after_read_arguments(tagged, text, at, call)
     found: int | None = at
     for number, (key, value) in enumerate(call.arguments.items()):
         if number and found is not None:
             found = _after(tagged.separator, text, found)
         if found is not None:
-            found = _after(tagged.begin + key + tagged.middle, text, found)
+            found = _after(tagged.begin + key + tagged.before(json_type(value)), text, found)
         if found is None:
             return None
         if isinstance(value, str) and not tagged.json_strings:
-            found = _after(value + tagged.end, text, found)
+            found = _after(value + tagged.after(key), text, found)
         else:
-            found = _after_value(value, tagged.end, text, found)
+            found = _after_value(value, tagged.after(key), text, found)
     return found
+
+
+def _after_read_arguments(tagged: TaggedArguments, text: str, at: int, call: Call) -> int | None:
+    """As the parser reads them: what is written in many ways isn't compared letter by letter."""
+    reader, pieces = Reader(), list[str]()
+    reader.push(text[at:])
+    reader.end()
+    try:
+        for _ in tagged_arguments(reader, tagged, schema_of(call.arguments), pieces.append):
+            pass
+    except JsonError:
+        return None
+    # Some templates leave null out.
+    expected = {key: value for key, value in call.arguments.items() if value is not None}
+    found = json.loads("".join(pieces))
+    given = {key: value for key, value in found.items() if value is not None}
+    return at + reader.position if same(given, expected) else None
 
 
 def _after_value(value: Any, end: str, text: str, at: int) -> int | None:

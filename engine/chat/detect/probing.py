@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine.chat.syntax import JSON_TYPES
 from engine.chat.template.caps import KEEP_REASONING, probe
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
@@ -14,15 +15,6 @@ Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 
 QUESTION = "Zqquestion"
 _LONGEST = 8000  # characters of an answer; a template that writes more repeats itself
-_TYPES = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-    type(None): "string",
-}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -138,6 +130,19 @@ def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
     }
 
 
+def json_type(value: Json) -> str:
+    """JSON Schema's name for the type of `value`."""
+    return JSON_TYPES[type(value)]
+
+
+def schema_of(value: Json) -> dict[str, Any]:
+    """The schema that says no more than the types of `value` and of what is in it."""
+    if isinstance(value, dict):
+        properties = {key: schema_of(inner) for key, inner in value.items()}
+        return {"type": "object", "properties": properties}
+    return {"type": json_type(value)}
+
+
 def _tool(call: Call) -> dict[str, Any]:
     properties = {key: _schema(value) for key, value in call.arguments.items()}
     return {
@@ -155,7 +160,8 @@ def _tool(call: Call) -> dict[str, Any]:
 
 
 def _schema(value: Json) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": _TYPES[type(value)], "description": "A probe"}
+    kind = "string" if value is None else json_type(value)
+    schema: dict[str, Any] = {"type": kind, "description": "A probe"}
     # Templates that write signatures in prose take the details for granted.
     if isinstance(value, list):
         schema["items"] = {"type": "string"}

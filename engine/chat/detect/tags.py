@@ -7,7 +7,10 @@ capitals in square ones. Words stay whole like markers.
 import re
 
 TAG = re.compile(r"<[^<>{}]*>|\[/?[A-Z][A-Z_ ]*\]")
-_UNIT = re.compile(r"<[^<>{}]*(?:>|$)|\[/?[A-Z][A-Z_ ]*\]|\w+")
+_UNIT = re.compile(
+    r"[\]\[][\]\[<>]+\w+[\]\[<>]{2,}(?:/?[^<>{}]*(?:>|$))?"  # a name in brackets before a tag
+    r"|<[^<>{}]*(?:>|$)|\[/?[A-Z][A-Z_ ]*\]|\w+"
+)
 _OPPOSITES = tuple(
     (change(begin), change(end))
     for begin, end in (("start", "end"), ("begin", "end"), ("open", "close"))

@@ -14,7 +14,7 @@ import msgspec
 from engine.chat import harmony_markers as harmony
 from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
-from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax
+from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax, begun_by
 from engine.errors import invalid_request
 from engine.formats.json_schema import TYPES
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
@@ -167,12 +167,6 @@ def _object_schema(name: str, parameters: Any, lark: Lark) -> Any:
     return {**parameters, "type": "object"}
 
 
-def _begun(prompt: str, text: str) -> str:
-    """The longest beginning of `text` that is the end of `prompt`."""
-    lengths = (n for n in range(len(text), 0, -1) if prompt.endswith(text[:n]))
-    return text[: next(lengths, 0)]
-
-
 class _Answer:
     """Answers of most models."""
 
@@ -181,8 +175,8 @@ class _Answer:
         self._syntax = syntax
         self._calls = syntax.calls or HERMES_CALLS
         self._opening = self._calls.opening.lstrip()
-        self._begun = _begun(prompt, self._opening)
-        self._text_begun = _begun(prompt, syntax.content.begin.lstrip())
+        self._begun = begun_by(prompt, self._opening)
+        self._text_begun = begun_by(prompt, syntax.content.begin.lstrip())
 
     def calls(self, functions: Functions, parallel: bool) -> str:
         return self._row(functions, parallel, self._begun)
@@ -237,7 +231,7 @@ class _Answer:
                 case Fill("name"):
                     text += name
                 case Fill("index") if index is None:
-                    text += "0"
+                    text += str(self._calls.first_index)
                 case Fill("index"):
                     flush()
                     symbols.append(self.lark.terminal(str(index)))
@@ -322,7 +316,7 @@ class _Answer:
                 case Fill("name"):
                     text += name
                 case Fill("index"):
-                    text += "0"
+                    text += str(self._calls.first_index)
                 case _:
                     break
         return text.lstrip()

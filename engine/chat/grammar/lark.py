@@ -19,6 +19,7 @@ class Lark:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._reserved = 0
         self._names: dict[tuple[str, str], str] = {}
         self.schemas: dict[str, NamedSchema] = {}
         self._relaxed: dict[str, None] = {}
@@ -59,6 +60,14 @@ class Lark:
             self._names[key] = f"s{len(self.schemas)}"
             self.schemas[self._names[key]] = NamedSchema(what, text, at)
         return f"@{self._names[key]}"
+
+    def reserved(self) -> str:
+        """The name of a rule that `define` gives a body: it may refer to itself."""
+        self._reserved += 1
+        return f"x{self._reserved}"
+
+    def define(self, name: str, body: str) -> None:
+        self._lines.append(f"{name}: {body}")
 
     def text(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._lines, ""])

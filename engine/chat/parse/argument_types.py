@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from engine.chat.parse.literals import literal_as_json
+
 STRING_ONLY = frozenset({"string"})
 ANY = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _MAX_DEPTH = 64
@@ -15,14 +17,28 @@ _MAX_DEPTH = 64
 def argument_types(parameters: Any, key: str) -> frozenset[str]:
     """JSON Schema's names of the types that `parameters` (an object's schema) allows for the
     property `key`; all of them if it doesn't say."""
-    schema = _property(parameters, parameters, key, set())
-    return _types(schema, parameters, {}, 0)
+    return _types(inner_schema(parameters, key), parameters, {}, 0)
+
+
+def inner_schema(parameters: Any, key: str) -> Any:
+    """The schema that the property `key` follows, or, in a list's schema, that of its items."""
+    found = _property(parameters, parameters, key, set())
+    if found is None and isinstance(parameters, Mapping):
+        found = parameters.get("items")
+    return found
 
 
 def as_json(text: str, types: frozenset[str]) -> str:
     """The JSON text of an argument that a model wrote as `text`, either in JSON or as it is."""
     if is_json(text) and _type_names(json.loads(text)) & types:
         return text.strip()
+    if "string" not in types:
+        empty = {"object", "array"} & types
+        if not text.strip() and empty:
+            return "{}" if "object" in empty else "[]"
+        literal = literal_as_json(text)
+        if literal is not None and _type_names(json.loads(literal)) & types:
+            return literal
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -9,11 +9,10 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any
 
 from engine.chat.output import CallArguments, CallStart, ChatDelta
-from engine.chat.parse.argument_types import argument_types, is_json
+from engine.chat.parse.argument_types import is_json
 from engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
 from engine.chat.parse.json_stream import JsonError, copy_value, decode_string
 from engine.chat.parse.reader import Reader, Step
@@ -149,8 +148,8 @@ class CallParser:
                 yield from reader.space()
                 if self._tagged:
                     call.begin_arguments()
-                    types = partial(self._types, call.name)
-                    yield from tagged_arguments(reader, self._tagged, types, call.add)
+                    parameters = self._parameters(call.name)
+                    yield from tagged_arguments(reader, self._tagged, parameters, call.add)
                 else:
                     yield from self._arguments(reader, call, following)
                 closing = True
@@ -241,9 +240,8 @@ class CallParser:
         ):
             raise NotACallError
 
-    def _types(self, name: str, key: str) -> frozenset[str]:
-        parameters = self._tools.get(name) if isinstance(self._tools, Mapping) else None
-        return argument_types(parameters, key)
+    def _parameters(self, name: str) -> Any:
+        return self._tools.get(name) if isinstance(self._tools, Mapping) else None
 
 
 class _Call:

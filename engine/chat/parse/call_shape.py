@@ -16,7 +16,8 @@ import msgspec
 from engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, Hole
 
 _TOKEN = re.compile(
-    r"\[[A-Za-z_]+\]"  # [TOOL_CALLS]
+    r'\][\]\[<>]+\w+[\]\[<>]{2,}(?:/?[^<>\s"]*>?)?'  # a name between brackets before a tag
+    r"|\[[A-Za-z_]+\]"  # [TOOL_CALLS]
     r'|<[^<>\s\[\]{}"]*>?'  # <tool_call>, <function=
     r'|[\[\]{},:"]'
     r'|[^\s\[\]{},:"<]+'
@@ -87,8 +88,11 @@ def shape_of(calls: CallSyntax) -> CallShape | None:
     """None for a syntax that can't be parsed: without a name or arguments, or with tags that
     consist of white space."""
     tagged = calls.tagged
-    if tagged and not all(map(split, (tagged.begin, tagged.middle, tagged.end))):
-        return None
+    if tagged:
+        # Quotes end a value by themselves.
+        needed = (tagged.middle,) if tagged.quote else (tagged.begin, tagged.middle, tagged.end)
+        if not all(map(split, needed)):
+            return None
     holes = {part.hole for part in calls.parts if isinstance(part, Fill)}
     if not {"name", "arguments"} <= holes:
         return None

@@ -71,7 +71,7 @@ def decode_string(reader: Reader, out: Sink) -> Step[None]:
     """
     if not (yield from reader.accept('"')):
         raise JsonError
-    yield from _characters(reader, out, _escape)
+    yield from _characters(reader, out, read_escape)
     reader.take(1)
 
 
@@ -102,7 +102,8 @@ def _written_escape(reader: Reader) -> Step[str]:
     return reader.take(len(pair))
 
 
-def _escape(reader: Reader) -> Step[str]:
+def read_escape(reader: Reader) -> Step[str]:
+    """What the escape that the reader stands at stands for."""
     pair = yield from reader.peek(2)
     if len(pair) < 2:
         raise JsonError

@@ -14,7 +14,7 @@ from engine.chat.parse.harmony import HarmonyParser
 from engine.chat.parse.incremental import IncrementalParser
 from engine.chat.parse.reader import Step
 from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax
+from engine.chat.syntax import OutputSyntax, begun_by
 
 
 class AnswerParser(Protocol):
@@ -42,8 +42,9 @@ def answer_parser(
     thoughts already. `tools`: without any, calls are left in the text; a mapping from names to the
     schemas of parameters decides what is a text in tagged arguments, where names alone leave that
     to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
-    for the answer's beginning. `continued`: the content goes on with what stands in the prompt, so
-    that white space at its beginning is kept; else models that may think first have none there.
+    for the answer's beginning. `continued`: the answer goes on with what stands in the prompt, its
+    thoughts or its content, so that white space at its beginning is kept; else models that may
+    think first have none there.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
@@ -87,13 +88,21 @@ class _SyntaxParser(IncrementalParser):
             space = yield from reader.space()
             self._held = space if self._continued or self.thoughts_in_content else ""
             if not begin or not (yield from reader.accept(begin)):
+                if (yield from reader.accept(end)):
+                    # Some models close what they haven't opened when they don't think.
+                    self.think_markup(self._held + end)
+                    self._held = ""
                 return
             self.think_markup(self._held + begin)
-        self.think_markup((yield from reader.space()))
-        # Some models open what the prompt has opened.
-        if begin and (yield from reader.accept(begin)):
-            self.think_markup(begin)
-            self.think_markup((yield from reader.space()))
+        space = yield from reader.space()
+        if self._continued and self._thinking:
+            self.think(space)
+        else:
+            self.think_markup(space)
+            # Some models open what the prompt has opened.
+            if begin and (yield from reader.accept(begin)):
+                self.think_markup(begin)
+                self.think_markup((yield from reader.space()))
         space, marker = yield from reader.until((end,), self.think)
         self._held = ""
         if not marker:
@@ -165,8 +174,8 @@ def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
     beginnings = [syntax.content.begin, syntax.calls.opening if syntax.calls else ""]
     found = ""
     for text in map(str.lstrip, beginnings):
-        lengths = (n for n in range(len(text), len(found), -1) if prompt.endswith(text[:n]))
-        found = text[: next(lengths, 0)] or found
+        begun = begun_by(prompt, text)
+        found = begun if len(begun) > len(found) else found
     return found
 
 

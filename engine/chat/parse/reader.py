@@ -47,6 +47,15 @@ class Reader:
         self._ended = True
         self.cut_off = cut_off
 
+    @property
+    def position(self) -> int:
+        """The number of characters that were taken."""
+        return self._base + self._at
+
+    def rest(self) -> str:
+        """What has arrived and was not taken."""
+        return self._text[self._at :]
+
     def drop(self) -> None:
         """Forget all text that has arrived."""
         self._at = len(self._text)

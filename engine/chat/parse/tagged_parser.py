@@ -1,68 +1,186 @@
 """Parses arguments between tags into the text of a JSON object."""
 
 import json
-from collections.abc import Callable
+import re
+from typing import Any
 
-from engine.chat.parse.argument_types import ANY, STRING_ONLY, as_json
+from engine.chat.parse.argument_types import ANY, STRING_ONLY, argument_types, as_json, inner_schema
 from engine.chat.parse.call_shape import Tokens, split, tokens_of
 from engine.chat.parse.json_stream import JsonError, Sink, copy_value
+from engine.chat.parse.literals import copy_literal
 from engine.chat.parse.reader import Reader, Step
-from engine.chat.syntax import TaggedArguments
+from engine.chat.syntax import KEY, TaggedArguments
+
+_WORD = re.compile(r"[\w.-]*")
+_MAX_DEPTH = 64
 
 
 def tagged_arguments(
-    reader: Reader, tagged: TaggedArguments, types: Callable[[str], frozenset[str]], out: Sink
+    reader: Reader, tagged: TaggedArguments, parameters: Any, out: Sink
 ) -> Step[None]:
     """Copy the arguments to `out`, as long as there are any.
 
-    `types(key)` are the JSON types that a key may have. What can only be a string is copied while
+    `parameters` is the schema of the arguments, or None. What can only be a string is copied while
     it comes, everything else when it is complete: only then is it certain whether it is JSON.
 
     Raises JsonError if an argument, or all of them, don't end.
     """
-    begin, middle, end = map(tokens_of, (tagged.begin, tagged.middle, tagged.end))
-    separator = split(tagged.separator)
+    arguments = _Arguments(reader, tagged)
     before = "{"
-    while (yield from reader.accept_all(begin.tokens)):
-        pieces: list[str] = []
-        _, marker = yield from reader.until(middle.tokens[:1], pieces.append)
-        if not marker:
-            raise JsonError
-        yield from reader.accept_all(middle.tokens[1:])
-        if reader.cut_off:
-            raise JsonError
-        key = "".join(pieces).strip()
+    while (key := (yield from arguments.key())) is not None:
         out(before + json.dumps(key, ensure_ascii=False) + ": ")
         before = ", "
-        if tagged.json_strings:
-            yield from _json(reader, end, out)
-        else:
-            yield from reader.accept(middle.trailing)
-            allowed = types(key)
-            if allowed == STRING_ONLY:
-                yield from _string(reader, end, out)
-            else:
-                yield from _value(reader, end, allowed, out)
-        yield from reader.accept_all(end.tokens[1:])
-        for token in separator:
-            yield from reader.accept_spaced(token)
+        yield from arguments.value(key, parameters, out)
     if reader.cut_off:
         raise JsonError  # there might have been more
     out("{}" if before == "{" else "}")
 
 
-def _string(reader: Reader, end: Tokens, out: Sink) -> Step[None]:
-    """A text as it is to a JSON string."""
+class _Arguments:
+    def __init__(self, reader: Reader, tagged: TaggedArguments) -> None:
+        self._reader = reader
+        self._tagged = tagged
+        self._begin, self._middle = tokens_of(tagged.begin), tokens_of(tagged.middle)
+        self._others = tuple(dict.fromkeys(tokens_of(text) for _, text in tagged.middles))
+        self._end = tokens_of(tagged.end)
+        self._separator = split(tagged.separator)
 
-    def escaped(text: str) -> None:
-        out(json.dumps(text, ensure_ascii=False)[1:-1])
+    def key(self) -> Step[str | None]:
+        """The next key, if there is one, and the text behind it up to where the value says what
+        it is."""
+        reader, middle = self._reader, self._middle
+        if not self._begin.tokens:
+            place = reader.mark()
+            yield from reader.space()
+            key = yield from reader.run(_WORD)
+            if not key or not (yield from reader.accept_all(middle.tokens)):
+                reader.rewind(place)
+                return None
+            reader.release()
+            return key
+        if not (yield from self._opened()):
+            return None
+        pieces: list[str] = []
+        _, marker = yield from reader.until(middle.tokens[:1], pieces.append)
+        if not marker:
+            raise JsonError
+        return "".join(pieces).strip()
 
-    out('"')
-    space, marker = yield from reader.until(end.tokens[:1], escaped)
-    escaped(space.removesuffix(end.leading))
-    if not marker:
-        raise JsonError
-    out('"')
+    def value(self, key: str, parameters: Any, out: Sink) -> Step[None]:
+        """The value that the reader stands before, and what ends it."""
+        reader, tagged = self._reader, self._tagged
+        end = self._end_of(key)
+        is_other = yield from self._is_other()
+        if reader.cut_off:
+            raise JsonError
+        if tagged.quote:
+            yield from reader.space()
+            yield from copy_literal(reader, out, tagged.quote)
+            yield from reader.accept_all(end.tokens)
+        else:
+            if tagged.json_strings:
+                yield from _json(reader, end, out)
+            else:
+                yield from reader.accept(self._middle.trailing)
+                types = argument_types(parameters, key)
+                if tagged.middles:
+                    types = ANY if is_other else STRING_ONLY
+                if types == STRING_ONLY:
+                    yield from self._string(end, out)
+                elif tagged.item:
+                    yield from self._element(key, parameters, end, out)
+                else:
+                    yield from self._any(end, types, out)
+            yield from reader.accept_all(end.tokens[1:])
+        for token in self._separator:
+            yield from reader.accept_spaced(token)
+
+    def _is_other(self) -> Step[bool]:
+        """Take the rest of what stands between key and value; whether it announces a value that
+        is no text."""
+        reader = self._reader
+        if (yield from reader.accept_all(self._middle.tokens[1:])):
+            return False
+        for other in self._others:
+            if (yield from reader.accept_all(other.tokens[1:])):
+                return True
+        return False
+
+    def _end_of(self, key: str) -> Tokens:
+        return tokens_of(self._tagged.after(key)) if KEY in self._tagged.end else self._end
+
+    def _opened(self) -> Step[bool]:
+        """Take the tag that an argument begins with."""
+        reader = self._reader
+        if KEY not in self._tagged.end:
+            return (yield from reader.accept_all(self._begin.tokens))
+        place = reader.mark()
+        # Where the key is the tag, what ends an argument begins like one.
+        found = yield from reader.accept_all(self._begin.tokens)
+        if found and (yield from reader.peek()) != "/":
+            reader.release()
+            return True
+        reader.rewind(place)
+        return False
+
+    # ---- values between tags ---------------------------------------------------------------
+
+    def _string(self, end: Tokens, out: Sink) -> Step[None]:
+        """A text as it is to a JSON string."""
+        reader, wrapper = self._reader, self._tagged.wrapper
+
+        def escaped(text: str) -> None:
+            out(json.dumps(text, ensure_ascii=False)[1:-1])
+
+        out('"')
+        if wrapper.begin and (yield from reader.accept(wrapper.begin)):
+            space, marker = yield from reader.until((wrapper.end,), escaped)
+            escaped(space)
+            _, marker = yield from reader.until(end.tokens[:1], lambda _: None)
+        else:
+            space, marker = yield from reader.until(end.tokens[:1], escaped)
+            escaped(space.removesuffix(end.leading))
+        if not marker:
+            raise JsonError
+        out('"')
+
+    def _any(self, end: Tokens, types: frozenset[str], out: Sink) -> Step[None]:
+        """A text as it is, or JSON."""
+        reader, wrapper = self._reader, self._tagged.wrapper
+        if wrapper.begin and (yield from _is_next(reader, wrapper.begin)):
+            yield from self._string(end, out)
+            return
+        yield from _value(reader, end, types, out)
+
+    def _element(
+        self, key: str, parameters: Any, end: Tokens, out: Sink, depth: int = 0
+    ) -> Step[None]:
+        """A value that may be elements, and the first token of what ends it."""
+        schema, types = inner_schema(parameters, key), argument_types(parameters, key)
+        if depth > _MAX_DEPTH:
+            raise JsonError
+        names: list[str] = []
+        values: list[str] = []
+        while (name := (yield from self.key())) is not None:
+            yield from self._is_other()
+            pieces: list[str] = []
+            inner_end = self._end_of(name)
+            yield from self._element(name, schema, inner_end, pieces.append, depth + 1)
+            yield from self._reader.accept_all(inner_end.tokens[1:])
+            names.append(name)
+            values.append("".join(pieces))
+        if not names:
+            yield from _value(self._reader, end, types, out)
+            return
+        _, marker = yield from self._reader.until(end.tokens[:1], lambda _: None)
+        if not marker:
+            raise JsonError
+        if set(names) == {self._tagged.item}:
+            out(f"[{', '.join(values)}]")
+        else:
+            keys = (json.dumps(name, ensure_ascii=False) for name in names)
+            members = (f"{key}: {value}" for key, value in zip(keys, values, strict=True))
+            out(f"{{{', '.join(members)}}}")
 
 
 def _value(reader: Reader, end: Tokens, types: frozenset[str], out: Sink) -> Step[None]:
@@ -72,6 +190,13 @@ def _value(reader: Reader, end: Tokens, types: frozenset[str], out: Sink) -> Ste
     if not marker:
         raise JsonError
     out(as_json("".join(pieces) + space.removesuffix(end.leading), types))
+
+
+def _is_next(reader: Reader, text: str) -> Step[bool]:
+    place = reader.mark()
+    found = yield from reader.accept(text)
+    reader.rewind(place)
+    return found
 
 
 def _json(reader: Reader, end: Tokens, out: Sink) -> Step[None]:

@@ -31,6 +31,8 @@ def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str
         result = _without_system(result)
     if traits.text_hides_calls:
         result = [part for message in result for part in _calls_alone(message)]
+    if traits.results_in_call:
+        result = _results_in_calls(result)
     if caps["supports_tool_calls"] and not caps["supports_parallel_tool_calls"]:
         result = _one_call_each(result)
     return [_adapted(message, traits) for message in result]
@@ -56,7 +58,12 @@ def _adapted(message: dict[str, Any], traits: Traits) -> dict[str, Any]:
         new["tool_calls"] = [_call(call, traits) for call in new["tool_calls"]]
         if traits.null_content and not new["content"]:
             new["content"] = None
-    if traits.reasoning_key != "reasoning_content" and "reasoning_content" in new:
+    if traits.thoughts_in_parts and "reasoning_content" in new:
+        said = new["content"]
+        parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said
+        part = {"type": "thinking", "thinking": new.pop("reasoning_content")}
+        new["content"] = [part, *(parts or [])]
+    elif traits.reasoning_key != "reasoning_content" and "reasoning_content" in new:
         thoughts = new.pop("reasoning_content")
         if traits.thoughts_or_content and "tool_calls" in new and new["content"]:
             thoughts = f"{thoughts}\n{text_of(new['content'])}"
@@ -132,6 +139,34 @@ def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             result += [{**message, "tool_calls": [call]}, *results.pop(call["id"], [])]
         result += [late for answers in results.values() for late in answers]
     return result
+
+
+def _results_in_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results as a part of the message that asked for them, and so what was said thereafter."""
+    result: list[dict[str, Any]] = []
+    for message in messages:
+        asking = result[-1] if result and "tool_calls" in result[-1] else None
+        if asking is None or asking.get("_said"):
+            result.append(dict(message))
+        elif message["role"] == "tool":
+            response = {"name": message["name"], "response": _parsed(message["content"])}
+            asking.setdefault("tool_responses", []).append(response)
+        elif message["role"] == "assistant" and "tool_calls" not in message and message["content"]:
+            asking["content"] = message["content"]
+            asking["_said"] = True
+        else:
+            result.append(dict(message))
+    for message in result:
+        message.pop("_said", None)
+    return result
+
+
+def _parsed(content: str | list[dict[str, Any]]) -> Any:
+    text = text_of(content)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

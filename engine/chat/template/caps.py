@@ -5,6 +5,7 @@ comes out in the prompt. The names in `Caps` are those of llama-server's `chat_t
 """
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -37,6 +38,8 @@ KEEP_REASONING = {
     "drop_thinking": False,
 }
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_PRINTED = re.compile(r"""(['"])parts_mark\1""")  # as Python or JSON would
+_PRINTED_PART = re.compile(r"""(['"])thinking\1""")
 _LONG_ID = "call_0123456789abcdefABCDEF01"
 
 
@@ -67,7 +70,8 @@ class Traits(msgspec.Struct, frozen=True):
     `null_content` calls are rendered only if the content beside them is null; `text_hides_calls`:
     they are not if there is a text beside them. With `short_ids`
     the id of a call has nine letters and digits. With `developer_role` developers have a voice of
-    their own.
+    their own. With `thoughts_in_parts` thoughts are a part of the content; with `results_in_call`
+    the results of calls stand in the message that asks for them.
     """
 
     caps: Caps
@@ -77,6 +81,8 @@ class Traits(msgspec.Struct, frozen=True):
     text_hides_calls: bool = False
     short_ids: bool = False
     developer_role: bool = False
+    thoughts_in_parts: bool = False
+    results_in_call: bool = False
 
 
 def probe(template: "ChatTemplate") -> Caps:
@@ -116,6 +122,10 @@ def traits_of(template: "ChatTemplate") -> Traits:
         _REASONING_KEYS[0],
     )
     thoughts = {reasoning_key: "reasoning_mark"}
+    part = {"type": "thinking", "thinking": "reasoning_mark"}
+    in_parts = probe.render(
+        _USER, {**_ANSWER, "content": [part, {"type": "text", "text": "An answer"}]}
+    )
     with_thoughts = probe.open_call(encode(mark), **thoughts)
     with_both = probe.open_call(encode(mark), **thoughts, content="content_mark")
     reasoned = {**_ANSWER, "reasoning_content": "reasoning_mark"}
@@ -129,7 +139,7 @@ def traits_of(template: "ChatTemplate") -> Traits:
     }
     caps = Caps(
         supports_string_content="string_mark" in string,
-        supports_typed_content="parts_mark" in parts and "'parts_mark'" not in parts,
+        supports_typed_content=_PRINTED.search(parts) is None and "parts_mark" in parts,
         supports_system_role="system_mark" in system,
         supports_tools="probe_tool" in probe.render(_USER, tools=True),
         supports_tool_calls=tool_calls,
@@ -146,6 +156,12 @@ def traits_of(template: "ChatTemplate") -> Traits:
         text_hides_calls=tool_calls and "call_mark" not in beside_text,
         short_ids=tool_calls and not long_ids,
         # Only templates with channels give developers a voice.
+        thoughts_in_parts=(
+            "reasoning_mark" in in_parts
+            and not _PRINTED_PART.search(in_parts)
+            and not probe.shows_thoughts(reasoning_key, encode(mark))
+        ),
+        results_in_call=tool_calls and probe.wants_results_in_call(encode(mark)),
         developer_role=harmony_markers.CHANNEL in template.source,
     )
 
@@ -195,6 +211,13 @@ class _Probe:
         if not isinstance(content, str):
             return message
         return {**message, "content": [{"type": "text", "text": content}]}
+
+    def wants_results_in_call(self, arguments: Any) -> bool:
+        """Whether results are shown in another way if they stand in the message of the call."""
+        turn = self._turn([_call(arguments, "call00001")], {})
+        inside = {"tool_responses": [{"name": "probe_tool", "response": "A result"}]}
+        within = self.render(_USER, {**turn[1], **inside}, tools=True)
+        return "A result" in within and within != self.render(*turn, tools=True)
 
     def shows_thoughts(self, key: str, arguments: Any) -> bool:
         """True if thoughts in the field `key` are rendered anywhere: most templates show those of

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill
+from engine.chat.syntax import HERMES_CALLS, JSON_TYPES, CallSyntax, Fill, TaggedArguments
 from engine.chat.template.adapting import object_arguments
 from engine.chat.template.conversation import text_of
 
@@ -36,17 +36,8 @@ def with_tools_as_text(
             text = f"<tool_response>\n{text}\n</tool_response>"
             plain = {"role": "user", "content": text}
         elif "tool_calls" in message:
-            calls = [
-                written_call(
-                    HERMES_CALLS,
-                    call["function"]["name"],
-                    object_arguments(call["function"]["arguments"]),
-                )
-                for call in message["tool_calls"]
-            ]
-            text = "\n".join([text, *calls] if text else calls)
-            plain = {key: value for key, value in message.items() if key != "tool_calls"}
-            plain["content"] = text
+            plain = _with_calls(message, HERMES_CALLS)
+            text = plain["content"]
         else:
             plain = dict(message)
         if after_result and plain["role"] == "user":
@@ -56,6 +47,29 @@ def with_tools_as_text(
             result.append(plain)
         after_result = role == "tool" or (after_result and role == "user")
     return with_tool_notes(result, tools, HERMES_CALLS, parallel=parallel, results=True)
+
+
+def with_calls_as_text(
+    messages: Sequence[Mapping[str, Any]], calls: CallSyntax
+) -> list[dict[str, Any]]:
+    """`messages` for a template that shows no calls: they stand in the text, as the model writes
+    them."""
+    return [
+        _with_calls(message, calls) if "tool_calls" in message else dict(message)
+        for message in messages
+    ]
+
+
+def _with_calls(message: Mapping[str, Any], calls: CallSyntax) -> dict[str, Any]:
+    functions = [call["function"] for call in message["tool_calls"]]
+    written = [
+        written_call(calls, function["name"], object_arguments(function["arguments"]))
+        for function in functions
+    ]
+    text = text_of(message["content"])
+    made = calls.begin + calls.separator.join(written) + calls.end
+    plain = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**plain, "content": f"{text}\n{made}" if text else made}
 
 
 def with_tool_notes(
@@ -90,7 +104,7 @@ def written_call(calls: CallSyntax, name: str, arguments: Mapping[str, Any]) -> 
         "name": name,
         "arguments": _arguments(calls, arguments),
         "id": "call00000",
-        "index": "0",
+        "index": str(calls.first_index),
     }
     return "".join(fills[part.hole] if isinstance(part, Fill) else part for part in calls.parts)
 
@@ -99,15 +113,32 @@ def _arguments(calls: CallSyntax, arguments: Mapping[str, Any]) -> str:
     tagged = calls.tagged
     if tagged is None:
         return json.dumps(arguments, ensure_ascii=False)
-    return tagged.separator.join(
-        tagged.begin
-        + key
-        + tagged.middle
-        + (
-            value
-            if isinstance(value, str) and not tagged.json_strings
-            else json.dumps(value, ensure_ascii=False)
-        )
-        + tagged.end
-        for key, value in arguments.items()
-    )
+    return tagged.separator.join(written_argument(tagged, *each) for each in arguments.items())
+
+
+def written_argument(tagged: TaggedArguments, key: str, value: Any) -> str:
+    """One of the arguments that stand one by one."""
+    kind = JSON_TYPES[type(value)]
+    between = tagged.before(kind)
+    return tagged.begin + key + between + _written(tagged, value) + tagged.after(key)
+
+
+def _written(tagged: TaggedArguments, value: Any) -> str:
+    quote = '"' if tagged.quote == "'" else tagged.quote  # JSON is a literal, too
+    match value:
+        case str() if tagged.json_strings or quote == '"':
+            return json.dumps(value, ensure_ascii=False)
+        case str() if tagged.wrapper.begin and "<" in value:
+            return tagged.wrapper.begin + value + tagged.wrapper.end
+        case str():
+            return quote + value + quote
+        case list() if tagged.item:
+            return "".join(written_argument(tagged, tagged.item, each) for each in value)
+        case dict() if tagged.item:
+            return "".join(written_argument(tagged, *each) for each in value.items())
+        case list() if quote not in ("", '"'):
+            return f"[{','.join(_written(tagged, each) for each in value)}]"
+        case dict() if quote not in ("", '"'):
+            members = (f"{key}:{_written(tagged, each)}" for key, each in value.items())
+            return f"{{{','.join(members)}}}"
+    return json.dumps(value, ensure_ascii=False)

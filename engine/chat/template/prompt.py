@@ -16,11 +16,12 @@ from engine.chat.syntax import (
     HERMES_CALLS,
     OutputSyntax,
     Wrapper,
+    begun_by,
 )
 from engine.chat.template.adapting import adapted
-from engine.chat.template.caps import Caps, traits_of
+from engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
 from engine.chat.template.conversation import Conversation, conversation, pairs
-from engine.chat.template.fallback import with_tool_notes, with_tools_as_text
+from engine.chat.template.fallback import with_calls_as_text, with_tool_notes, with_tools_as_text
 from engine.errors import EngineError, invalid_request
 
 if TYPE_CHECKING:
@@ -43,13 +44,9 @@ def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatReq
     traits = traits_of(template)
     talk = _conversation(request)
     messages, syntax, native = _with_tools(talk, request, traits.caps, syntax)
-    variables = dict(request.template_variables)
+    variables = _variables(request, syntax)
     if variables.get("documents") and "documents" not in template.variables:
         raise invalid_request("documents: this model's chat template has no place for documents")
-    if request.reasoning_budget == 0:
-        variables["enable_thinking"] = False
-    elif request.thinking_forced_open:
-        variables["enable_thinking"] = True
 
     def render(*more: dict[str, Any], open_turn: bool) -> str:
         return template.render(
@@ -113,8 +110,8 @@ def continued(
     before_text: Callable[[], str] = str,
 ) -> ChatPrompt:
     """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
-    answer. `before_text` gives what the template writes before the text of an answer without
-    thoughts: it may have empty thoughts, and a marker before the text or not.
+    answer, which has thoughts, be they empty, if the model thinks. `before_text` gives what the
+    template writes before the text of an answer: it may have a marker there or not.
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """
@@ -132,20 +129,32 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        if answer.reasoning or thoughts.begin:
-            # Thoughts are over when the text has begun: empty ones say so to the model.
-            text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
-            before = content.begin
-        else:
-            before = before_text()
-            own = _without_end(before, content.begin) if content.begin else before
-            if not is_closed and _ends_with(own, thoughts.end):
-                text = _joined(text, thoughts.begin) + thoughts.end
+        # Thoughts are over when the text has begun: empty ones say so to the model.
+        text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
+        before = content.begin
     else:
         before = before_text()
     if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
         text = _joined(text, content.begin)
     return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
+
+
+def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:
+    """The variables of the template beside the messages. Templates have several names for the same
+    thing."""
+    given = request.template_variables
+    variables: dict[str, Any] = {"enable_thinking": syntax.thinks}
+    preserved = given.get("preserve_reasoning", True)
+    if isinstance(preserved, bool):
+        variables |= {name: kept is preserved for name, kept in KEEP_REASONING.items()}
+    if "reasoning_effort" in given:
+        variables["reasoning_strength"] = given["reasoning_effort"]
+    variables |= given
+    if request.reasoning_budget == 0:
+        variables["enable_thinking"] = False
+    elif request.thinking_forced_open:
+        variables["enable_thinking"] = True
+    return variables
 
 
 def _conversation(request: ChatRequest) -> Conversation:
@@ -163,10 +172,13 @@ def _with_tools(
     """The messages, the syntax of the answer, and whether the template is to be given the tools."""
     if syntax.harmony:
         return talk.messages, syntax, True
-    untold = bool(request.tools) and syntax.calls is None
-    if untold or (_has_calls(talk.messages) and not caps["supports_tool_calls"]):
+    shows_calls = caps["supports_tool_calls"]
+    unshown = not shows_calls and _has_calls(talk.messages)
+    if syntax.calls is None and (request.tools or unshown):
         return *_as_text(talk, request, syntax), False
     messages = talk.messages
+    if syntax.calls is not None and not shows_calls:
+        messages = with_calls_as_text(messages, syntax.calls)
     if request.tools and syntax.calls is not None and not caps["supports_tools"]:
         parallel = request.parallel_tool_calls is not False
         messages = with_tool_notes(messages, request.tools, syntax.calls, parallel=parallel)
@@ -205,6 +217,5 @@ def _without_end(text: str, marker: str) -> str:
 def _joined(text: str, marker: str) -> str:
     """`text` and `marker`, whose beginning the text may end with. Between them is not more white
     space than one of them has."""
-    lengths = (n for n in range(len(marker), 0, -1) if text.endswith(marker[:n]))
-    overlap = next(lengths, 0)
+    overlap = len(begun_by(text, marker))
     return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())

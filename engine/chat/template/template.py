@@ -8,13 +8,14 @@ so it runs sandboxed and can neither reach Python's internals nor change its inp
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import invalid_request, server_error
@@ -33,6 +34,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
+        self._changes_lists = ".append(" in source or ".pop(" in source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _environment.from_string(source)
@@ -66,8 +68,8 @@ class ChatTemplate:
             "documents": None,
             **self._tokens,
             **(variables or {}),
-            "messages": messages,
-            "tools": tools or None,
+            "messages": self._given(messages),
+            **({"tools": self._given(tools)} if tools else {}),
             "add_generation_prompt": add_generation_prompt,
         }
         pieces: list[str] = []
@@ -89,6 +91,21 @@ class ChatTemplate:
                 f"the chat template makes more than {MAX_PROMPT} characters of this request"
             )
         return "".join(pieces)
+
+    def _given(self, value: Any) -> Any:
+        return _protected(value) if self._changes_lists else value
+
+
+class _GivenList(list[Any]):
+    """A list that templates must not change, as they may change their own."""
+
+
+def _protected(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _protected(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _GivenList(map(_protected, value))
+    return value
 
 
 def _described(error: Exception) -> str:
@@ -128,14 +145,49 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items that a filter such as `map` gives one by one."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """A template may change lists that it has made, though nothing that it is given.
+    What is missing or null adds nothing to a text: some templates take all that they ask for
+    to be there."""
+
+    intercepted_binops = frozenset("+")
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr in ("append", "pop") and type(obj) is list:
+            return True  # a list of the template's own
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, str) and _is_nothing(right):
+            return left
+        if isinstance(right, str) and _is_nothing(left):
+            return right
+        return super().call_binop(context, operator, left, right)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or isinstance(value, Undefined)
 
 
 def _make_environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    environment = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlocks, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["safe"] = str  # rather than a text that escapes what is added to it
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

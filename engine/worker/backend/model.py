@@ -190,15 +190,13 @@ class Model:
         return str(C.llama_ftype_name(C.llama_model_ftype(self._model)).decode())
 
     @property
-    def tool_template(self) -> str:
-        """The chat template for requests with tools, of models that have two; otherwise ""."""
-        text = C.llama_model_chat_template(self._model, b"tool_use")
-        return text.decode("utf-8", "replace") if text else ""
+    def chat_template(self) -> str:
+        return self._template(None)
 
     @property
-    def chat_template(self) -> str:
-        text = C.llama_model_chat_template(self._model, None)
-        return text.decode("utf-8", "replace") if text else ""
+    def tool_template(self) -> str:
+        """The chat template for requests with tools; "" if the model has none of its own."""
+        return self._template(b"tool_use")
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -227,7 +225,10 @@ class Model:
     @property
     def rerank_template(self) -> str:
         """The text to make of {query} and {document}; "" if the model has none."""
-        text = C.llama_model_chat_template(self._model, b"rerank")
+        return self._template(b"rerank")
+
+    def _template(self, name: bytes | None) -> str:
+        text = C.llama_model_chat_template(self._model, name)
         return text.decode("utf-8", "replace") if text else ""
 
     @property

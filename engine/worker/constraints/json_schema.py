@@ -73,7 +73,8 @@ def more_lenient(text: str, error: GrammarError) -> Iterator[Leniency]:
     for sign, words in _BLAMED:
         if sign in why:
             yield Leniency(frozenset(words))
-    if "circular" in why:
+    alone = "circular" in why
+    if alone:
         yield Leniency(alone=True)
     if "nsatisfiable" in why or "no text can match" in why:
         yield Leniency(literal=True)
@@ -82,9 +83,12 @@ def more_lenient(text: str, error: GrammarError) -> Iterator[Leniency]:
     for words in _COSTLY:
         if used & set(words):
             found |= set(words)
-            yield Leniency(frozenset(words))
+            yield Leniency(frozenset(words), alone=alone)
     if found:
-        yield Leniency(frozenset(found))
+        yield Leniency(frozenset(found), alone=alone)
+    if found and not alone and '"$ref"' in text:
+        # The compiler names one fault at a time: what is beside references may be another.
+        yield Leniency(frozenset(found), alone=True)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chat.detect.detect import detect
-from engine.chat.syntax import CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
+from engine.chat.syntax import KEY, CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, Fixture
@@ -159,13 +159,15 @@ def test_arguments_may_come_before_the_name_and_an_id_after_it() -> None:
     )
 
 
-def test_calls_are_counted_from_0_only() -> None:
+def test_calls_are_counted_from_0_or_1() -> None:
     template = "<call {{ loop.index0 }}>{{ function.name }}:{{ function.arguments | tojson }};"
     assert detect(conversation(calls_in(template))).calls == CallSyntax(
         ("<call ", Fill("index"), ">", Fill("name"), ":", Fill("arguments"), ";")
     )
     from_1 = template.replace("index0", "index")
-    assert detect(conversation(calls_in(from_1))).calls is None
+    assert detect(conversation(calls_in(from_1))).calls == CallSyntax(
+        ("<call ", Fill("index"), ">", Fill("name"), ":", Fill("arguments"), ";"), first_index=1
+    )
 
 
 def test_a_digit_that_does_not_count_is_a_text() -> None:
@@ -216,18 +218,60 @@ def test_tagged_arguments() -> None:
     )
 
 
+def test_the_tags_may_say_what_a_value_is() -> None:
+    raw = tagged_call("value if value is string else value | tojson")
+    typed = raw.replace(
+        ">{{ value if", " type={{ 'text' if value is string else 'json' }}>{{ value if"
+    )
+    calls = detect(conversation(calls_in(typed))).calls
+    assert calls is not None
+    assert calls.tagged is not None
+    assert calls.tagged.middle == " type=text>"
+    kinds = ("integer", "number", "boolean", "null", "array", "object")
+    assert set(calls.tagged.middles) == {(kind, " type=json>") for kind in kinds}
+
+
+def test_texts_may_be_wrapped() -> None:
+    wrapped = "'<![CDATA[' + value + ']]>' if value is string and '<' in value else value"
+    calls = detect(conversation(calls_in(tagged_call(wrapped)))).calls
+    assert calls is not None
+    assert calls.tagged is not None
+    assert calls.tagged.wrapper == Wrapper("<![CDATA[", "]]>")
+
+
+def test_the_key_may_be_the_tag() -> None:
+    call = (
+        "<call={{ function.name }}>{%- for key, value in function.arguments.items() %}"
+        "<{{ key }}>{{ value if value is string else value | tojson }}</{{ key }}>"
+        "{%- endfor %}</call>"
+    )
+    calls = detect(conversation(calls_in(call))).calls
+    assert calls is not None
+    assert calls.tagged == TaggedArguments("<", ">", f"</{KEY}>")
+
+
+def test_literals_of_a_language() -> None:
+    call = (
+        "{{ '[' + function.name + '(' }}{%- for key, value in function.arguments.items() %}"
+        "{{ key }}={{ value | pprint }}{%- if not loop.last %}{{ ', ' }}{%- endif %}"
+        "{%- endfor %})]"
+    )
+    assert detect(conversation(calls_in(call))).calls == CallSyntax(
+        ("[", Fill("name"), "(", Fill("arguments"), ")]"),
+        tagged=TaggedArguments("", "=", "", ", ", quote="'"),
+    )
+
+
 @pytest.mark.parametrize(
     "call",
     [
         pytest.param(tagged_call("value | string | escape"), id="escaped"),
-        pytest.param(tagged_call("value | pprint"), id="quoted by another language"),
         pytest.param(
             tagged_call("value if value is string else value | tojson").replace(
                 "<arg=", "<arg type={{ 'text' if value is string else 'json' }} name="
             ),
             id="types in the tags",
         ),
-        pytest.param(json_call("<call>", "|", "</call>", "pprint"), id="not JSON"),
         pytest.param(json_call("<call>", "|", "</call>", "length"), id="arguments lost"),
         pytest.param(json_call("", "", ""), id="no marker at all"),
         pytest.param(

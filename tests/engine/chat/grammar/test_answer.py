@@ -283,6 +283,53 @@ def test_what_tags_can_not_say(compiler: Compiler, schema: Any, relaxed: list[st
 
 
 @pytest.mark.parametrize(
+    ("name", "schema", "relaxed"),
+    [
+        ("tagged, types said", tagged({"anyOf": [{"minLength": 1}, {"type": "integer"}]}), []),
+        ("tagged, types said", tagged({"enum": ["5", 1, 5]}), []),
+        ("tagged, types said", tagged({"enum": ["a", 1], "type": "null"}), ["properties/x/type"]),
+        ("tagged, types said", tagged({"anyOf": [False]}), ["properties/x"]),
+        ("tagged, types said", tagged({"pattern": "(?=a)"}), ["properties/x/pattern"]),
+        ("tagged, keys as tags", tagged({"enum": ["a</x>", "b"]}), ["properties/x/enum"]),
+        (
+            "tagged, keys as tags",
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            ["additionalProperties"],
+        ),
+        ("literals", tagged({"type": "string", "pattern": "(?=a)"}), ["properties/x/pattern"]),
+        ("quotes of its own", tagged({"enum": ['a<|"|>', "b", 5]}), ["properties/x/enum"]),
+        ("quotes of its own", tagged({"enum": ["5", 5, None]}), []),
+        ("quotes of its own", tagged({"enum": [5, [5]]}), ["properties/x/enum"]),
+        ("quotes of its own", tagged({"anyOf": [False]}), ["properties/x"]),
+        ("quotes of its own", tagged({"minLength": 1, "type": ["integer", "string"]}), []),
+        ("quotes of its own", tagged({"items": {"type": "integer"}, "minItems": 1}), []),
+        ("quotes of its own", tagged({"items": {"minLength": 1}}), ["properties/x/items"]),
+        (
+            "quotes of its own",
+            tagged({"type": ["integer", "object"], "minimum": 1, "required": ["a"]}),
+            ["properties/x/required"],
+        ),
+    ],
+)
+def test_what_other_notations_can_not_say(
+    compiler: Compiler, name: str, schema: Any, relaxed: list[str]
+) -> None:
+    found = compiler.guided(params(SYNTAXES[name][0], tools=[tool("f", schema)]))
+    assert set(found.relaxed) == {f"f#/{where}" for where in relaxed}
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [("5", True), ("6", False), ('<|"|>b<|"|>', True), ('<|"|>5<|"|>', False), ("{}", False)],
+)
+def test_fixed_values_in_quotes_of_its_own(
+    compiler: Compiler, model: Model, value: str, allowed: bool
+) -> None:
+    made = params(SYNTAXES["quotes of its own"][0], tools=[tool("f", tagged({"enum": ["b", 5]}))])
+    assert accepts(compiler, model, made, f"<|call>call:f{{x:{value}}}<call|>") == allowed
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"type": "object", "properties": {f"p{n}": {} for n in range(2000)}},

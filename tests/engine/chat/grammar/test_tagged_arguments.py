@@ -14,6 +14,7 @@ from engine.chat.syntax import Fill, OutputSyntax
 from engine.worker.backend import Model
 from engine.worker.constraints.compiler import Compiler
 from tests.support.answer_grammars import CITY, GET, SYNTAXES, TOOLS, accepts, params, tagged, tool
+from tests.support.chat_strategies import parse
 
 CLOSED = {"properties": {"city": CITY}, "required": ["city"]}
 
@@ -134,6 +135,9 @@ def arguments(syntax: OutputSyntax, text: str, name: str, schema: Any) -> Any:
     """The arguments of the only call in `text`, of the tool `name`."""
     calls = syntax.calls
     assert calls is not None
+    if calls.tagged and (calls.tagged.middles or calls.tagged.item or calls.tagged.quote):
+        (call,) = parse(syntax, [text], tools={name: schema}).calls
+        return json.loads(call.arguments)
     pattern = re.escape(calls.begin.lstrip())
     for part in calls.parts:
         match part:

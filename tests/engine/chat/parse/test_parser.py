@@ -426,3 +426,10 @@ def test_written_arguments_are_an_object() -> None:
     message = ChatMessage(calls=[ToolCall("1", "f", "[]")])
     with pytest.raises(ValueError, match="not a JSON object"):
         write_answer(SYNTAXES["glm"], message)
+
+
+def test_white_space_goes_on_with_thoughts() -> None:
+    syntax = SYNTAXES["qwen 3"]
+    for continued, thoughts in ((True, " but no"), (False, "but no")):
+        found = parse(syntax, " but no</think>Yes.", thinking=True, continued=continued)
+        assert (found.reasoning, found.content) == (thoughts, "Yes.")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine.chat.parse.parser import answer_parser
+from engine.chat.syntax import KEY, CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
 from tests.support.chat_strategies import TOOLS, parse, said
 from tests.support.chat_syntaxes import SYNTAXES
 
@@ -87,3 +88,80 @@ def test_raw_texts_stream() -> None:
 def test_tagged_arguments_cut_short(text: str, arguments: str) -> None:
     found = parse(SYNTAXES["qwen 3 coder"], text)
     assert said(found) == ("", "", [("f", arguments)])
+
+
+def called(tagged: TaggedArguments, text: str, schema: Any = None) -> Any:
+    """The arguments in `text`, whatever two pieces it comes in."""
+    parts = ("<call=", Fill("name"), ">", Fill("arguments"), "</call>")
+    syntax = OutputSyntax(calls=CallSyntax(parts, tagged=tagged))
+    text = f"<call=f>{text}</call>"
+    found = [
+        json.loads(parse(syntax, [text[:cut], text[cut:]], tools={"f": schema}).calls[0].arguments)
+        for cut in range(len(text) + 1)
+    ]
+    assert all(each == found[0] for each in found)
+    return found[0]
+
+
+TYPED = TaggedArguments(
+    '<arg k="',
+    '" t="text">',
+    "</arg>",
+    middles=(("integer", '" t="number">'), ("null", '" t="null">')),
+)
+ELEMENTS = TaggedArguments("]<]ns[>[<", ">", f"]<]ns[>[</{KEY}>", item="item")
+
+
+def test_the_tag_says_what_a_value_is() -> None:
+    text = (
+        '<arg k="a" t="text">12</arg><arg k="b" t="number">12</arg><arg k="c" t="null">null</arg>'
+    )
+    assert called(TYPED, text) == {"a": "12", "b": 12, "c": None}
+
+
+def test_texts_in_a_wrapper() -> None:
+    tagged = TaggedArguments('<p k="', '">', "</p>", wrapper=Wrapper("<![CDATA[", "]]>"))
+    schema = {"properties": {"a": {"type": "string"}}}
+    text = '<p k="a"><![CDATA[x </p> y]]></p><p k="b"><![CDATA[12]]></p><p k="c">12</p>'
+    assert called(tagged, text, schema) == {"a": "x </p> y", "b": "12", "c": 12}
+
+
+def elements(text: str) -> str:
+    return text.replace("<", "]<]ns[>[<")
+
+
+def test_values_of_elements() -> None:
+    schema = {
+        "properties": {
+            "a": {"type": "string"},
+            "list": {"type": "array", "items": {"type": "string"}},
+            "object": {"properties": {"in": {"type": "string"}, "n": {"type": "integer"}}},
+            "empty": {"type": "array"},
+        }
+    }
+    text = (
+        "<a>12</a><list><item>1</item><item>b</item></list>"
+        "<object><in>1</in><n>2</n></object><empty></empty>"
+    )
+    assert called(ELEMENTS, elements(text), schema) == {
+        "a": "12",
+        "list": ["1", "b"],
+        "object": {"in": "1", "n": 2},
+        "empty": [],
+    }
+    assert called(ELEMENTS, elements("<x>[1, 2]</x>")) == {"x": [1, 2]}
+
+
+def test_literals_after_keys() -> None:
+    tagged = TaggedArguments("", "=", "", ", ", quote="'")
+    assert called(tagged, "a='x', b=[1, None],c={'d': True}") == {
+        "a": "x",
+        "b": [1, None],
+        "c": {"d": True},
+    }
+    assert called(tagged, "") == {}
+
+
+def test_spellings_of_python_count_where_no_text_is_meant() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "string"}}}
+    assert coder(("a", "True"), ("b", "True"), tools={"f": schema}) == {"a": True, "b": "True"}

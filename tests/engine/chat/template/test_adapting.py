@@ -6,6 +6,7 @@ import pytest
 
 from engine.chat.prompt import Continuation
 from engine.chat.syntax import (
+    HERMES_CALLS,
     OutputSyntax,
 )
 from engine.chat.template.adapting import adapted, short_id
@@ -133,3 +134,39 @@ def test_arguments_in_the_form_that_the_template_wants() -> None:
         assert made.text == f'Hellof{{"INVALID_JSON": "{bad}"}}R'
         made = prompt(as_text, USER, asking(call(arguments=bad)), result("R"))
         assert made.text == f"Hellof{bad}R"
+
+
+def test_thoughts_as_a_part_of_the_content() -> None:
+    source = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'thinking' %}[THINK]{{ p.thinking }}[/THINK]"
+        "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert traits_of(ChatTemplate(source)).thoughts_in_parts
+    assert prompt(source, USER, begun("Hi", "Hm"), USER).text == "Hello[THINK]Hm[/THINK]HiHello"
+    printed = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    assert not traits_of(ChatTemplate(printed)).thoughts_in_parts
+
+
+def test_results_in_the_message_of_the_call() -> None:
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name ~ (c.function.arguments | tojson) }}{% endfor %}"
+        "{% for r in m.tool_responses or [] %}<{{ r.name }}={{ r.response | tojson }}>{% endfor %}"
+        "{{ m.content or '' }}{% endfor %}"
+    )
+    assert traits_of(ChatTemplate(source)).results_in_call
+    asked = asking(call(), call("g", "{}", "c2"))
+    answers = [result('{"a": 1}'), result("plain", "c2")]
+    said = {"role": "assistant", "content": "So."}
+    syntax = OutputSyntax(calls=HERMES_CALLS)
+    text = prompt(source, USER, asked, *answers, said, USER, syntax=syntax).text
+    assert text == ('[user]Hello[assistant]f{"x": "é"}g{}<f={"a": 1}><g="plain">So.[user]Hello')
+
+
+@pytest.mark.parametrize("printed", ["{{ m.content | tojson }}", "{{ m.content }}"])
+def test_parts_that_a_template_prints_are_a_text(printed: str) -> None:
+    source = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    source += printed + "{% endif %}{% endfor %}"
+    parts = [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
+    assert prompt(source, {"role": "user", "content": parts}).text == "One.\nTwo."

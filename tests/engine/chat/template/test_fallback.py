@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from engine.chat.detect.detect import detect
 from engine.chat.prompt import Continuation
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import (
@@ -16,6 +17,7 @@ from engine.chat.syntax import (
 from engine.chat.template.builtin import CHATML
 from engine.chat.template.fallback import written_call
 from engine.chat.template.prompt import plain_messages
+from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from tests.support.chat_fixtures import TOOLS
 from tests.support.conversations import USER, asking, begun, call, prompt, result
@@ -100,3 +102,19 @@ def test_documents() -> None:
         prompt(CHATML, USER, template_variables=variables)
     with pytest.raises(EngineError, match="no place for documents"):
         plain_messages(ChatRequest(messages=[USER], template_variables=variables))
+
+
+SHOWN = "{% if tools %}{{ tools | tojson }}{% endif %}"
+ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def test_a_template_without_calls_that_is_known() -> None:
+    """It is given the tools; earlier calls stand in the text as the model writes them."""
+    source = "List of tools: [" + SHOWN + "]" + ROLES
+    syntax = detect(ChatTemplate(source))
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    asked = asking(call("f", '{"x": "é", "n": [1, {"a": true}]}'), content="Wait.")
+    text = prompt(source, USER, asked, result("It is."), syntax=syntax, tools=tools).text
+    assert text.startswith('List of tools: [[{"type"')
+    written = '<|tool_call_start|>[f(x="é", n=[1, {"a": true}])]<|tool_call_end|>'
+    assert text.endswith(f"]Hello[assistant]Wait.\n{written}[tool]It is.")

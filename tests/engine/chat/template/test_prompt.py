@@ -179,3 +179,35 @@ def test_without_prefilling_the_last_answer_is_whole() -> None:
     assert two.text.count("assistant") == 3
     insisted = prompt(CHATML, USER, begun("Hi"), prefill=False, continue_final_message=True)
     assert insisted.text == HEAD + "Hi"
+
+
+def test_the_rest_of_a_word_is_no_marker() -> None:
+    syntax = OutputSyntax(content=Wrapper("to=user|"))
+    made = continued(ChatPrompt("assistant", syntax), Continuation("Hi"), lambda: "x to=user|")
+    assert made.text == "assistantto=user|Hi"
+
+
+# ---- what templates are told beside the messages -----------------------------------------
+
+
+def test_thinking_is_for_models_that_think() -> None:
+    source = "{{ enable_thinking }}"
+    assert prompt(source, USER, syntax=OutputSyntax()).text == "False"
+    assert prompt(source, USER, syntax=THINKING).text == "True"
+    forced = {"template_variables": {"enable_thinking": True}}
+    assert prompt(source, USER, syntax=OutputSyntax(), **forced).text == "True"
+
+
+def test_earlier_thoughts_are_kept_unless_it_is_switched_off() -> None:
+    source = "{{ preserve_thinking }} {{ clear_thinking }} {{ drop_thinking }}"
+    assert prompt(source, USER).text == "True False False"
+    off = {"preserve_reasoning": False}
+    assert prompt(source, USER, template_variables=off).text == "False True True"
+    mixed = {**off, "clear_thinking": "own"}
+    assert prompt(source, USER, template_variables=mixed).text == "False own True"
+
+
+def test_an_effort_has_two_names() -> None:
+    source = "{{ reasoning_effort }} {{ reasoning_strength }}"
+    given_effort = {"reasoning_effort": "low"}
+    assert prompt(source, USER, template_variables=given_effort).text == "low low"

@@ -39,10 +39,47 @@ def test_chatml() -> None:
 
 def test_what_templates_find_there() -> None:
     assert render("{{ bos_token }}|{{ eos_token }}|{{ messages[0].role }}", USER) == "<s>|</s>|user"
-    assert render("{{ tools }} {{ documents }} {{ enable_thinking }}", USER) == "None None True"
+    assert render("{{ documents }} {{ enable_thinking }}", USER) == "None True"
     assert render("{{ enable_thinking }}", USER, variables={"enable_thinking": False}) == "False"
     assert render("{{ messages | length }}", USER, variables={"messages": []}) == "1"
     assert len(render("{{ strftime_now('%Y-%m-%d') }}", USER)) == 10
+
+
+def test_tools_are_there_only_if_there_are_any() -> None:
+    source = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{{ tools is defined }}"
+    assert render(source, USER) == "False"
+    tool = {"type": "function", "function": {"name": "a_tool"}}
+    assert ChatTemplate(source).render([USER], tools=[tool]) == "a_toolTrue"
+
+
+@pytest.mark.parametrize(
+    "expression", ["'a' + missing", "missing + 'a'", "'a' + none", "none + 'a'"]
+)
+def test_nothing_adds_nothing_to_a_text(expression: str) -> None:
+    assert render(f"{{{{ {expression} }}}}", USER) == "a"
+
+
+def test_lists_of_its_own_change() -> None:
+    source = (
+        "{% set own = [0, 1] %}{% set _ = own.append(2) %}{% set _ = own.pop(0) %}"
+        "{{ own | map('string') | tojson }}"
+    )
+    assert render(source, USER) == '["1", "2"]'
+
+
+@pytest.mark.parametrize(
+    "given", ["messages", "messages[0].content", "tools", "tools[0].function.x"]
+)
+def test_lists_that_are_given_do_not_grow(given: str) -> None:
+    tool = {"type": "function", "function": {"name": "a_tool", "x": [1]}}
+    message = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    with pytest.raises(EngineError, match="unsafe"):
+        ChatTemplate(f"{{{{ {given}.append(1) }}}}").render([message], tools=[tool])
+
+
+def test_nothing_adds_to_a_text_only() -> None:
+    with pytest.raises(EngineError):
+        render("{{ 1 + missing }}", USER)
 
 
 def test_blocks_leave_no_blanks_and_lines_behind() -> None:

@@ -239,6 +239,19 @@ def test_particular_schemas(compiler: Compiler, model: Model, schema: Schema) ->
             | {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a", "required": ["b"]}}}}},
             ["#/$defs/a/properties/b/required"],
         ),
+        (
+            {"$ref": "#/$defs/a"}
+            | {
+                "$defs": {
+                    "a": {
+                        "properties": {"c": {"$ref": "#/$defs/a", "required": ["c"]}},
+                        "patternProperties": {"^a": {}, "b$": {"type": "null"}},
+                        "additionalProperties": False,
+                    }
+                }
+            },
+            ["#/$defs/a/patternProperties", "#/$defs/a/properties/c/required"],
+        ),
     ],
     ids=str,
 )

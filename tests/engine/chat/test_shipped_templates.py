@@ -1,0 +1,190 @@
+"""The chat templates that llama.cpp ships: prompts like llama-server's, and answers that come back.
+
+Needs llama.cpp's sources: `nox -s templates -- --llama-cpp FOLDER`.
+"""
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.chat.detect.detect import detect
+from engine.chat.detect.tags import common_prefix
+from engine.chat.output import ChatMessage
+from engine.chat.request import ChatRequest
+from engine.chat.syntax import OutputSyntax, begun_by
+from engine.chat.template.adapting import adapted
+from engine.chat.template.caps import KEEP_REASONING, traits_of
+from engine.chat.template.prompt import chat_prompt
+from engine.chat.template.template import ChatTemplate
+from engine.errors import EngineError
+from tests.support.chat_strategies import parse
+from tests.support.shipped_templates import ANSWERS, CONVERSATIONS, TOOLS, digest, shipped, user
+
+RECORD = shipped()
+DOCUMENT = Path(__file__).parents[3] / "docs" / "templates.md"
+DIFFERENT, LOST = "Where prompts differ", "Answers that do not come back"
+BOS = "<s>"
+SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+QUESTION = "Zq question"
+MARK = "Zqcontent"
+NEXT_TURN = "<|START_OF_TURN_TOKEN|>"  # Command R+ closes no turn
+_END = re.compile(r"\s*<[^<>]*>\s*$")
+
+
+@pytest.fixture(scope="module")
+def directory(request: pytest.FixtureRequest) -> Path:
+    folder: str | None = request.config.getoption("--llama-cpp")
+    if not folder:
+        pytest.skip("no templates: --llama-cpp FOLDER names llama.cpp's sources")
+    return Path(folder) / "models" / "templates"
+
+
+@lru_cache(maxsize=2)
+def compiled(path: Path) -> tuple[ChatTemplate, OutputSyntax]:
+    template = ChatTemplate(path.read_text(encoding="utf-8"), BOS, "</s>")
+    return template, detect(template)
+
+
+def listed(heading: str) -> dict[str, set[str]]:
+    """By template, what the table under this heading of the document names."""
+    found: dict[str, set[str]] = {}
+    section = DOCUMENT.read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
+    for line in section.partition("\n## ")[0].splitlines():
+        if row := re.match(r"\| `([^`]+)` \| ([a-z, ]+) \| ", line):
+            found.setdefault(row[1], set()).update(row[2].split(", "))
+    return found
+
+
+def test_the_record_is_of_all_templates(directory: Path) -> None:
+    assert {path.stem for path in directory.glob("*.jinja")} == RECORD.keys()
+    assert listed(DIFFERENT).keys() | listed(LOST).keys() <= RECORD.keys()
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_prompts_are_those_of_llama_server(directory: Path, name: str) -> None:
+    """But for those that the document lists, and all of these differ."""
+    template, syntax = compiled(directory / f"{name}.jinja")
+    different = set()
+    for conversation, body in CONVERSATIONS.items():
+        expected = RECORD[name].prompts[conversation]
+        messages = json.loads(json.dumps(body["messages"]))
+        request = ChatRequest(messages=messages, tools=body.get("tools", []))
+        try:
+            prompt = chat_prompt(template, syntax, request).text.removeprefix(BOS)
+        except EngineError:
+            assert expected is None, f"{conversation} fails here, and not there"
+            continue
+        if expected is None or digest(prompt) != expected:
+            different.add(conversation)
+    assert different == listed(DIFFERENT).get(name, set())
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_answers_come_back(directory: Path, name: str) -> None:
+    """Whole, and cut into any two pieces."""
+    template, syntax = compiled(directory / f"{name}.jinja")
+    written, lost = [], listed(LOST).get(name, set())
+    for kind, answer in ANSWERS.items():
+        body = _written(template, syntax, answer)
+        if body is None:
+            continue
+        text, options = body
+        expected = _said(answer)
+        if kind in lost:
+            assert _parsed(parse(syntax, [text], tools=SCHEMAS, **options)) != expected
+            continue
+        written.append(kind)
+        for cut in range(len(text) + 1):
+            found = parse(syntax, [text[:cut], text[cut:]], tools=SCHEMAS, **options)
+            assert _parsed(found) == expected, (kind, text[:cut], text[cut:])
+    assert written == RECORD[name].answers
+
+
+Said = tuple[str, str, list[tuple[str, Any]]]
+
+
+def _said(answer: dict[str, Any]) -> Said:
+    calls = [call["function"] for call in answer.get("tool_calls", [])]
+    thoughts = answer.get("reasoning_content", "")
+    called = [(call["name"], json.loads(call["arguments"])) for call in calls]
+    return answer["content"], thoughts, called
+
+
+def _parsed(message: ChatMessage) -> Said:
+    calls = [(call.name, json.loads(call.arguments)) for call in message.calls]
+    return message.content.strip(), message.reasoning.strip(), calls
+
+
+def _written(
+    template: ChatTemplate, syntax: OutputSyntax, answer: dict[str, Any]
+) -> tuple[str, dict[str, Any]] | None:
+    """What the template writes of `answer` after the prompt for it, and how to parse that; None if
+    it doesn't write all of it, as one answer."""
+    asked = user(QUESTION)
+    rendered = _after_question(template, syntax, [asked, answer])
+    if rendered is None or not all(word in rendered for word in _words(answer)):
+        return None
+    prompt = chat_prompt(template, syntax, ChatRequest(messages=[asked], tools=TOOLS))
+    opening = _after_question(template, syntax, [asked], open_turn=True) or ""
+    head = common_prefix(opening, rendered)
+    begin = syntax.reasoning.begin.strip() if syntax.reasoning else ""
+    if head == opening:
+        options = {"thinking": prompt.thinking, "prompt": opening}
+    else:
+        opened = bool(begin) and head.rstrip().endswith(begin)
+        thinking = opened or (prompt.thinking and "reasoning_content" in answer)
+        options = {"thinking": thinking, "prompt": head}
+    text = rendered[len(head) :]
+    if head != opening:
+        # Something else may stand between the question and the prompt for an answer.
+        text = text.removeprefix(begun_by(opening, text))
+    return _without_end(template, syntax, text, answer), options
+
+
+def _words(answer: dict[str, Any]) -> list[str]:
+    content, thoughts, calls = _said(answer)
+    return [word for word in (content, thoughts, *(name for name, _ in calls)) if word]
+
+
+def _after_question(
+    template: ChatTemplate,
+    syntax: OutputSyntax,
+    messages: list[dict[str, Any]],
+    *,
+    open_turn: bool = False,
+) -> str | None:
+    given = adapted(messages, traits_of(template))
+    if len(given) != len(messages):
+        return None
+    variables = {"enable_thinking": syntax.thinks, **KEEP_REASONING}
+    try:
+        text = template.render(
+            given, tools=TOOLS, add_generation_prompt=open_turn, variables=variables
+        )
+    except EngineError:
+        return None
+    return text.rpartition(QUESTION)[2]
+
+
+def _without_end(
+    template: ChatTemplate, syntax: OutputSyntax, text: str, answer: dict[str, Any]
+) -> str:
+    """`text` without what ends the turn, which is no text of the model's."""
+    text = text.partition(NEXT_TURN)[0]
+    plain = _after_question(
+        template, syntax, [user(QUESTION), {**ANSWERS["text"], "content": MARK}]
+    )
+    end = (plain or "").rpartition(MARK)[2].partition(NEXT_TURN)[0]
+    for ending in (end.strip(), end.strip().removeprefix(syntax.content.end.strip())):
+        if ending and text.rstrip().endswith(ending):
+            return text.rstrip().removesuffix(ending)
+    calls = syntax.calls
+    last = calls.parts[-1] if calls else ""
+    closing = (calls.end if calls else "") or (last if isinstance(last, str) else "")
+    if "tool_calls" in answer and not text.rstrip().endswith(closing.strip()):
+        return _END.sub("", text)  # some end an answer with calls in another way
+    return text
