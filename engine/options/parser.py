@@ -9,7 +9,7 @@ from engine.options.chosen import Chosen
 from engine.options.composition import Options
 from engine.options.declaration import Field, compose
 from engine.options.layers import Layer, read_layer
-from engine.options.names import Names, suggestion
+from engine.options.names import Names, protects, suggestion
 from engine.options.shortcuts import SHORTCUTS
 from engine.options.values import OptionError, quote
 
@@ -53,24 +53,49 @@ def shortcuts_of(given: Given) -> list[str]:
 
 
 def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
-    """LLAMA_ARG_ variables that mean nothing here, each as a warning for the user."""
-    known = names.by_variable.keys() | names.by_negative_variable.keys() | unavailable.VARIABLES
+    """LLAMA_ variables that mean nothing here, each as a warning for the user."""
     return [
-        f"the variable {name} is unknown and has no effect{suggestion(name, known)}"
-        for name in sorted(environ)
-        if name.startswith("LLAMA_ARG_") and name not in known
+        f"the variable {name} is unknown and has no effect{suggestion(name, _variables(names))}"
+        for name in _unknown(names, environ)
     ]
 
 
+_PREFIX = "LLAMA_"
+_ELSEWHERE = {"LLAMA_CACHE", "LLAMA_CPP_LIB_PATH", "LLAMA_SERVER_SLOTS_DEBUG", "LLAMA_MEDIA_MARKER"}
+"""Variables that other parts of the program, or llama.cpp, read for themselves."""
+
+
+def _variables(names: Names) -> Set[str]:
+    return names.by_variable.keys() | names.by_negative_variable.keys() | unavailable.VARIABLES
+
+
+def _unknown(names: Names, environ: Mapping[str, str]) -> list[str]:
+    known = _variables(names) | _ELSEWHERE
+    return [name for name in sorted(environ) if name.startswith(_PREFIX) and name not in known]
+
+
+def _check_unknown(names: Names, environ: Mapping[str, str]) -> None:
+    """Raises `OptionError` for an unknown variable that was meant to protect the server."""
+    for name in _unknown(names, environ):
+        if protects(name) and environ[name]:
+            raise OptionError(
+                f"the variable {name} is unknown, and could have been meant to protect the "
+                f"server{suggestion(name, _variables(names))}"
+            )
+
+
 def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
+    _check_unknown(chosen.names, environ)
     for variable in sorted(unavailable.VARIABLES & environ.keys()):
         if environ[variable]:
             raise OptionError(f"the option of the variable {variable} is not available yet")
     for field in chosen.names.fields.values():
         if field.negative_env and field.negative_env in environ:
             chosen.set(field, False)
-        elif field.opt.env and environ.get(field.opt.env):  # an empty variable says nothing
-            chosen.read(field, field.opt.env, environ[field.opt.env])
+            continue
+        given = [name for name in field.variables if environ.get(name)]  # empty: says nothing
+        for name in given[:1]:
+            chosen.read(field, name, environ[name])
 
 
 def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:

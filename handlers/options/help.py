@@ -82,7 +82,7 @@ def _explanation(field: Field) -> str:
     text = field.opt.help + _choices(field)
     if not (field.is_flag and field.default is False):
         text += f" Default: {default(field)}."
-    return f"{text} [{field.opt.env}]" if field.opt.env else text
+    return f"{text} [{', '.join(field.variables)}]" if field.variables else text
 
 
 def reference() -> str:
@@ -115,7 +115,7 @@ def _row(field: Field) -> str:
     forms = [f"`{name}`" for name in (*field.names, *field.negative_names)]
     if field.opt.metavar:
         forms[-1] = f"{forms[-1][:-1]} {field.opt.metavar}`"
-    variable = f"`{field.opt.env}`" if field.opt.env else ""
+    variable = ", ".join(f"`{name}`" for name in field.variables)
     cells = [", ".join(forms), field.opt.help + _choices(field), default(field), variable]
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 

@@ -52,6 +52,7 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
         _chat(
             names="--chat-template-kwargs",
             env="LLAMA_CHAT_TEMPLATE_KWARGS",
+            also_env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
             metavar="JSON",
             help='Variables for the template, as a JSON object such as {"enable_thinking":false}.',
             default="none",

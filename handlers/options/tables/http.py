@@ -64,6 +64,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         str,
         _http(
             names="--api-key-file",
+            env="LLAMA_ARG_API_KEY_FILE",
             metavar="FILE",
             help="File with more keys, one on a line; lines that begin with # are comments.",
             default="none",

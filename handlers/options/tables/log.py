@@ -22,6 +22,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(
             names="-lv --verbosity --log-verbosity",
             env="LLAMA_LOG_VERBOSITY",
+            also_env="LLAMA_ARG_LOG_VERBOSITY",
             metavar="N",
             min=0,
             max=INT32_MAX,
@@ -40,6 +41,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(
             names="--log-file",
             env="LLAMA_LOG_FILE",
+            also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
             help="Append the log to a file as well.",
             default="none",
@@ -59,6 +61,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(
             names="--log-colors",
             env="LLAMA_LOG_COLORS",
+            also_env="LLAMA_ARG_LOG_COLORS",
             metavar="[on|off|auto]",
             help="Colour the log; auto does so on a terminal.",
             bare="on",
@@ -71,6 +74,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--log-prefix",
             negative="--no-log-prefix",
             env="LLAMA_LOG_PREFIX",
+            also_env="LLAMA_ARG_LOG_PREFIX",
             help="Begin each line of the log with its level and its source.",
         ),
     ] = True
@@ -80,6 +84,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--log-timestamps",
             negative="--no-log-timestamps",
             env="LLAMA_LOG_TIMESTAMPS",
+            also_env="LLAMA_ARG_LOG_TIMESTAMPS",
             help="Begin each line of the log with the time.",
         ),
     ] = False

@@ -175,13 +175,9 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path: Path, data: bytes) 
 @pytest.mark.parametrize(
     ("text", "place", "reason"),
     [
-        ("[a]\n\nctx-sze = 1", ":3: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
-        ("[a]\nfim-qwen-3b-defalt = 1", ":2: ", "did you mean fim-qwen-3b-default?"),
-        ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
-        ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
-        ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
-        ("[a]\nmodel-draft = x", ":2: ", "not available yet"),
-        ("[a]\nLLAMA_ARG_MODEL_DRAFT = x", ":2: ", "not available yet"),
+        ("[*]\nctx-sze = 1", ":2: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
+        ("[a]\napi-keyfile = x", ":2: api-keyfile: ", "meant to protect the server"),
+        ("[a]\nqq = 1\nallowed_origins = x", ":3: allowed_origins: ", "meant to protect"),
         ("[a]\nctx-size = many", ":2: ctx-size: ", '"many" is not a whole number'),
         ("[a]\nctx-size =", ":2: ", "not a whole number"),
         ("[a]\nmmap = maybe", ":2: mmap: ", "neither on nor off"),
@@ -213,6 +209,26 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path: Path, data: bytes) 
 )  # fmt: skip
 def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str) -> None:
     message = error(text, tmp_path)
+    assert message.startswith(place)
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        ("[a]\n\nctx-sze = 1", ":3: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
+        ("[a]\nfim-qwen-3b-defalt = 1", ":2: ", "did you mean fim-qwen-3b-default?"),
+        ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
+        ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
+        ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
+    ],
+)
+def test_an_unknown_key_refuses_its_section_alone(
+    tmp_path: Path, text: str, place: str, reason: str
+) -> None:
+    found = presets(text + "\n[b]\nc = 5\n", tmp_path)
+    assert list(found.sections) == ["b"]
+    message = found.refused["a"].removeprefix(str(tmp_path / "models.ini"))
     assert message.startswith(place)
     assert reason in message
 

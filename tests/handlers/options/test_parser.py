@@ -31,7 +31,7 @@ def test_names_and_variables_are_unique() -> None:
     names = [n for f in FIELDS.values() for n in (*f.names, *f.negative_names)]
     names += [*unavailable.NAMES, *SHORTCUTS]
     assert len(names) == len(set(names))
-    variables = [v for f in FIELDS.values() for v in (f.opt.env, f.negative_env) if v]
+    variables = [v for f in FIELDS.values() for v in (*f.variables, f.negative_env) if v]
     variables += unavailable.VARIABLES
     assert len(variables) == len(set(variables))
 
@@ -195,6 +195,41 @@ def test_unknown_variables_are_reported() -> None:
     assert "LLAMA_ARG_CTXSIZE" in warning
     assert "LLAMA_ARG_CTX_SIZE" in warning
     assert unknown_variables(NAMES, {"LLAMA_ARG_NO_MMAP": "1", "LLAMA_ARG_HF_REPO": ""}) == []
+    assert unknown_variables(NAMES, {"LLAMA_CACHE": "/x"}) == []
+    (warning,) = unknown_variables(NAMES, {"LLAMA_PROT": "1"})
+    assert "LLAMA_PROT" in warning
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["LLAMA_ARG_API_KEYS", "LLAMA_ARG_SSL_CERT", "LLAMA_TLS", "LLAMA_HOST", "LLAMA_CORS_X",
+     "LLAMA_ARG_ALLOWED_ORIGINS"],
+)  # fmt: skip
+def test_an_unknown_variable_that_may_protect_the_server_ends_the_start(variable: str) -> None:
+    message = error(**{variable: "x"})
+    assert message.startswith(f"the variable {variable} is unknown, and could have been meant")
+    assert from_environ({variable: ""}) == server_options()
+
+
+def test_the_file_of_keys_has_a_variable(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("k\n")
+    options = from_environ({"LLAMA_ARG_API_KEY_FILE": str(keys)})
+    assert options.http.api_keys() == ["k"]
+    assert "LLAMA_ARG_API_KEY_FILE" not in str(unknown_variables(NAMES, {}))
+
+
+def test_the_first_of_several_variables_counts() -> None:
+    both = {"LLAMA_LOG_FILE": "a", "LLAMA_ARG_LOG_FILE": "b"}
+    assert FIELDS["log_file"].variables == tuple(both)
+    for environ, wanted in (
+        (both, "a"),
+        (both | {"LLAMA_LOG_FILE": ""}, "b"),
+        ({"LLAMA_ARG_LOG_FILE": "b"}, "b"),
+    ):
+        asked = parse(["--help"], environ)
+        assert asked.log.log_file == wanted
+    assert from_environ({"LLAMA_ARG_NO_LOG_PREFIX": ""}).log.log_prefix is False
 
 
 # ---- what goes together, and what goes first -----------------------------------------------
