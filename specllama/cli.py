@@ -160,7 +160,7 @@ def _print_cache() -> None:
 def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
     """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
-    if options.log.log_format == "text":
+    if not options.log.is_json():
         _print_banner(catalog, urls, ready)
     fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
     log.info("%s", ready, extra={"fields": fields, "in_banner": True})

@@ -46,6 +46,10 @@ def read_layer(chosen: Chosen, layer: Layer) -> None:
         if chosen.names.key_concerns_server(setting.key) or setting.key in _SHORTCUTS:
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
+        if option := _unavailable(setting.key):
+            if option.refused:
+                raise UnusableKeyError(f"{place} is not available: {option.why}")
+            continue
         field, negated = _find(chosen.names, setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
@@ -74,6 +78,11 @@ def layer_remarks(names: Names, layer: Layer) -> list[str]:
         for setting in layer.settings
         if names.key_concerns_server(setting.key)
     ]
+    found += [
+        unavailable.remark(f"{layer.place(setting)}: {setting.key}", option)
+        for setting in layer.settings
+        if (option := _unavailable(setting.key)) and not option.of_server
+    ]
     return found + shortcuts.notes(_shortcuts(layer))
 
 
@@ -86,14 +95,17 @@ def _shortcuts(layer: Layer) -> Iterator[str]:
             yield "--" + setting.key
 
 
-_UNAVAILABLE = {name.lstrip("-") for name in unavailable.NAMES} | unavailable.VARIABLES
 _SHORTCUTS = {name.lstrip("-") for name in shortcuts.SHORTCUTS}
 
 
 def _is_known(names: Names, key: str) -> bool:
     name = names.normal_key(key)
     known = name in names.by_key or name in names.by_negative_key
-    return known or not {key, name}.isdisjoint(_UNAVAILABLE)
+    return known or _unavailable(key) is not None
+
+
+def _unavailable(key: str) -> unavailable.Unavailable | None:
+    return unavailable.KEYS.get(key) or unavailable.KEYS.get(key.replace("_", "-"))
 
 
 def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
@@ -106,12 +118,12 @@ def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
         return names.by_key[name], False
     if name in names.by_negative_key:
         return names.by_negative_key[name], True
-    if key in _UNAVAILABLE or name in _UNAVAILABLE:
-        raise UnusableKeyError(f"{place}: this option is not available yet")
     if name.startswith("-"):
         raise UnusableKeyError(f"{place}: keys are options without the dashes before them")
     known = names.by_key.keys() | names.by_negative_key.keys() | _SHORTCUTS
-    raise UnusableKeyError(f"{place}: unknown key{suggestion(name, known, _UNAVAILABLE)}")
+    raise UnusableKeyError(
+        f"{place}: unknown key{suggestion(name, known, unavailable.KEYS.keys())}"
+    )
 
 
 def _flag(text: str, place: str) -> bool:

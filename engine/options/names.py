@@ -43,11 +43,9 @@ class Names:
         name = self.normal_key(key)
         field = self.by_key.get(name) or self.by_negative_key.get(name)
         if field is None:
-            return not {key, name}.isdisjoint(_UNAVAILABLE_OF_SERVER)
+            unserved = unavailable.KEYS.get(key) or unavailable.KEYS.get(name)
+            return unserved is not None and unserved.of_server
         return not self.concerns_model(field)
-
-
-_UNAVAILABLE_OF_SERVER = {name.lstrip("-") for name in unavailable.OF_SERVER}
 
 
 def _keys(names: dict[str, Field]) -> dict[str, Field]:

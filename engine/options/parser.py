@@ -52,6 +52,16 @@ def shortcuts_of(given: Given) -> list[str]:
     return [name for name in names if name in SHORTCUTS]
 
 
+def vain_options(given: Given) -> list[str]:
+    """The options without effect here, each as a warning for the user."""
+    words = [argument.name for argument in _arguments(given.names, given.argv)]
+    vain = {name: unavailable.BY_NAME[name] for name in words if name in unavailable.NAMES}
+    for name in unavailable.given(given.environ):
+        of_variable = unavailable.BY_VARIABLE.get(name) or unavailable.BY_NEGATIVE_VARIABLE[name]
+        vain[name] = of_variable
+    return [unavailable.remark(name, option) for name, option in vain.items() if not option.refused]
+
+
 def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
     """LLAMA_ variables that mean nothing here, each as a warning for the user."""
     return [
@@ -86,9 +96,7 @@ def _check_unknown(names: Names, environ: Mapping[str, str]) -> None:
 
 def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
     _check_unknown(chosen.names, environ)
-    for variable in sorted(unavailable.VARIABLES & environ.keys()):
-        if environ[variable]:
-            raise OptionError(f"the option of the variable {variable} is not available yet")
+    unavailable.given(environ)
     for field in chosen.names.fields.values():
         if field.negative_env and field.negative_env in environ:
             chosen.set(field, False)
@@ -108,7 +116,7 @@ def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
     for name, text in given:
         if name in names.by_name and text is not None:
             chosen.read(names.by_name[name], name, text)
-        elif name not in SHORTCUTS:
+        elif name not in SHORTCUTS and name not in unavailable.NAMES:
             field = names.by_negative.get(name) or names.by_name[name]
             chosen.set(field, name not in names.by_negative)
 
@@ -136,12 +144,27 @@ def _arguments(names: Names, argv: Sequence[str]) -> Iterator[_Argument]:
                 ]
                 text = " ".join(given)
             yield _Argument(name, text)
+        elif name in unavailable.NAMES:
+            yield _unavailable(names, name, text if equals else None, arguments)
         elif name in _known(names):
             if equals:
                 raise OptionError(f"{name} takes no value")
             yield _Argument(name, None)
         else:
             raise OptionError(_refusal(names, argument, name))
+
+
+def _unavailable(names: Names, name: str, text: str | None, arguments: list[str]) -> _Argument:
+    if reason := unavailable.refusal(name):
+        raise OptionError(reason)
+    metavar = unavailable.BY_NAME[name].metavar.split()
+    if not metavar:
+        if text is not None:
+            raise OptionError(f"{name} takes no value")
+        return _Argument(name, None)
+    if text is None:
+        text = " ".join(_word(names, name, value, arguments) for value in metavar)
+    return _Argument(name, text)
 
 
 def _split(argument: str) -> tuple[str, str, str]:
@@ -156,8 +179,14 @@ def _next_value(names: Names, field: Field, name: str, arguments: list[str]) -> 
     following = arguments[-1] if arguments else None
     if field.opt.bare and (following is None or (following[:1] == "-" and following != "-1")):
         return field.opt.bare
-    if following is None:
-        raise OptionError(f"{name} needs a value ({field.opt.metavar})")
+    return _word(names, name, field.opt.metavar, arguments)
+
+
+def _word(names: Names, name: str, metavar: str, arguments: list[str]) -> str:
+    """The word behind `name`, which is not another option."""
+    if not arguments:
+        raise OptionError(f"{name} needs a value ({metavar})")
+    following = arguments[-1]
     if _split(following)[0] in _known(names) | unavailable.NAMES:
         raise OptionError(
             f"{name} needs a value, but {quote(following)} follows "
@@ -167,8 +196,6 @@ def _next_value(names: Names, field: Field, name: str, arguments: list[str]) -> 
 
 
 def _refusal(names: Names, argument: str, name: str) -> str:
-    if name in unavailable.NAMES:
-        return f"the option {name} is not available yet"
     if not argument.startswith("-"):
         hint = " (a model file is named with -m FILE)" if argument.endswith(".gguf") else ""
         return f"unexpected argument {quote(argument)}{hint}"

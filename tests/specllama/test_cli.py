@@ -171,7 +171,7 @@ def test_list_devices() -> None:
     [
         (["--porrt", "1"], "did you mean --port?"),
         (["--port", "eighty"], '--port: "eighty" is not a whole number'),
-        (["--threads-draft"], "--threads-draft is not available yet"),
+        (["--tools", "all"], "the option --tools is not available: the server runs no tools"),
         (["-m", "/does/not/exist.gguf"], '--model: cannot open "/does/not/exist.gguf"'),
         (["-m", str(ROOT)], "is a directory"),
         (["-m", __file__], "is not a GGUF file"),

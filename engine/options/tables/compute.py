@@ -280,13 +280,13 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = 0
     fit: Annotated[
-        Literal["off"],
+        Literal["on", "off"],
         _compute(
             names="-fit --fit",
             env="LLAMA_ARG_FIT",
             metavar="[on|off]",
-            help="Adapt other options to the memory of devices. llama.cpp's Python bindings can't: "
-            "only off is taken.",
+            help="Without effect: llama.cpp's Python bindings can't adapt other options to the "
+            "memory of devices.",
             bare="on",
             read=values.fit,
         ),

@@ -54,8 +54,19 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_LOG_FORMAT",
             metavar="FORMAT",
             help="How to write the log: text for people, or json, with one object in each line.",
+            replaces=("log_jsonl",),
         ),
     ] = "text"
+    log_jsonl: Annotated[
+        bool,
+        _log(
+            names="--log-jsonl",
+            negative="--no-log-jsonl",
+            env="LLAMA_ARG_LOG_JSONL",
+            help="The same as --log-format json.",
+            replaces=("log_format",),
+        ),
+    ] = False
     log_colors: Annotated[
         Switch,
         _log(
@@ -88,6 +99,10 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Begin each line of the log with the time.",
         ),
     ] = False
+
+    def is_json(self) -> bool:
+        """Whether each line of the log is a JSON object."""
+        return self.log_jsonl or self.log_format == "json"
 
     def level(self) -> int:
         """The threshold of the server's log, as a level of Python's logging."""

@@ -221,6 +221,8 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
         ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
         ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
         ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
+        ("[a]\ndocker_repo = x", ":2: docker_repo is not available: ", "--hf-repo"),
+        ("[a]\nLLAMA_ARG_DOCKER_REPO = x", ":2: ", "is not available: "),
     ],
 )
 def test_an_unknown_key_refuses_its_section_alone(
@@ -231,6 +233,14 @@ def test_an_unknown_key_refuses_its_section_alone(
     message = found.refused["a"].removeprefix(str(tmp_path / "models.ini"))
     assert message.startswith(place)
     assert reason in message
+
+
+@pytest.mark.parametrize("key", ["model-draft", "model_draft", "LLAMA_ARG_MODEL_DRAFT"])
+def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) -> None:
+    text = f"[a]\nc = 5\n{key} = x"
+    assert section(text, tmp_path) == model_options(ctx_size=5)
+    [warning] = presets(text, tmp_path).warnings
+    assert f":3: {key} has no effect: there are no draft models yet" in warning
 
 
 def test_two_shortcuts_exclude_each_other(tmp_path: Path) -> None:
@@ -357,7 +367,7 @@ def test_options_as_a_section(tmp_path: Path) -> None:
 
 SERVER_KEYS = sorted(
     {key for f in FIELDS.values() if not NAMES.concerns_model(f) for key in keys(f)}
-    | {word.lstrip("-") for word in unavailable.OF_SERVER}
+    | {key for key, option in unavailable.KEYS.items() if option.of_server}
 )
 
 

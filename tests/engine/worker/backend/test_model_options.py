@@ -150,7 +150,16 @@ def test_experts() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"direct_io": True}, {"no_host": True}, {"mmap": False}, {"perf": True}],
+    [
+        {"direct_io": True},
+        {"no_host": True},
+        {"mmap": False},
+        {"perf": True},
+        {"load_mode": "none"},
+        {"load_mode": "dio"},
+        {"lazy_mode": "on"},
+        {"lazy_mode": "off"},
+    ],
     ids=str,
 )
 def test_the_way_of_loading_changes_nothing(
