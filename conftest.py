@@ -12,6 +12,14 @@ from schemathesis.pytest.plugin import SchemathesisFunction
 _SETTINGS = ("LLAMA_", "HF_", "HUGGINGFACE_", "MODEL_ENDPOINT")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--llama-cpp",
+        metavar="FOLDER",
+        help="llama.cpp's sources of the pinned version, for the tests that compare with them",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return  # of pytest-xdist: its environment is that of the process that started it

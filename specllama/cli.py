@@ -77,7 +77,8 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
         log.warning("%s", remark)
     catalog = open_catalog(options.model, options.router, given(argv, os.environ))
     try:
-        with Listeners(options.http.hosts(), options.http.port) as listeners:
+        http = options.http
+        with Listeners(http.hosts(), http.port, reuse_port=http.reuse_port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))

@@ -279,6 +279,18 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="The same for the first N layers only.",
         ),
     ] = 0
+    n_cpu_ffn: Annotated[
+        int,
+        _compute(
+            names="-ncffn --n-cpu-ffn",
+            env="LLAMA_ARG_N_CPU_FFN",
+            metavar="N",
+            min=0,
+            max=1024,
+            help="Keep the dense feed-forward weights of the first N layers in the memory of the "
+            "CPU.",
+        ),
+    ] = 0
     fit: Annotated[
         Literal["on", "off"],
         _compute(

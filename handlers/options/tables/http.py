@@ -36,6 +36,15 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Port to listen on; 0 takes a free one and prints it.",
         ),
     ] = 8080
+    reuse_port: Annotated[
+        bool,
+        _http(
+            names="--reuse-port",
+            env="LLAMA_ARG_REUSE_PORT",
+            help="Let several servers listen on the same port, where the system can: it spreads "
+            "the connections over them.",
+        ),
+    ] = False
     api_prefix: Annotated[
         str,
         _http(

@@ -211,6 +211,26 @@ def test_one_word_for_how_to_load(argv: list[str], mode: str) -> None:
     assert from_environ(environ).model.engine.model.how_to_load() == "mmap+mlock"
 
 
+@pytest.mark.parametrize(
+    ("argv", "variables"),
+    [
+        ([], {}),
+        (["--reasoning", "auto", "--reasoning-effort", "default"], {}),
+        (["-rea", "on"], {"enable_thinking": True}),
+        (["--reasoning", "0"], {"enable_thinking": False}),
+        (["--reasoning-effort", "high"], {"reasoning_effort": "high"}),
+        (["--reasoning-preserve"], {}),
+        (["--no-reasoning-preserve"], {"preserve_reasoning": False}),
+        (
+            ["--chat-template-kwargs", '{"a": 1, "enable_thinking": true}', "-rea", "off"],
+            {"a": 1, "enable_thinking": False},
+        ),
+    ],
+)
+def test_what_the_template_is_told(argv: list[str], variables: dict[str, object]) -> None:
+    assert parse(argv, {}).model.chat.variables() == variables
+
+
 def test_lines_of_json_have_two_names() -> None:
     assert [parse([*argv], {}).log.is_json() for argv in ([], ["--log-jsonl"])] == [False, True]
     assert parse(["--log-format", "json"], {}).log.is_json()
