@@ -48,8 +48,8 @@ def _read(line: str, why: str, *, refused: bool, of_server: bool) -> Unavailable
         else:
             metavars.append(word)
     return Unavailable(
-        names=tuple(names or negative),
-        negative_names=tuple(negative if names else ()),
+        names=tuple(names),
+        negative_names=tuple(negative),
         variables=tuple(variables),
         metavar=" ".join(metavars),
         why=why,
@@ -256,19 +256,6 @@ _SERVER = [
         "files of a directory aren't served: a web server in front can do that",
         """
 --path DIR LLAMA_ARG_STATIC_PATH
-""",
-        refused=True,
-        of_server=True,
-    ),
-    *_options(
-        "pages of any origin may use the server, with any header: "
-        "a proxy in front can be stricter, and --api-key keeps strangers out",
-        """
---cors-origins ORIGIN,... LLAMA_ARG_CORS_ORIGINS
---cors-methods METHOD,... LLAMA_ARG_CORS_METHODS
---cors-headers HEADER,... LLAMA_ARG_CORS_HEADERS
---cors-credentials LLAMA_ARG_CORS_CREDENTIALS
---no-cors-credentials LLAMA_ARG_NO_CORS_CREDENTIALS
 """,
         refused=True,
         of_server=True,

@@ -119,6 +119,8 @@ def test_real_numbers_are_finite_c_floats(field: Field, bad: str) -> None:
          ["", "[]", "1", "{", '{"a":NaN}', '{"a":1e999}', f'{{"a":{10**30}}}', '{"a":"\\ud800"}']),
         ("--api-prefix", ["/a", "/a/b/", "/", ""], ["a", "/a b", "/{x}", "//", "/a?b"]),
         ("--host", ["0.0.0.0", "::1,/run/x.sock"], ["", ",", " "]),
+        ("--cors-origins", ["*", "localhost", "https://a.example:1,null"], ["a b", "a", "x://a b"]),
+        ("--cors-methods", ["GET,POST", "*"], ["GET POST", "\u00e4"]),
         ("--fit", ["on", "off", "0"], ["auto", "x"]),
         (
             "--override-tensor",
