@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _print_help()
         elif options.general.version:
             print(_versions())
+        elif options.general.license:
+            _print_licenses()
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
@@ -134,6 +136,25 @@ def _versions() -> str:
     bindings = importlib.metadata.version("llama-cpp-python")
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"
+
+
+def _print_licenses() -> None:
+    """The licenses of the program and of the installed packages that it asks for."""
+    import importlib.metadata
+    import re
+
+    print(f"specllama {__version__}: MIT")
+    asked = importlib.metadata.requires("specllama") or []
+    names = {re.split(r"[^A-Za-z0-9._-]", line)[0] for line in asked if "extra ==" not in line}
+    for name in sorted(names, key=str.lower):
+        try:
+            metadata = importlib.metadata.metadata(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform
+        kinds = [each for each in metadata.get_all("Classifier") or [] if "License ::" in each]
+        given = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
+        license = given[0].split("\n")[0] or ", ".join(k.rpartition(" :: ")[2] for k in kinds)
+        print(f"{name} {metadata['Version']}: {license or 'see the package'}")
 
 
 def _print_devices(options: ServerOptions) -> int:

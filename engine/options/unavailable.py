@@ -237,14 +237,6 @@ _SERVER = [
         of_server=True,
     ),
     *_options(
-        "the licences are in the package: LICENSE, and those of its dependencies in theirs",
-        """
---license
-""",
-        refused=True,
-        of_server=True,
-    ),
-    *_options(
         "there is no script for shells",
         """
 --completion-bash

@@ -205,6 +205,15 @@ def test_a_bad_key_of_a_preset_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_the_licenses_are_printed() -> None:
+    done = run("--license", "--port", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("specllama ")
+    assert first.endswith(": MIT")
+    assert any(re.fullmatch(r"llama[-_]cpp[-_]python \S+: MIT.*", line) for line in others)
+
+
 def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:
     done = run("--cache-list", HF_HUB_CACHE=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
