@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--llama-cpp",
         metavar="FOLDER",
-        help="llama.cpp's sources of the pinned version, for the tests of its chat templates",
+        help="llama.cpp's sources of the pinned version, for the tests that compare with them",
     )
 
 

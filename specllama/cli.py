@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _print_help()
         elif options.general.version:
             print(_versions())
+        elif options.general.license:
+            _print_licenses()
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
@@ -77,7 +79,8 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
         log.warning("%s", remark)
     catalog = open_catalog(options.model, options.router, given(argv, os.environ))
     try:
-        with Listeners(options.http.hosts(), options.http.port) as listeners:
+        http = options.http
+        with Listeners(http.hosts(), http.port, reuse_port=http.reuse_port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))
@@ -135,6 +138,25 @@ def _versions() -> str:
     return f"specllama {__version__} (llama-cpp-python {bindings}, {python}, {sys.platform})"
 
 
+def _print_licenses() -> None:
+    """The licenses of the program and of the installed packages that it asks for."""
+    import importlib.metadata
+    import re
+
+    print(f"specllama {__version__}: MIT")
+    asked = importlib.metadata.requires("specllama") or []
+    names = {re.split(r"[^A-Za-z0-9._-]", line)[0] for line in asked if "extra ==" not in line}
+    for name in sorted(names, key=str.lower):
+        try:
+            metadata = importlib.metadata.metadata(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform
+        kinds = [each for each in metadata.get_all("Classifier") or [] if "License ::" in each]
+        given = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
+        license = given[0].split("\n")[0] or ", ".join(k.rpartition(" :: ")[2] for k in kinds)
+        print(f"{name} {metadata['Version']}: {license or 'see the package'}")
+
+
 def _print_devices(options: ServerOptions) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
     from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
@@ -160,7 +182,7 @@ def _print_cache() -> None:
 def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
     """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
-    if options.log.log_format == "text":
+    if not options.log.is_json():
         _print_banner(catalog, urls, ready)
     fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
     log.info("%s", ready, extra={"fields": fields, "in_banner": True})

@@ -26,10 +26,11 @@ class Listeners:
     """Listening sockets for all of `hosts`; a context manager that closes them.
 
     A host that ends with .sock is the path of a UNIX socket; its file is removed at the end.
-    With port 0 all TCP sockets get the same free port. Raises `ListenError`.
+    With port 0 all TCP sockets get the same free port. Others that also say `reuse_port` may
+    listen on the same port. Raises `ListenError`.
     """
 
-    def __init__(self, hosts: Sequence[str], port: int) -> None:
+    def __init__(self, hosts: Sequence[str], port: int, *, reuse_port: bool = False) -> None:
         self.tcp: list[socket.socket] = []
         self.unix: list[socket.socket] = []
         self._files: list[tuple[str, os.stat_result]] = []
@@ -39,7 +40,7 @@ class Listeners:
                 if host.endswith(".sock"):
                     self._add_unix(host)
             if tcp_hosts:
-                self.tcp = _tcp_sockets(tcp_hosts, port)
+                self.tcp = _tcp_sockets(tcp_hosts, port, reuse_port)
         except BaseException:
             self.close()
             raise
@@ -115,7 +116,7 @@ def _remove_stale(path: str) -> None:
         raise ListenError(f"cannot replace {path}: {_reason(error)}") from None
 
 
-def _tcp_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
+def _tcp_sockets(hosts: Sequence[str], port: int, reuse_port: bool) -> list[socket.socket]:
     """Listening sockets of every address that the hosts stand for."""
     # Two names may stand for one address, which can be bound only once.
     resolved = {(a[0], a[2]): a for host in hosts for a in _resolve(host)}
@@ -124,7 +125,9 @@ def _tcp_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
     while True:
         attempts -= 1
         try:
-            return _bind_all(addresses, port, separate_families=len(hosts) > 1)
+            return _bind_all(
+                addresses, port, separate_families=len(hosts) > 1, reuse_port=reuse_port
+            )
         except _PortTakenError as error:
             if not attempts:
                 raise ListenError(str(error)) from None
@@ -144,14 +147,14 @@ def _resolve(host: str) -> list[_Address]:
 
 
 def _bind_all(
-    addresses: Sequence[_Address], port: int, *, separate_families: bool
+    addresses: Sequence[_Address], port: int, *, separate_families: bool, reuse_port: bool
 ) -> list[socket.socket]:
     bound: list[socket.socket] = []
     unusable: ListenError | None = None
     try:
         for family, host, address in addresses:
             try:
-                sock = _bind(family, host, address, port, separate_families)
+                sock = _bind(family, host, address, port, separate_families, reuse_port)
             except _UnusableError as error:
                 unusable = error  # a name may stand for addresses that this machine lacks
                 continue
@@ -171,7 +174,12 @@ class _UnusableError(ListenError):
 
 
 def _bind(
-    family: int, host: str, address: tuple[object, ...], port: int, separate_families: bool
+    family: int,
+    host: str,
+    address: tuple[object, ...],
+    port: int,
+    separate_families: bool,
+    reuse_port: bool,
 ) -> socket.socket:
     where = f"{host} port {port}"
     try:
@@ -183,6 +191,8 @@ def _bind(
     try:
         if os.name == "posix":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port and hasattr(socket, "SO_REUSEPORT"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             # Alone, :: takes IPv4 clients as well; beside 0.0.0.0 that would collide.
             only_ipv6 = separate_families or address[0] != "::"

@@ -29,7 +29,7 @@ def configure(options: LogOptions) -> None:
         return
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(_formatter(options, colored=_use_colors(options, sys.stderr)))
-    if options.log_format == "text":
+    if not options.is_json():
         console.addFilter(lambda record: not getattr(record, "in_banner", False))
     root.handlers = [console]
     if options.log_file:
@@ -61,7 +61,7 @@ def _use_colors(options: LogOptions, stream: TextIO) -> bool:
 
 
 def _formatter(options: LogOptions, *, colored: bool) -> logging.Formatter:
-    if options.log_format == "json":
+    if options.is_json():
         return _JsonFormatter()
     pattern = "%(message)s"
     if options.log_prefix:

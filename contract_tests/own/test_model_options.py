@@ -27,7 +27,7 @@ def control_vector(path: Path, n_embd: int) -> str:
 
 
 def test_they_work_together(own_server: Start) -> None:
-    options = ["--direct-io", "--no-repack", "--n-cpu-moe", "2", "--perf", "--fit", "off"]
+    options = ["--direct-io", "--no-repack", "--n-cpu-moe", "2", "--perf", "--fit", "on"]
     options += ["--override-tensor", "blk=CPU", "--poll", "0"]
     if hasattr(os, "sched_getaffinity"):
         options += ["--cpu-range", "0-511", "--prio", "-1"]
@@ -59,7 +59,6 @@ def test_a_control_vector_changes_the_text(own_server: Start, tmp_path: Path) ->
         (["--control-vector-layer-range", "3"], "--control-vector-layer-range"),
         (["--override-tensor", "a=nowhere"], "nowhere"),
         (["--override-tensor", "[=CPU"], "cannot load the model"),
-        (["--fit", "on"], "--fit"),
         (["--direct-io", "--mlock"], "--direct-io"),
         (["--cpu-range", "511-"], "--cpu-range"),
     ],

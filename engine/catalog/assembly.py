@@ -23,7 +23,7 @@ from engine.options import (
     replaced,
 )
 from engine.options.declaration import fields
-from engine.options.values import quote
+from engine.options.values import legible, quote
 from engine.shipped import MODEL_NAME
 
 log = logging.getLogger("engine.catalog")
@@ -66,6 +66,7 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
     for warning in file.warnings:
         log.warning("%s", warning)
     sections = _sections(file, found, cached)
+    _refuse(file, found, cached)
     maker = _EntryMaker(file.everywhere, cached, given)
     entries = {
         name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
@@ -130,13 +131,30 @@ def _sections(
     """
     sections: dict[str, Section] = {}
     for section in file.sections.values():
-        name = section.name
-        if name not in found and ":" in name and (model := named(cached, name)):
-            name = model.name  # the quantization in other letters
+        name = _model_name(section.name, found, cached)
         if name in sections:
             raise OptionError(f"{section.place} is the same model as {sections[name].place}")
         sections[name] = section
     return sections
+
+
+def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedModel]) -> str:
+    """The name of a section's model, of which the section may write the quantization in other
+    letters."""
+    if name not in found and ":" in name and (model := named(cached, name)):
+        return model.name
+    return name
+
+
+def _refuse(file: Presets, found: dict[str, _Found], cached: Sequence[CachedModel]) -> None:
+    """Takes the models of refused sections out of `found`: they would run with other options than
+    their own. Raises OptionError if that is the shipped one."""
+    for section, reason in file.refused.items():
+        name = _model_name(section, found, cached)
+        if name == MODEL_NAME:
+            raise OptionError(reason)
+        log.error("the preset [%s] is refused: %s", legible(section), reason)
+        found.pop(name, None)
 
 
 class _EntryMaker:

@@ -25,6 +25,7 @@ from engine.options import (
     Names,
     OptionError,
     Setting,
+    UnusableKeyError,
     check_layer,
     files,
     layer_remarks,
@@ -72,12 +73,14 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
 
     everywhere: Section
     sections: dict[str, Section]  # by name, in the order of the file
+    refused: dict[str, str] = {}  # sections that can't be used, by name, each with the reason
     warnings: tuple[str, ...] = ()  # a line each, for the user
 
 
 def read(path: str, names: Names) -> Presets:
     """The file at `path`, whose keys are among `names`. Keys and values of all options are
-    checked; whether options go together is not, as those of other sources join them.
+    checked; whether options go together is not, as those of other sources join them. A section
+    with a key that nobody knows is refused alone.
 
     Raises `OptionError` with one line that names the file, and the line in it.
     """
@@ -85,10 +88,16 @@ def read(path: str, names: Names) -> Presets:
     drafts = _drafts(source, files.read_text(path, _FILE_MAX))
     section = partial(_section, names, source)
     everywhere = section(EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
-    sections = {name: section(name, draft, everywhere) for name, draft in drafts.items()}
+    sections, refused = {}, {}
+    for name, draft in drafts.items():
+        try:
+            sections[name] = section(name, draft, everywhere)
+        except UnusableKeyError as error:
+            refused[name] = str(error)
     return Presets(
         everywhere=everywhere,
         sections=sections,
+        refused=refused,
         warnings=tuple(
             remark
             for part in (everywhere, *sections.values())

@@ -30,6 +30,7 @@ class Opt:
     help: str
     group: str
     env: str = ""
+    also_env: str = ""  # its other variables, separated by spaces; the first that is set counts
     metavar: str = ""
     negative: str = ""  # the forms that switch a flag off
     min: float | None = None
@@ -81,10 +82,16 @@ class Field:
         return self.type in (bool, bool | None)
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that give the option: the first that is set counts."""
+        return tuple(f"{self.opt.env} {self.opt.also_env}".split())
+
+    @property
     def negative_env(self) -> str:
         """The variable whose mere presence switches the flag off, or ''."""
-        if self.opt.negative and self.opt.env.startswith("LLAMA_ARG_"):
-            return self.opt.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
+        for variable in self.variables if self.opt.negative else ():
+            if variable.startswith("LLAMA_ARG_"):
+                return variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
         return ""
 
     @property

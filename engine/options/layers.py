@@ -8,7 +8,7 @@ import msgspec
 from engine.options import shortcuts, unavailable, values
 from engine.options.chosen import Chosen
 from engine.options.declaration import Field
-from engine.options.names import Names, suggestion
+from engine.options.names import Names, protects, suggestion
 from engine.options.values import OptionError, legible
 
 
@@ -46,12 +46,28 @@ def read_layer(chosen: Chosen, layer: Layer) -> None:
         if chosen.names.key_concerns_server(setting.key) or setting.key in _SHORTCUTS:
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
+        if option := _unavailable(setting.key):
+            if option.refused:
+                raise UnusableKeyError(f"{place} is not available: {option.why}")
+            continue
         field, negated = _find(chosen.names, setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
 
+class UnusableKeyError(OptionError):
+    """A key that means nothing here, and harms nobody: only its own layer can't be used."""
+
+
 def check_layer(names: Names, layer: Layer) -> None:
-    """Raises `OptionError` for a key or a value that can't be used, whatever other layers say."""
+    """Raises `OptionError` for a key or a value that can't be used, whatever other layers say:
+    `UnusableKeyError` if it is a key that isn't meant to protect the server."""
+    for setting in layer.settings:
+        known = names.key_concerns_server(setting.key) or _is_known(names, setting.key)
+        if protects(setting.key) and not known:
+            place = f"{layer.place(setting)}: {legible(setting.key)}"
+            raise OptionError(
+                f"{place}: unknown key, which could have been meant to protect the server"
+            )
     read_layer(Chosen(names), layer)
 
 
@@ -61,6 +77,11 @@ def layer_remarks(names: Names, layer: Layer) -> list[str]:
         f"{layer.place(setting)}: {setting.key} has no effect here: it concerns the whole server"
         for setting in layer.settings
         if names.key_concerns_server(setting.key)
+    ]
+    found += [
+        unavailable.remark(f"{layer.place(setting)}: {setting.key}", option)
+        for setting in layer.settings
+        if (option := _unavailable(setting.key)) and not option.of_server
     ]
     return found + shortcuts.notes(_shortcuts(layer))
 
@@ -74,23 +95,35 @@ def _shortcuts(layer: Layer) -> Iterator[str]:
             yield "--" + setting.key
 
 
-_UNAVAILABLE = {name.lstrip("-") for name in unavailable.NAMES} | unavailable.VARIABLES
 _SHORTCUTS = {name.lstrip("-") for name in shortcuts.SHORTCUTS}
 
 
+def _is_known(names: Names, key: str) -> bool:
+    name = names.normal_key(key)
+    known = name in names.by_key or name in names.by_negative_key
+    return known or _unavailable(key) is not None
+
+
+def _unavailable(key: str) -> unavailable.Unavailable | None:
+    return unavailable.KEYS.get(key) or unavailable.KEYS.get(key.replace("_", "-"))
+
+
 def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
-    """The option, and whether the key is one of those that switch it off."""
+    """The option, and whether the key is one of those that switch it off.
+
+    Raises `UnusableKeyError`.
+    """
     name = names.normal_key(key)
     if name in names.by_key:
         return names.by_key[name], False
     if name in names.by_negative_key:
         return names.by_negative_key[name], True
-    if key in _UNAVAILABLE or name in _UNAVAILABLE:
-        raise OptionError(f"{place}: this option is not available yet")
     if name.startswith("-"):
-        raise OptionError(f"{place}: keys are options without the dashes before them")
+        raise UnusableKeyError(f"{place}: keys are options without the dashes before them")
     known = names.by_key.keys() | names.by_negative_key.keys() | _SHORTCUTS
-    raise OptionError(f"{place}: unknown key{suggestion(name, known, _UNAVAILABLE)}")
+    raise UnusableKeyError(
+        f"{place}: unknown key{suggestion(name, known, unavailable.KEYS.keys())}"
+    )
 
 
 def _flag(text: str, place: str) -> bool:

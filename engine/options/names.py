@@ -24,7 +24,7 @@ class Names:
         every = self.fields.values()
         self.by_name = {name: field for field in every for name in field.names}
         self.by_negative = {name: field for field in every for name in field.negative_names}
-        self.by_variable = {field.opt.env: field for field in every if field.opt.env}
+        self.by_variable = {name: field for field in every for name in field.variables}
         self.by_negative_variable = {f.negative_env: f for f in every if f.negative_env}
         self.by_key = _keys(self.by_name) | self.by_variable
         self.by_negative_key = _keys(self.by_negative) | self.by_negative_variable
@@ -43,15 +43,23 @@ class Names:
         name = self.normal_key(key)
         field = self.by_key.get(name) or self.by_negative_key.get(name)
         if field is None:
-            return not {key, name}.isdisjoint(_UNAVAILABLE_OF_SERVER)
+            unserved = unavailable.KEYS.get(key) or unavailable.KEYS.get(name)
+            return unserved is not None and unserved.of_server
         return not self.concerns_model(field)
-
-
-_UNAVAILABLE_OF_SERVER = {name.lstrip("-") for name in unavailable.OF_SERVER}
 
 
 def _keys(names: dict[str, Field]) -> dict[str, Field]:
     return {name.lstrip("-"): field for name, field in names.items()}
+
+
+_PROTECTING = ("API_KEY", "SSL", "TLS", "HOST", "CORS", "ORIGIN")
+
+
+def protects(name: str) -> bool:
+    """Whether a variable or a key sounds like an option that says who may come in: one that
+    isn't known must not be passed over."""
+    plain = name.upper().replace("-", "_")
+    return any(word in plain for word in _PROTECTING)
 
 
 def suggestion(name: str, *candidates: Set[str]) -> str:

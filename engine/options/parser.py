@@ -9,7 +9,7 @@ from engine.options.chosen import Chosen
 from engine.options.composition import Options
 from engine.options.declaration import Field, compose
 from engine.options.layers import Layer, read_layer
-from engine.options.names import Names, suggestion
+from engine.options.names import Names, protects, suggestion
 from engine.options.shortcuts import SHORTCUTS
 from engine.options.values import OptionError, quote
 
@@ -52,25 +52,58 @@ def shortcuts_of(given: Given) -> list[str]:
     return [name for name in names if name in SHORTCUTS]
 
 
+def vain_options(given: Given) -> list[str]:
+    """The options without effect here, each as a warning for the user."""
+    words = [argument.name for argument in _arguments(given.names, given.argv)]
+    vain = {name: unavailable.BY_NAME[name] for name in words if name in unavailable.NAMES}
+    for name in unavailable.given(given.environ):
+        of_variable = unavailable.BY_VARIABLE.get(name) or unavailable.BY_NEGATIVE_VARIABLE[name]
+        vain[name] = of_variable
+    return [unavailable.remark(name, option) for name, option in vain.items() if not option.refused]
+
+
 def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
-    """LLAMA_ARG_ variables that mean nothing here, each as a warning for the user."""
-    known = names.by_variable.keys() | names.by_negative_variable.keys() | unavailable.VARIABLES
+    """LLAMA_ variables that mean nothing here, each as a warning for the user."""
     return [
-        f"the variable {name} is unknown and has no effect{suggestion(name, known)}"
-        for name in sorted(environ)
-        if name.startswith("LLAMA_ARG_") and name not in known
+        f"the variable {name} is unknown and has no effect{suggestion(name, _variables(names))}"
+        for name in _unknown(names, environ)
     ]
 
 
+_PREFIX = "LLAMA_"
+_ELSEWHERE = {"LLAMA_CACHE", "LLAMA_CPP_LIB_PATH", "LLAMA_SERVER_SLOTS_DEBUG", "LLAMA_MEDIA_MARKER"}
+"""Variables that other parts of the program, or llama.cpp, read for themselves."""
+
+
+def _variables(names: Names) -> Set[str]:
+    return names.by_variable.keys() | names.by_negative_variable.keys() | unavailable.VARIABLES
+
+
+def _unknown(names: Names, environ: Mapping[str, str]) -> list[str]:
+    known = _variables(names) | _ELSEWHERE
+    return [name for name in sorted(environ) if name.startswith(_PREFIX) and name not in known]
+
+
+def _check_unknown(names: Names, environ: Mapping[str, str]) -> None:
+    """Raises `OptionError` for an unknown variable that was meant to protect the server."""
+    for name in _unknown(names, environ):
+        if protects(name) and environ[name]:
+            raise OptionError(
+                f"the variable {name} is unknown, and could have been meant to protect the "
+                f"server{suggestion(name, _variables(names))}"
+            )
+
+
 def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
-    for variable in sorted(unavailable.VARIABLES & environ.keys()):
-        if environ[variable]:
-            raise OptionError(f"the option of the variable {variable} is not available yet")
+    _check_unknown(chosen.names, environ)
+    unavailable.given(environ)
     for field in chosen.names.fields.values():
         if field.negative_env and field.negative_env in environ:
             chosen.set(field, False)
-        elif field.opt.env and environ.get(field.opt.env):  # an empty variable says nothing
-            chosen.read(field, field.opt.env, environ[field.opt.env])
+            continue
+        given = [name for name in field.variables if environ.get(name)]  # empty: says nothing
+        for name in given[:1]:
+            chosen.read(field, name, environ[name])
 
 
 def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
@@ -83,7 +116,7 @@ def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
     for name, text in given:
         if name in names.by_name and text is not None:
             chosen.read(names.by_name[name], name, text)
-        elif name not in SHORTCUTS:
+        elif name not in SHORTCUTS and name not in unavailable.NAMES:
             field = names.by_negative.get(name) or names.by_name[name]
             chosen.set(field, name not in names.by_negative)
 
@@ -111,12 +144,27 @@ def _arguments(names: Names, argv: Sequence[str]) -> Iterator[_Argument]:
                 ]
                 text = " ".join(given)
             yield _Argument(name, text)
+        elif name in unavailable.NAMES:
+            yield _unavailable(names, name, text if equals else None, arguments)
         elif name in _known(names):
             if equals:
                 raise OptionError(f"{name} takes no value")
             yield _Argument(name, None)
         else:
             raise OptionError(_refusal(names, argument, name))
+
+
+def _unavailable(names: Names, name: str, text: str | None, arguments: list[str]) -> _Argument:
+    if reason := unavailable.refusal(name):
+        raise OptionError(reason)
+    metavar = unavailable.BY_NAME[name].metavar.split()
+    if not metavar:
+        if text is not None:
+            raise OptionError(f"{name} takes no value")
+        return _Argument(name, None)
+    if text is None:
+        text = " ".join(_word(names, name, value, arguments) for value in metavar)
+    return _Argument(name, text)
 
 
 def _split(argument: str) -> tuple[str, str, str]:
@@ -131,8 +179,14 @@ def _next_value(names: Names, field: Field, name: str, arguments: list[str]) -> 
     following = arguments[-1] if arguments else None
     if field.opt.bare and (following is None or (following[:1] == "-" and following != "-1")):
         return field.opt.bare
-    if following is None:
-        raise OptionError(f"{name} needs a value ({field.opt.metavar})")
+    return _word(names, name, field.opt.metavar, arguments)
+
+
+def _word(names: Names, name: str, metavar: str, arguments: list[str]) -> str:
+    """The word behind `name`, which is not another option."""
+    if not arguments:
+        raise OptionError(f"{name} needs a value ({metavar})")
+    following = arguments[-1]
     if _split(following)[0] in _known(names) | unavailable.NAMES:
         raise OptionError(
             f"{name} needs a value, but {quote(following)} follows "
@@ -142,8 +196,6 @@ def _next_value(names: Names, field: Field, name: str, arguments: list[str]) -> 
 
 
 def _refusal(names: Names, argument: str, name: str) -> str:
-    if name in unavailable.NAMES:
-        return f"the option {name} is not available yet"
     if not argument.startswith("-"):
         hint = " (a model file is named with -m FILE)" if argument.endswith(".gguf") else ""
         return f"unexpected argument {quote(argument)}{hint}"

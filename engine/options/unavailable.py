@@ -1,68 +1,312 @@
-"""llama-server's options that are known here, but not available yet.
+"""llama-server's options that have no field in a table here: each is taken with a remark, as it
+harms nobody that it has no effect, or refused with the reason.
 
-They are refused rather than taken for typing errors. An option leaves this table when it
-gets its field in a table.
+An option leaves this table when it gets its field in a table.
 """
 
-# One option a line: all its forms, then its variable.
-_TABLE = """
---license
---completion-bash
---verbose-prompt
--fitt --fit-target LLAMA_ARG_FIT_TARGET
--fitc --fit-ctx LLAMA_ARG_FIT_CTX
--dr --docker-repo LLAMA_ARG_DOCKER_REPO
--hfd -hfrd --hf-repo-draft LLAMA_ARG_HFD_REPO
--hfv -hfrv --hf-repo-v LLAMA_ARG_HF_REPO_V
--hffv --hf-file-v LLAMA_ARG_HF_FILE_V
--ctkd --cache-type-k-draft LLAMA_ARG_CACHE_TYPE_K_DRAFT
--ctvd --cache-type-v-draft LLAMA_ARG_CACHE_TYPE_V_DRAFT
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engine.options import values
+from engine.options.values import OptionError
+
+
+class Unavailable(NamedTuple):
+    """One option with all its forms."""
+
+    names: tuple[str, ...]
+    negative_names: tuple[str, ...]  # these ask for nothing, and are never refused
+    variables: tuple[str, ...]
+    metavar: str  # "" if no value follows
+    why: str
+    refused: bool
+    of_server: bool  # without effect among the options of a model
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return (*self.names, *self.negative_names)
+
+    @property
+    def negative_variables(self) -> tuple[str, ...]:
+        """The variables whose mere presence switches the option off."""
+        if not self.negative_names:
+            return ()
+        return tuple(
+            variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1) for variable in self.variables
+        )
+
+
+def _read(line: str, why: str, *, refused: bool, of_server: bool) -> Unavailable:
+    names, negative, variables, metavars = [], [], [], []
+    for word in line.split():
+        if word.startswith(("--no-", "-no-")):
+            negative.append(word)
+        elif word.startswith("-"):
+            names.append(word)
+        elif word.startswith(("LLAMA_", "MTMD_")):
+            variables.append(word)
+        else:
+            metavars.append(word)
+    return Unavailable(
+        names=tuple(names),
+        negative_names=tuple(negative),
+        variables=tuple(variables),
+        metavar=" ".join(metavars),
+        why=why,
+        refused=refused,
+        of_server=of_server,
+    )
+
+
+def _options(
+    why: str, table: str, *, refused: bool = False, of_server: bool = False
+) -> list[Unavailable]:
+    """The options of `table`: one a line, with all its forms, the name of its value if it takes
+    one, and its variables."""
+    lines = [line for line in table.splitlines() if line]
+    return [_read(line, why, refused=refused, of_server=of_server) for line in lines]
+
+
+_MODEL = [
+    *_options(
+        "there are no draft models yet; the texts are the same without, only slower",
+        """
+-md --model-draft --spec-draft-model FILE LLAMA_ARG_MODEL_DRAFT LLAMA_ARG_SPEC_DRAFT_MODEL
+-hfd -hfrd --hf-repo-draft --spec-draft-hf REPO LLAMA_ARG_HFD_REPO LLAMA_ARG_SPEC_DRAFT_HF_REPO
+--spec-type TYPE,... LLAMA_ARG_SPEC_TYPE
+--spec-default
+--draft --draft-n --draft-max N LLAMA_ARG_DRAFT_MAX
+--draft-min --draft-n-min N LLAMA_ARG_DRAFT_MIN
+--spec-draft-n-max N LLAMA_ARG_SPEC_DRAFT_N_MAX
+--spec-draft-n-min N LLAMA_ARG_SPEC_DRAFT_N_MIN
+--draft-p-min --spec-draft-p-min P LLAMA_ARG_DRAFT_P_MIN LLAMA_ARG_SPEC_DRAFT_P_MIN
+--draft-p-split --spec-draft-p-split P LLAMA_ARG_SPEC_DRAFT_P_SPLIT
+-cd --ctx-size-draft N LLAMA_ARG_CTX_SIZE_DRAFT
+-ctkd --cache-type-k-draft --spec-draft-type-k TYPE LLAMA_ARG_CACHE_TYPE_K_DRAFT \
+LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K
+-ctvd --cache-type-v-draft --spec-draft-type-v TYPE LLAMA_ARG_CACHE_TYPE_V_DRAFT \
+LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V
+-td --threads-draft --spec-draft-threads N
+-tbd --threads-batch-draft --spec-draft-threads-batch N
+-Cd --cpu-mask-draft --spec-draft-cpu-mask HEX
+-Crd --cpu-range-draft --spec-draft-cpu-range FIRST-LAST
+--cpu-strict-draft --spec-draft-cpu-strict 0|1
+--prio-draft --spec-draft-prio N
+--poll-draft --spec-draft-poll PERCENT
+-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch HEX
+--cpu-strict-batch-draft --spec-draft-cpu-strict-batch 0|1
+--prio-batch-draft --spec-draft-prio-batch N
+--poll-batch-draft --spec-draft-poll-batch PERCENT
+-otd --override-tensor-draft --spec-draft-override-tensor PATTERN=BUFFER,...
+-cmoed --cpu-moe-draft --spec-draft-cpu-moe LLAMA_ARG_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_CPU_MOE
+-ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe N \
+LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
+-devd --device-draft --spec-draft-device NAME,...
+-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl N LLAMA_ARG_N_GPU_LAYERS_DRAFT
+--spec-draft-backend-sampling --no-spec-draft-backend-sampling LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING
+--spec-replace TARGET DRAFT
+--spec-ngram-mod-n-min N
+--spec-ngram-mod-n-max N
+--spec-ngram-mod-n-match N
+--spec-ngram-simple-size-n N
+--spec-ngram-simple-size-m N
+--spec-ngram-simple-min-hits N
+--spec-ngram-map-k-size-n N
+--spec-ngram-map-k-size-m N
+--spec-ngram-map-k-min-hits N
+--spec-ngram-map-k4v-size-n N
+--spec-ngram-map-k4v-size-m N
+--spec-ngram-map-k4v-min-hits N
+-lcs --lookup-cache-static FILE
+-lcd --lookup-cache-dynamic FILE
+""",
+    ),
+    *_options(
+        "text is the only input for now",
+        """
 --mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD
---image-min-tokens LLAMA_ARG_IMAGE_MIN_TOKENS
---image-max-tokens LLAMA_ARG_IMAGE_MAX_TOKENS
--otd --override-tensor-draft
--cmoed --cpu-moe-draft LLAMA_ARG_CPU_MOE_DRAFT
--ncmoed --n-cpu-moe-draft LLAMA_ARG_N_CPU_MOE_DRAFT
---path LLAMA_ARG_STATIC_PATH
---webui-config LLAMA_ARG_WEBUI_CONFIG
---webui-config-file LLAMA_ARG_WEBUI_CONFIG_FILE
---webui --no-webui LLAMA_ARG_WEBUI
---threads-http LLAMA_ARG_THREADS_HTTP
---media-path
--td --threads-draft
--tbd --threads-batch-draft
---draft --draft-n --draft-max LLAMA_ARG_DRAFT_MAX
---draft-min --draft-n-min LLAMA_ARG_DRAFT_MIN
---draft-p-min LLAMA_ARG_DRAFT_P_MIN
--cd --ctx-size-draft LLAMA_ARG_CTX_SIZE_DRAFT
--devd --device-draft
--ngld --gpu-layers-draft --n-gpu-layers-draft LLAMA_ARG_N_GPU_LAYERS_DRAFT
--md --model-draft LLAMA_ARG_MODEL_DRAFT
---spec-replace
--mv --model-vocoder
+-mmdev --mmproj-device NAME MTMD_BACKEND_DEVICE
+--image-min-tokens N LLAMA_ARG_IMAGE_MIN_TOKENS
+--image-max-tokens N LLAMA_ARG_IMAGE_MAX_TOKENS
+--mtmd-batch-max-tokens N LLAMA_ARG_MTMD_BATCH_MAX_TOKENS
+--video-fps N LLAMA_ARG_VIDEO_FPS
+--video-timestamp-interval SECONDS LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL
+--video-ffmpeg-dir DIR LLAMA_ARG_VIDEO_FFMPEG_DIR
+--media-path DIR
+""",
+    ),
+    *_options(
+        "text is the only output, as of llama-server itself",
+        """
+-mv --model-vocoder FILE
+-hfv -hfrv --hf-repo-v REPO LLAMA_ARG_HF_REPO_V
+-hffv --hf-file-v FILE LLAMA_ARG_HF_FILE_V
 --tts-use-guide-tokens
-"""
+""",
+    ),
+    *_options(
+        "options aren't fitted to the memory of devices here: set --ctx-size and --gpu-layers",
+        """
+-fitt --fit-target MIB,... LLAMA_ARG_FIT_TARGET
+-fitc --fit-ctx TOKENS LLAMA_ARG_FIT_CTX
+""",
+    ),
+    *_options(
+        "the cache decides by itself when it copies texts and makes checkpoints",
+        """
+--cache-idle-slots --no-cache-idle-slots LLAMA_ARG_CACHE_IDLE_SLOTS
+-cms --checkpoint-min-step TOKENS LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT
+""",
+    ),
+    *_options(
+        "models come from the Hugging Face Hub (--hf-repo) or an address (--model-url)",
+        """
+-dr --docker-repo REPO LLAMA_ARG_DOCKER_REPO
+""",
+        refused=True,
+    ),
+    *_options(
+        "nothing is said when a budget of thoughts is used up",
+        """
+--reasoning-budget-message TEXT LLAMA_ARG_THINK_BUDGET_MESSAGE
+""",
+        refused=True,
+    ),
+    *_options(
+        "slots of a unified cache have no limits of their own: "
+        "--no-kv-unified gives each an equal part",
+        """
+--kv-unified-per-slot TOKENS LLAMA_ARG_KV_UNIFIED_PER_SLOT
+""",
+        refused=True,
+    ),
+    *_options(
+        "drafts that are accepted by chance would change the texts",
+        """
+--spec-synth-len N LLAMA_ARG_SPEC_SYNTH_LEN
+--spec-synth-rates P,... LLAMA_ARG_SPEC_SYNTH_RATES
+""",
+        refused=True,
+    ),
+    *_options(
+        "removed: the options of one kind took its place, such as --spec-ngram-simple-size-n",
+        """
+--spec-ngram-size-n N
+""",
+        refused=True,
+    ),
+    *_options(
+        "removed: the options of one kind took its place, such as --spec-ngram-simple-size-m",
+        """
+--spec-ngram-size-m N
+""",
+        refused=True,
+    ),
+    *_options(
+        "removed: the options of one kind took its place, such as --spec-ngram-simple-min-hits",
+        """
+--spec-ngram-min-hits N
+""",
+        refused=True,
+    ),
+]
+
+_SERVER = [
+    *_options(
+        "there is no page for people here",
+        """
+--ui --webui --no-ui --no-webui LLAMA_ARG_UI LLAMA_ARG_WEBUI
+--ui-config --webui-config JSON LLAMA_ARG_UI_CONFIG LLAMA_ARG_WEBUI_CONFIG
+--ui-config-file --webui-config-file FILE LLAMA_ARG_UI_CONFIG_FILE LLAMA_ARG_WEBUI_CONFIG_FILE
+""",
+        of_server=True,
+    ),
+    *_options(
+        "one thread serves all connections",
+        """
+--threads-http N LLAMA_ARG_THREADS_HTTP
+""",
+        of_server=True,
+    ),
+    *_options(
+        "prompts are never logged",
+        """
+--verbose-prompt
+--log-prompts-dir DIR
+""",
+        of_server=True,
+    ),
+    *_options(
+        "there is no script for shells",
+        """
+--completion-bash
+""",
+        refused=True,
+        of_server=True,
+    ),
+    *_options(
+        "files of a directory aren't served: a web server in front can do that",
+        """
+--path DIR LLAMA_ARG_STATIC_PATH
+""",
+        refused=True,
+        of_server=True,
+    ),
+    *_options(
+        "the server runs no tools and no commands for clients, and fetches nothing for pages",
+        """
+-ag --agent -no-ag --no-agent LLAMA_ARG_AGENT
+--tools TOOL,... LLAMA_ARG_TOOLS
+--tools-runtime RUNTIME LLAMA_ARG_TOOLS_RUNTIME
+--mcp-servers-config FILE LLAMA_ARG_MCP_SERVERS_CONFIG
+--mcp-servers-json JSON LLAMA_ARG_MCP_SERVERS_JSON
+--ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy LLAMA_ARG_UI_MCP_PROXY
+""",
+        refused=True,
+        of_server=True,
+    ),
+]
+
+OPTIONS = (*_MODEL, *_SERVER)
+BY_NAME = {name: option for option in OPTIONS for name in option.forms}
+BY_VARIABLE = {name: option for option in OPTIONS for name in option.variables}
+BY_NEGATIVE_VARIABLE = {name: option for option in OPTIONS for name in option.negative_variables}
+
+NAMES = frozenset(BY_NAME)
+VARIABLES = frozenset(BY_VARIABLE) | frozenset(BY_NEGATIVE_VARIABLE)
+KEYS = {name.lstrip("-"): option for name, option in BY_NAME.items()}
+KEYS |= BY_VARIABLE | BY_NEGATIVE_VARIABLE
+"""Options as a file may name them."""
 
 
-def _variables(words: list[str]) -> list[str]:
-    found = [word for word in words if not word.startswith("-")]
-    if any(word.startswith("--no-") for word in words[1:]):
-        found += [variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1) for variable in found]
+def refusal(name: str) -> str | None:
+    """The reason why `name`, a form of an option, is refused; None if it isn't."""
+    option = BY_NAME[name]
+    if not option.refused or name in option.negative_names:
+        return None
+    return f"the option {name} is not available: {option.why}"
+
+
+def given(environ: Mapping[str, str]) -> list[str]:
+    """The variables of these options that say something. Raises `OptionError` for one that is
+    refused; one that only switches its option off isn't."""
+    found = [name for name in sorted(VARIABLES & environ.keys()) if environ[name]]
+    for name in found:
+        option = BY_VARIABLE.get(name)
+        if option and option.refused and not _is_off(option, name, environ[name]):
+            raise OptionError(f"the option of the variable {name} is not available: {option.why}")
     return found
 
 
-OPTIONS: list[list[str]] = [
-    [word for word in line.split() if word.startswith("-")] for line in _TABLE.split("\n") if line
-]
-NAMES: frozenset[str] = frozenset(name for names in OPTIONS for name in names)
-VARIABLES: frozenset[str] = frozenset(
-    variable for line in _TABLE.split("\n") for variable in _variables(line.split())
-)
-# Options of the server as a whole, with their variables: refused on the command line, but
-# without effect among those of a model, as llama-server's own are that exist here.
-OF_SERVER: frozenset[str] = frozenset(
-    word
-    for line in _TABLE.split("\n")
-    if line.startswith(("--threads-http", "--path", "--webui", "--license", "--completion-bash"))
-    for word in (*line.split(), *_variables(line.split()))
-)
+def _is_off(option: Unavailable, variable: str, text: str) -> bool:
+    if option.metavar or not option.negative_names:
+        return False
+    try:
+        return not values.flag(text)
+    except OptionError as error:
+        raise OptionError(f"{variable}: {error}") from None
+
+
+def remark(place: str, option: Unavailable) -> str:
+    """What to tell whoever gives an option in vain, at `place`."""
+    return f"{place} has no effect: {option.why}"

@@ -281,13 +281,8 @@ def show_cpu_range(cpus: Sequence[int]) -> str:
 
 
 def fit(text: str) -> str:
-    """'off', as nothing else can be done."""
-    if switch(text) != "off":
-        raise OptionError(
-            "fitting to the memory of devices is not available: "
-            "set --ctx-size and --gpu-layers to what fits"
-        )
-    return "off"
+    """'on' or 'off', in any of their spellings."""
+    return "on" if flag(text) else "off"
 
 
 MAX_LORA_SCALE = 1e6  # as in requests; far above, numbers of the model become infinite

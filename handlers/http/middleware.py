@@ -4,7 +4,9 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,24 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from handlers.http.errors import RequestError
 from handlers.http.patience import within
 from handlers.options import ServerOptions
+from handlers.options.tables.http import HttpOptions
 
 JSON = b"application/json"
 """The spelling of a JSON body's content type behind these middlewares."""
 
 
 class Cors:
-    """Lets the pages of any origin use the server, as llama-server does.
+    """Lets the pages of the origins in --cors-origins use the server: all, unless told otherwise.
 
     Answers preflight requests itself; stands outside the error handlers, since a page has to
     be able to read the errors as well.
     """
-
-    _PREFLIGHT = (
-        (b"access-control-allow-credentials", b"true"),
-        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", b"*"),
-        (b"access-control-max-age", b"86400"),
-    )
 
     _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id, X-Specllama-Relaxed")
 
@@ -43,20 +39,51 @@ class Cors:
         origin = fields.get(b"origin")
         if origin is None:
             return await self.app(scope, receive, send)
-        allow = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+        options: HttpOptions = scope["state"]["runtime"].options.http
+        allow = self._allowed(origin, options)
 
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in fields:
-            headers = [*allow, *self._PREFLIGHT, (b"content-length", b"0")]
+            headers = [*allow, *self._preflight(options), (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             return await send({"type": "http.response.body", "body": b""})
 
         async def send_allowed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                credentials = self._PREFLIGHT[0]
-                message["headers"] = [*message["headers"], *allow, credentials, self._EXPOSED]
+                message["headers"] = [*message["headers"], *allow, self._EXPOSED]
             await send(message)
 
         return await self.app(scope, receive, send_allowed)
+
+    @staticmethod
+    def _allowed(origin: bytes, options: HttpOptions) -> list[tuple[bytes, bytes]]:
+        """What lets a page read an answer; nothing but a hint for caches if it may not."""
+        vary = (b"vary", b"Origin")
+        if not permits(options.cors_origins, origin.decode("latin-1")):
+            return [vary]
+        allow = [(b"access-control-allow-origin", origin), vary]
+        if options.cors_credentials:
+            allow.append((b"access-control-allow-credentials", b"true"))
+        return allow
+
+    @staticmethod
+    def _preflight(options: HttpOptions) -> list[tuple[bytes, bytes]]:
+        return [
+            (b"access-control-allow-methods", ", ".join(options.cors_methods).encode()),
+            (b"access-control-allow-headers", ", ".join(options.cors_headers).encode()),
+            (b"access-control-max-age", b"86400"),
+        ]
+
+
+def permits(origins: Sequence[str], origin: str) -> bool:
+    """Whether pages of `origin` may use a server with these --cors-origins."""
+    if "*" in origins or origin in origins:
+        return True
+    try:
+        host = urlsplit(origin).hostname or ""
+    except ValueError:
+        return False
+    here = host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
+    return "localhost" in origins and here
 
 
 class Measure:

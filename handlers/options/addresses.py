@@ -8,6 +8,8 @@ import re
 
 from engine.options.values import OptionError, comma_separated, quote
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._\[\]:-]+|null")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -15,6 +17,24 @@ def hosts(text: str) -> str:
     """Addresses and socket paths, separated by commas."""
     comma_separated(text)
     return text
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Origins of web pages; * stands for all, localhost for those of this machine."""
+    found = comma_separated(text)
+    for origin in found:
+        if origin not in ("*", "localhost") and not _ORIGIN.fullmatch(origin):
+            raise OptionError(f"{quote(origin)} is not an origin such as https://example.org:8443")
+    return found
+
+
+def header_list(text: str) -> tuple[str, ...]:
+    """Names of methods or header fields; * stands for all."""
+    found = comma_separated(text)
+    for name in found:
+        if not _TOKEN.fullmatch(name):
+            raise OptionError(f"{quote(name)} is no name that a header of HTTP can have")
+    return found
 
 
 def api_prefix(text: str) -> str:

@@ -25,11 +25,22 @@ A request's own fields win over the sampling defaults given here.
 
 _SHORTCUTS = "defaults for a model, downloaded first; other options given win"
 
-_UNAVAILABLE = """\
-## Not available yet
+_WITHOUT_EFFECT = """\
+## Without effect
 
-These options of llama-server are known, but refused for now:
-"""
+These options of llama-server are taken, and a warning says that they do nothing here:
+
+| Option | Why |
+|---|---|"""
+
+_REFUSED = """
+## Refused
+
+These end the start, as the server would do something else than what is asked; a form that switches
+one off is taken:
+
+| Option | Why |
+|---|---|"""
 
 
 def _groups() -> dict[str, list[Field]]:
@@ -75,6 +86,7 @@ def help_text(width: int = 100, bold: bool = False) -> str:
     for name, shortcut in shortcuts.SHORTCUTS.items():
         lines += [f"  {start}{name}{end}", " " * _INDENT + shortcut.help]
     lines += ["", "A variable in brackets gives the option too; the command line wins over it."]
+    lines += ["Other options of llama-server have no effect or are refused: docs/options.md."]
     return "\n".join(lines) + "\n"
 
 
@@ -82,7 +94,7 @@ def _explanation(field: Field) -> str:
     text = field.opt.help + _choices(field)
     if not (field.is_flag and field.default is False):
         text += f" Default: {default(field)}."
-    return f"{text} [{field.opt.env}]" if field.opt.env else text
+    return f"{text} [{', '.join(field.variables)}]" if field.variables else text
 
 
 def reference() -> str:
@@ -106,16 +118,23 @@ def reference() -> str:
         )
         parts.append(f"| `{name}` | {shortcut.help} | `{stands_for}` |")
     parts.append("")
-    parts.append(_UNAVAILABLE)
-    parts += ["- " + ", ".join(f"`{name}`" for name in names) for names in unavailable.OPTIONS]
+    for title, refused in ((_WITHOUT_EFFECT, False), (_REFUSED, True)):
+        parts.append(title)
+        parts += [_unavailable_row(o) for o in unavailable.OPTIONS if o.refused == refused]
     return "\n".join(parts) + "\n"
+
+
+def _unavailable_row(option: unavailable.Unavailable) -> str:
+    forms = ", ".join(f"`{name}`" for name in option.forms)
+    variables = "".join(f", `{name}`" for name in option.variables)
+    return f"| {_cell(forms + variables)} | {_cell(option.why)} |"
 
 
 def _row(field: Field) -> str:
     forms = [f"`{name}`" for name in (*field.names, *field.negative_names)]
     if field.opt.metavar:
         forms[-1] = f"{forms[-1][:-1]} {field.opt.metavar}`"
-    variable = f"`{field.opt.env}`" if field.opt.env else ""
+    variable = ", ".join(f"`{name}`" for name in field.variables)
     cells = [", ".join(forms), field.opt.help + _choices(field), default(field), variable]
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 

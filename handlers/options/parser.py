@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from engine.options import Given, shortcuts
 from engine.options.checks import check, check_files
 from engine.options.declaration import compose
-from engine.options.parser import gather, shortcuts_of, unknown_variables
+from engine.options.parser import gather, shortcuts_of, unknown_variables, vain_options
 from handlers.options.checks import check_server, check_server_files
 from handlers.options.composition import NAMES, ServerOptions
 
@@ -40,10 +40,13 @@ def from_environ(environ: Mapping[str, str]) -> ServerOptions:
 def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """What was given to `parse` in vain, each as a warning for the user."""
     found = unknown_variables(NAMES, environ)
+    found += vain_options(given(argv, environ))
     found += shortcuts.notes(shortcuts_of(given(argv, environ)))
     media, engine, router = options.model.media, options.model.engine, options.router
     if media.mmproj or media.mmproj_url:
         found.append("--mmproj has no effect: media input is not available yet")
+    if engine.compute.fit == "on":
+        found.append("--fit has no effect: set --ctx-size and --gpu-layers to what fits")
     if engine.context.reproducible == "on":
         found += [f"--reproducible: {name} undoes it" for name in engine.irreproducible()]
     if router.models_dir or router.models_preset:

@@ -17,7 +17,7 @@ from engine.chat.parse.free_text import FreeTextCalls
 from engine.chat.parse.parser import AnswerParser, answer_parser
 from engine.chat.prompt import ChatPrompt
 from engine.chat.request import ChatRequest
-from engine.chat.syntax import HARMONY_THOUGHTS, Wrapper
+from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished
@@ -90,6 +90,8 @@ async def prepare(
     itself is at fault.
     """
     prompt = await rendered_prompt(model, engine, request)
+    if model.options.chat.skip_chat_parsing:
+        return _unparsed(prompt, request, params)
     parser = partial(
         answer_parser,
         prompt.syntax,
@@ -105,6 +107,15 @@ async def prepare(
         return PreparedChat(prompt.text, bound, parser, given)
     names = frozenset(request.free_text)
     return PreparedChat(prompt.text, bound, lambda: FreeTextCalls(parser(), names), given)
+
+
+def _unparsed(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> PreparedChat:
+    """An answer that is all content, with the markers that the model writes in it."""
+    request = msgspec.structs.replace(request, reasoning_format="none")
+    bound = answer_params(params, prompt.syntax, None, thinking=prompt.thinking)
+    parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
+    given = _given(prompt, request) if request.repeat_given else ()
+    return PreparedChat(prompt.text, bound, parser, given)
 
 
 def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:

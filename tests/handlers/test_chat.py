@@ -106,6 +106,23 @@ def test_template_options(options: dict[str, Any], prompt: str) -> None:
         assert server.get("/props").json()["chat_template"]
 
 
+def test_chats_without_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["<think>", "so", "</think>", "text"]
+    monkeypatch.setattr("tests.support.paper_server.WORDS", said)
+    template = "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %}<think>"
+    template += "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}"
+    template += "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    answers = []
+    for skip in (False, True):
+        for server in serve(chat_template=template, skip_chat_parsing=skip):
+            answer = server.post("/v1/chat/completions", messages=MESSAGES[1:]).json()
+            answers.append(answer["choices"][0]["message"])
+    parsed, plain = answers
+    assert (parsed["reasoning_content"], parsed["content"]) == ("so", "text")
+    assert plain["content"] == "<think>so</think>text"
+    assert not plain.get("reasoning_content")
+
+
 def test_a_template_file_and_a_template_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "t.jinja"
     path.write_text("{{ raise_exception('not with me') }}")

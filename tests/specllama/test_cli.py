@@ -171,7 +171,7 @@ def test_list_devices() -> None:
     [
         (["--porrt", "1"], "did you mean --port?"),
         (["--port", "eighty"], '--port: "eighty" is not a whole number'),
-        (["--threads-draft"], "--threads-draft is not available yet"),
+        (["--tools", "all"], "the option --tools is not available: the server runs no tools"),
         (["-m", "/does/not/exist.gguf"], '--model: cannot open "/does/not/exist.gguf"'),
         (["-m", str(ROOT)], "is a directory"),
         (["-m", __file__], "is not a GGUF file"),
@@ -197,12 +197,21 @@ def test_a_bad_option_is_one_line(argv: list[str], message: str) -> None:
 
 def test_a_bad_key_of_a_preset_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "models.ini"
-    file.write_text("[a]\nmodel = specllama-tiny\n\nctxsize = 3\n", encoding="utf-8")
+    file.write_text("[a]\nmodel = specllama-tiny\n\nctx-size = x\n", encoding="utf-8")
     done = run("--models-preset", str(file))
     assert (done.returncode, done.stdout) == (1, "")
-    expected = f"specllama: error: {file}:4: ctxsize: unknown key (did you mean ctx-size?)"
+    expected = f"specllama: error: {file}:4: ctx-size: "
     assert done.stderr.startswith(expected)
     assert done.stderr.count("\n") == 1
+
+
+def test_the_licenses_are_printed() -> None:
+    done = run("--license", "--port", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("specllama ")
+    assert first.endswith(": MIT")
+    assert any(re.fullmatch(r"llama[-_]cpp[-_]python \S+: MIT.*", line) for line in others)
 
 
 def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:
@@ -311,6 +320,16 @@ def test_all_addresses_get_the_same_free_port() -> None:
     with Listeners(["127.0.0.1", "localhost"], 0) as listeners:
         ports = {sock.getsockname()[1] for sock in listeners.tcp}
         assert len(ports) == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="needs SO_REUSEPORT")
+def test_servers_may_share_a_port() -> None:
+    with Listeners(["127.0.0.1"], 0, reuse_port=True) as first:
+        port = first.tcp[0].getsockname()[1]
+        with Listeners(["127.0.0.1"], port, reuse_port=True) as second:
+            assert second.tcp[0].getsockname()[1] == port
+        with pytest.raises(ListenError, match="cannot listen on"):
+            Listeners(["127.0.0.1"], port)
 
 
 @posix

@@ -14,7 +14,7 @@ from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from handlers.options import NAMES
 from tests.support.options_support import FIELDS
 
-INFORMATION = {"help", "version", "list_devices", "cache_list"}
+INFORMATION = {"help", "version", "license", "list_devices", "cache_list"}
 FILES = {
     "mmproj",
     "models_dir",
@@ -62,6 +62,13 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "device": WORDS.filter(lambda names: "none" not in names),
     "api_key": WORDS,
     "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
+    "cors_origins": st.lists(
+        st.sampled_from(["*", "localhost", "https://a.example:1"]), min_size=1
+    ).map(tuple),
+    **dict.fromkeys(
+        ("cors_methods", "cors_headers"),
+        st.lists(st.sampled_from(["*", "GET", "x-a"]), min_size=1).map(tuple),
+    ),
     "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
         lambda parts: "".join(f"/{part}" for part in parts)
     ),

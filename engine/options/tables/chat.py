@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from engine.options import files, values
-from engine.options.declaration import Opt
+from engine.options.declaration import INT32_MAX, Opt, Switch
 
 _chat = partial(Opt, group="Chat templates")
 
@@ -52,6 +52,7 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
         _chat(
             names="--chat-template-kwargs",
             env="LLAMA_CHAT_TEMPLATE_KWARGS",
+            also_env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
             metavar="JSON",
             help='Variables for the template, as a JSON object such as {"enable_thinking":false}.',
             default="none",
@@ -75,12 +76,52 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
         _chat(
             names="--reasoning-budget",
             env="LLAMA_ARG_THINK_BUDGET",
-            metavar="N",
+            metavar="TOKENS",
             min=-1,
-            max=0,
+            max=INT32_MAX,
             help="How much the model may think: -1 without a limit, 0 not at all.",
         ),
     ] = -1
+    reasoning: Annotated[
+        Switch,
+        _chat(
+            names="-rea --reasoning",
+            env="LLAMA_ARG_REASONING",
+            metavar="[on|off|auto]",
+            help="Tell the template to let the model think, or not to; auto leaves that to the "
+            "template.",
+            read=values.switch,
+        ),
+    ] = "auto"
+    reasoning_effort: Annotated[
+        str,
+        _chat(
+            names="--reasoning-effort",
+            env="LLAMA_ARG_REASONING_EFFORT",
+            metavar="LEVEL",
+            help="How much the template tells the model to think, such as minimal, low, medium, "
+            "high, xhigh or max; default leaves that to the template.",
+        ),
+    ] = "default"
+    reasoning_preserve: Annotated[
+        bool,
+        _chat(
+            names="--reasoning-preserve",
+            negative="--no-reasoning-preserve",
+            env="LLAMA_ARG_REASONING_PRESERVE",
+            help="Show the thoughts of earlier turns to the model again, where the template can.",
+        ),
+    ] = True
+    skip_chat_parsing: Annotated[
+        bool,
+        _chat(
+            names="--skip-chat-parsing",
+            negative="--no-skip-chat-parsing",
+            env="LLAMA_ARG_SKIP_CHAT_PARSING",
+            help="Leave answers as they were generated: thoughts and tool calls stay in the "
+            "content, and nothing binds them to the form that the tools want.",
+        ),
+    ] = False
     prefill_assistant: Annotated[
         bool,
         _chat(
@@ -91,3 +132,14 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             "is a whole message, and the model answers anew.",
         ),
     ] = True
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the template that hold unless a request says otherwise."""
+        given: dict[str, Any] = dict(self.chat_template_kwargs)
+        if self.reasoning != "auto":
+            given["enable_thinking"] = self.reasoning == "on"
+        if self.reasoning_effort != "default":
+            given["reasoning_effort"] = self.reasoning_effort
+        if not self.reasoning_preserve:
+            given["preserve_reasoning"] = False
+        return given

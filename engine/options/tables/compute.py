@@ -279,14 +279,26 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="The same for the first N layers only.",
         ),
     ] = 0
+    n_cpu_ffn: Annotated[
+        int,
+        _compute(
+            names="-ncffn --n-cpu-ffn",
+            env="LLAMA_ARG_N_CPU_FFN",
+            metavar="N",
+            min=0,
+            max=1024,
+            help="Keep the dense feed-forward weights of the first N layers in the memory of the "
+            "CPU.",
+        ),
+    ] = 0
     fit: Annotated[
-        Literal["off"],
+        Literal["on", "off"],
         _compute(
             names="-fit --fit",
             env="LLAMA_ARG_FIT",
             metavar="[on|off]",
-            help="Adapt other options to the memory of devices. llama.cpp's Python bindings can't: "
-            "only off is taken.",
+            help="Without effect: llama.cpp's Python bindings can't adapt other options to the "
+            "memory of devices.",
             bare="on",
             read=values.fit,
         ),

@@ -151,7 +151,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
     ctx_checkpoints: Annotated[
         int,
         _context(
-            names="--ctx-checkpoints --swa-checkpoints",
+            names="-ctxcp --ctx-checkpoints --swa-checkpoints",
             env="LLAMA_ARG_CTX_CHECKPOINTS",
             metavar="N",
             min=0,

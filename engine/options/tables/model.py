@@ -1,12 +1,14 @@
 """Options of the model: what to load."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from engine.options import files, values
-from engine.options.declaration import Opt
+from engine.options.declaration import Opt, Switch
+
+LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 _model = partial(Opt, group="Model")
 
@@ -45,6 +47,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_MMAP",
             help="Map the model file into memory. Without, loading is slower, but pages of the "
             "model are not dropped and read again.",
+            replaces=("load_mode",),
         ),
     ] = True
     mlock: Annotated[
@@ -53,6 +56,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--mlock",
             env="LLAMA_ARG_MLOCK",
             help="Keep the model in RAM: the system may neither swap nor compress it.",
+            replaces=("load_mode",),
         ),
     ] = False
     direct_io: Annotated[
@@ -62,8 +66,30 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             negative="-ndio --no-direct-io",
             env="LLAMA_ARG_DIO",
             help="Read the model file past the page cache, rather than mapping it (--mmap).",
+            replaces=("load_mode",),
         ),
     ] = False
+    load_mode: Annotated[
+        LoadMode,
+        _model(
+            names="-lm --load-mode",
+            env="LLAMA_ARG_LOAD_MODE",
+            metavar="MODE",
+            help="The same as --mmap, --mlock and --direct-io in one word; auto is as these say.",
+            replaces=("mmap", "mlock", "direct_io"),
+        ),
+    ] = "auto"
+    lazy_mode: Annotated[
+        Switch,
+        _model(
+            names="-lzm --lazy-mode",
+            env="LLAMA_ARG_LAZY_MODE",
+            metavar="[on|off|auto]",
+            help="Read rows of some large tensors, such as embeddings of each layer, when they are "
+            "needed; auto does so with tensors of more than 4 GiB. Needs --mmap.",
+            read=values.switch,
+        ),
+    ] = "auto"
     repack: Annotated[
         bool,
         _model(
@@ -178,6 +204,16 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Run the model once after loading, so that the first request is not slow.",
         ),
     ] = True
+
+    def how_to_load(self) -> LoadMode:
+        """What --load-mode says, or else the flags that mean the same; never auto."""
+        if self.load_mode != "auto":
+            return self.load_mode
+        if self.direct_io:
+            return "dio"
+        if self.mlock:
+            return "mmap+mlock" if self.mmap else "mlock"
+        return "mmap" if self.mmap else "none"
 
     def aliases(self) -> list[str]:
         """The names of `--alias`, without repetition, in alphabetical order: the first is

@@ -103,6 +103,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--temp --temperature",
+            env="LLAMA_ARG_TEMPERATURE",
             metavar="T",
             help="Temperature; 0 and less always take the likeliest token.",
         ),
@@ -137,6 +138,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--top-p",
+            env="LLAMA_ARG_TOP_P",
             metavar="P",
             min=0,
             max=1,
@@ -147,6 +149,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--min-p",
+            env="LLAMA_ARG_MIN_P",
             metavar="P",
             min=0,
             max=1,
@@ -205,6 +208,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--repeat-penalty",
+            env="LLAMA_ARG_REPEAT_PENALTY",
             metavar="X",
             help="Divides the logits of repeated tokens (1: off; must be above 0).",
             read=values.positive,
@@ -214,6 +218,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--presence-penalty",
+            env="LLAMA_ARG_PRESENCE_PENALTY",
             metavar="X",
             help="Subtracted once from the logit of a token that occurred (0: off).",
         ),
@@ -222,6 +227,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         float,
         _sampling(
             names="--frequency-penalty",
+            env="LLAMA_ARG_FREQUENCY_PENALTY",
             metavar="X",
             help="Subtracted for each time that a token occurred (0: off).",
         ),

@@ -70,6 +70,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
         _download(
             names="--offline",
             env="LLAMA_OFFLINE",
+            also_env="LLAMA_ARG_OFFLINE",
             help="Use what the cache holds, and never the network.",
         ),
     ] = False

@@ -12,6 +12,7 @@ from engine.errors import BackendError
 from engine.options import EngineOptions
 
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
+DENSE_TENSORS = r"\.ffn_(up|down|gate)\."
 EXPERT_TENSORS = r"\.ffn_[a-z_]+_(ch)?exps\."
 """A pattern for the tensors with the experts' weights of a mixture-of-experts layer."""
 
@@ -60,8 +61,8 @@ class _BufferOverride(ctypes.Structure):
 
 
 def tensor_overrides(options: EngineOptions) -> Any:
-    """--override-tensor, --cpu-moe and --n-cpu-moe in llama.cpp's form (a terminated array; the
-    first pattern that a tensor's name matches decides), or None.
+    """--override-tensor, --cpu-moe, --n-cpu-moe and --n-cpu-ffn in llama.cpp's form (a terminated
+    array; the first pattern that a tensor's name matches decides), or None.
 
     Raises `BackendError` for an unknown buffer type.
     """
@@ -78,6 +79,7 @@ def tensor_overrides(options: EngineOptions) -> Any:
             pairs.append((pattern, known[name]))
     patterns = [EXPERT_TENSORS] if options.compute.cpu_moe else []
     patterns += [rf"blk\.{layer}{EXPERT_TENSORS}" for layer in range(options.compute.n_cpu_moe)]
+    patterns += [rf"blk\.{layer}{DENSE_TENSORS}" for layer in range(options.compute.n_cpu_ffn)]
     if patterns:
         cpu = function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
         pairs += [(pattern, cpu) for pattern in patterns]

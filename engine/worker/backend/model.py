@@ -16,6 +16,7 @@ from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.ggml import tensor_overrides
 from engine.worker.backend.kernels import settle
 from engine.worker.backend.library import devices, failure, forget_errors
+from engine.worker.backend.load_modes import modes
 from engine.worker.backend.verdict import Measure
 from engine.worker.tokens import TokenArray
 
@@ -64,7 +65,7 @@ class Model:
         params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
         params.split_mode = _SPLIT_MODES[options.compute.split_mode]
         params.main_gpu = options.compute.main_gpu
-        params.load_mode = _load_mode(options)
+        params.load_mode, params.lazy_mode = modes(options.model)
         params.check_tensors = options.model.check_tensors
         params.use_extra_bufts = options.model.repack and settle().measure is not Measure.PLAIN
         params.no_host = options.model.no_host
@@ -342,18 +343,6 @@ def _adapter_text(adapter: Any, key: str) -> str:
     buffer = ctypes.create_string_buffer(4096)
     n = C.llama_adapter_meta_val_str(adapter, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if n > 0 else ""
-
-
-def _load_mode(options: EngineOptions) -> int:
-    if options.model.direct_io:
-        return int(C.LLAMA_LOAD_MODE_DIRECT_IO)
-    modes = {
-        (False, False): C.LLAMA_LOAD_MODE_NONE,
-        (True, False): C.LLAMA_LOAD_MODE_MMAP,
-        (False, True): C.LLAMA_LOAD_MODE_MLOCK,
-        (True, True): C.LLAMA_LOAD_MODE_MMAP_MLOCK,
-    }
-    return int(modes[options.model.mmap, options.model.mlock])
 
 
 def _tensor_split(options: EngineOptions) -> Any:

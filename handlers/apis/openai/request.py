@@ -71,7 +71,7 @@ def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, A
 
     Raises EngineError (invalid_request_error).
     """
-    variables = {**options.chat.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
+    variables = {**options.chat.variables(), **(body.get("chat_template_kwargs") or {})}
     effort = body.get("reasoning_effort")
     if effort == "none":
         variables["enable_thinking"] = False

@@ -27,6 +27,12 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
     version: Annotated[
         bool, _general(names="--version", help="Print the versions of server and engine and exit.")
     ] = False
+    license: Annotated[
+        bool,
+        _general(
+            names="--license", help="Print the licenses of the program and its parts and exit."
+        ),
+    ] = False
     list_devices: Annotated[
         bool,
         _general(names="--list-devices", help="Print the devices that can take layers and exit."),
@@ -34,4 +40,4 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     def any(self) -> bool:
         """Whether the program is to print something and exit."""
-        return self.help or self.version or self.list_devices or self.cache_list
+        return self.help or self.version or self.license or self.list_devices or self.cache_list

@@ -36,6 +36,15 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Port to listen on; 0 takes a free one and prints it.",
         ),
     ] = 8080
+    reuse_port: Annotated[
+        bool,
+        _http(
+            names="--reuse-port",
+            env="LLAMA_ARG_REUSE_PORT",
+            help="Let several servers listen on the same port, where the system can: it spreads "
+            "the connections over them.",
+        ),
+    ] = False
     api_prefix: Annotated[
         str,
         _http(
@@ -64,6 +73,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         str,
         _http(
             names="--api-key-file",
+            env="LLAMA_ARG_API_KEY_FILE",
             metavar="FILE",
             help="File with more keys, one on a line; lines that begin with # are comments.",
             default="none",
@@ -90,6 +100,49 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none (plain HTTP)",
         ),
     ] = ""
+    cors_origins: Annotated[
+        tuple[str, ...],
+        _http(
+            names="--cors-origins",
+            env="LLAMA_ARG_CORS_ORIGINS",
+            metavar="ORIGIN,...",
+            help="Origins whose web pages may use the server; * stands for all, localhost for "
+            "those of this machine.",
+            read=addresses.origins,
+            show=values.show_comma_separated,
+        ),
+    ] = ("*",)
+    cors_methods: Annotated[
+        tuple[str, ...],
+        _http(
+            names="--cors-methods",
+            env="LLAMA_ARG_CORS_METHODS",
+            metavar="METHOD,...",
+            help="Methods that web pages may use.",
+            read=addresses.header_list,
+            show=values.show_comma_separated,
+        ),
+    ] = ("GET", "POST", "DELETE", "OPTIONS")
+    cors_headers: Annotated[
+        tuple[str, ...],
+        _http(
+            names="--cors-headers",
+            env="LLAMA_ARG_CORS_HEADERS",
+            metavar="NAME,...",
+            help="Header fields that web pages may send; * stands for all.",
+            read=addresses.header_list,
+            show=values.show_comma_separated,
+        ),
+    ] = ("*",)
+    cors_credentials: Annotated[
+        bool,
+        _http(
+            names="--cors-credentials",
+            negative="--no-cors-credentials",
+            env="LLAMA_ARG_CORS_CREDENTIALS",
+            help="Let web pages send what the browser knows of their users.",
+        ),
+    ] = True
     timeout: Annotated[
         int,
         _http(

@@ -22,6 +22,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(
             names="-lv --verbosity --log-verbosity",
             env="LLAMA_LOG_VERBOSITY",
+            also_env="LLAMA_ARG_LOG_VERBOSITY",
             metavar="N",
             min=0,
             max=INT32_MAX,
@@ -40,6 +41,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(
             names="--log-file",
             env="LLAMA_LOG_FILE",
+            also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
             help="Append the log to a file as well.",
             default="none",
@@ -52,13 +54,25 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_LOG_FORMAT",
             metavar="FORMAT",
             help="How to write the log: text for people, or json, with one object in each line.",
+            replaces=("log_jsonl",),
         ),
     ] = "text"
+    log_jsonl: Annotated[
+        bool,
+        _log(
+            names="--log-jsonl",
+            negative="--no-log-jsonl",
+            env="LLAMA_ARG_LOG_JSONL",
+            help="The same as --log-format json.",
+            replaces=("log_format",),
+        ),
+    ] = False
     log_colors: Annotated[
         Switch,
         _log(
             names="--log-colors",
             env="LLAMA_LOG_COLORS",
+            also_env="LLAMA_ARG_LOG_COLORS",
             metavar="[on|off|auto]",
             help="Colour the log; auto does so on a terminal.",
             bare="on",
@@ -71,6 +85,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--log-prefix",
             negative="--no-log-prefix",
             env="LLAMA_LOG_PREFIX",
+            also_env="LLAMA_ARG_LOG_PREFIX",
             help="Begin each line of the log with its level and its source.",
         ),
     ] = True
@@ -80,9 +95,14 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--log-timestamps",
             negative="--no-log-timestamps",
             env="LLAMA_LOG_TIMESTAMPS",
+            also_env="LLAMA_ARG_LOG_TIMESTAMPS",
             help="Begin each line of the log with the time.",
         ),
     ] = False
+
+    def is_json(self) -> bool:
+        """Whether each line of the log is a JSON object."""
+        return self.log_jsonl or self.log_format == "json"
 
     def level(self) -> int:
         """The threshold of the server's log, as a level of Python's logging."""

@@ -206,6 +206,17 @@ def test_sections_that_cannot_be_used(hub: Path, text: str, message: str) -> Non
     assert str(caught.value).isprintable()
 
 
+def test_a_refused_section_leaves_the_others(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache(hub, "u/r", "x-Q8_0.gguf")
+    text = f"[u/r:q8_0]\nnonsense = 1\n[x]\nmodel = {model_path()}\n[y]\nnonsense = 1\n"
+    catalog = with_presets(hub, text)
+    assert set(catalog.entries) == {"x", MODEL_NAME}
+    assert "the preset [u/r:q8_0] is refused: " in caplog.text
+    assert "models.ini:6: nonsense: unknown key" in caplog.text
+    with pytest.raises(OptionError, match=r"models\.ini:2: nonsense: unknown key"):
+        with_presets(hub, f"[{MODEL_NAME}]\nnonsense = 1\n")
+
+
 def test_two_sections_of_one_model(hub: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf")
     with pytest.raises(OptionError, match=r"ini:2: \[u/r:q8_0\] is the same model as .*ini:1:"):

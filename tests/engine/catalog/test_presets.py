@@ -175,13 +175,9 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path: Path, data: bytes) 
 @pytest.mark.parametrize(
     ("text", "place", "reason"),
     [
-        ("[a]\n\nctx-sze = 1", ":3: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
-        ("[a]\nfim-qwen-3b-defalt = 1", ":2: ", "did you mean fim-qwen-3b-default?"),
-        ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
-        ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
-        ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
-        ("[a]\nmodel-draft = x", ":2: ", "not available yet"),
-        ("[a]\nLLAMA_ARG_MODEL_DRAFT = x", ":2: ", "not available yet"),
+        ("[*]\nctx-sze = 1", ":2: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
+        ("[a]\napi-keyfile = x", ":2: api-keyfile: ", "meant to protect the server"),
+        ("[a]\nqq = 1\nallowed_origins = x", ":3: allowed_origins: ", "meant to protect"),
         ("[a]\nctx-size = many", ":2: ctx-size: ", '"many" is not a whole number'),
         ("[a]\nctx-size =", ":2: ", "not a whole number"),
         ("[a]\nmmap = maybe", ":2: mmap: ", "neither on nor off"),
@@ -215,6 +211,36 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
     message = error(text, tmp_path)
     assert message.startswith(place)
     assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        ("[a]\n\nctx-sze = 1", ":3: ctx-sze: ", "unknown key (did you mean ctx-size?)"),
+        ("[a]\nfim-qwen-3b-defalt = 1", ":2: ", "did you mean fim-qwen-3b-default?"),
+        ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
+        ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
+        ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
+        ("[a]\ndocker_repo = x", ":2: docker_repo is not available: ", "--hf-repo"),
+        ("[a]\nLLAMA_ARG_DOCKER_REPO = x", ":2: ", "is not available: "),
+    ],
+)
+def test_an_unknown_key_refuses_its_section_alone(
+    tmp_path: Path, text: str, place: str, reason: str
+) -> None:
+    found = presets(text + "\n[b]\nc = 5\n", tmp_path)
+    assert list(found.sections) == ["b"]
+    message = found.refused["a"].removeprefix(str(tmp_path / "models.ini"))
+    assert message.startswith(place)
+    assert reason in message
+
+
+@pytest.mark.parametrize("key", ["model-draft", "model_draft", "LLAMA_ARG_MODEL_DRAFT"])
+def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) -> None:
+    text = f"[a]\nc = 5\n{key} = x"
+    assert section(text, tmp_path) == model_options(ctx_size=5)
+    [warning] = presets(text, tmp_path).warnings
+    assert f":3: {key} has no effect: there are no draft models yet" in warning
 
 
 def test_two_shortcuts_exclude_each_other(tmp_path: Path) -> None:
@@ -341,7 +367,7 @@ def test_options_as_a_section(tmp_path: Path) -> None:
 
 SERVER_KEYS = sorted(
     {key for f in FIELDS.values() if not NAMES.concerns_model(f) for key in keys(f)}
-    | {word.lstrip("-") for word in unavailable.OF_SERVER}
+    | {key for key, option in unavailable.KEYS.items() if option.of_server}
 )
 
 

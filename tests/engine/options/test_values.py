@@ -119,7 +119,9 @@ def test_real_numbers_are_finite_c_floats(field: Field, bad: str) -> None:
          ["", "[]", "1", "{", '{"a":NaN}', '{"a":1e999}', f'{{"a":{10**30}}}', '{"a":"\\ud800"}']),
         ("--api-prefix", ["/a", "/a/b/", "/", ""], ["a", "/a b", "/{x}", "//", "/a?b"]),
         ("--host", ["0.0.0.0", "::1,/run/x.sock"], ["", ",", " "]),
-        ("--fit", ["off", "0"], ["on", "auto", "x"]),
+        ("--cors-origins", ["*", "localhost", "https://a.example:1,null"], ["a b", "a", "x://a b"]),
+        ("--cors-methods", ["GET,POST", "*"], ["GET POST", "\u00e4"]),
+        ("--fit", ["on", "off", "0"], ["auto", "x"]),
         (
             "--override-tensor",
             ["a=CPU", "blk\\.[0-3]=CPU,b=CUDA0", '"x{1,2}=CPU"'],

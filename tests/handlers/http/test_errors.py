@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from engine.errors import EngineError, ErrorInfo, not_supported, server_error, unavailable
+from handlers.options import parse
 from tests.support.http_support import handlers_module, serving, small_app
 
 ORIGIN = {"origin": "https://page.example"}
@@ -233,6 +234,48 @@ def test_preflight(client: httpx.Client) -> None:
     assert response.headers["access-control-allow-origin"] == "https://page.example"
     assert response.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
     assert response.headers["access-control-allow-headers"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "allowed"),
+    [
+        ("*", "https://page.example", True),
+        ("https://page.example,https://b.example", "https://b.example", True),
+        ("https://page.example", "https://page.example:81", False),
+        ("https://page.example", "null", False),
+        ("localhost", "http://localhost:5173", True),
+        ("localhost", "http://127.0.0.1", True),
+        ("localhost", "http://[::1]:80", True),
+        ("localhost", "http://localhost.page.example", False),
+        ("localhost", "http://[", False),
+    ],
+)
+def test_origins_that_may_use_the_server(
+    tmp_path: Path, handlers: types.ModuleType, origins: str, origin: str, allowed: bool
+) -> None:
+    given = parse(["--cors-origins", origins], {}).http.cors_origins
+    with serving(small_app(tmp_path, handlers, cors_origins=given)) as (host, port):
+        for method in ("GET", "OPTIONS"):
+            wish = {"origin": origin, "access-control-request-method": "POST"}
+            headers = httpx.request(method, f"http://{host}:{port}/echo", headers=wish).headers
+            assert headers.get("access-control-allow-origin") == (origin if allowed else None)
+            assert ("access-control-allow-credentials" in headers) is allowed
+            assert headers["vary"] == "Origin"
+
+
+def test_what_pages_may_do(tmp_path: Path, handlers: types.ModuleType) -> None:
+    options: dict[str, Any] = {
+        "cors_methods": ("GET",),
+        "cors_headers": ("x-a", "x-b"),
+        "cors_credentials": False,
+    }
+    wish = {**ORIGIN, "access-control-request-method": "GET"}
+    with serving(small_app(tmp_path, handlers, **options)) as (host, port):
+        headers = httpx.options(f"http://{host}:{port}/echo", headers=wish).headers
+    assert headers["access-control-allow-origin"] == "https://page.example"
+    assert headers["access-control-allow-methods"] == "GET"
+    assert headers["access-control-allow-headers"] == "x-a, x-b"
+    assert "access-control-allow-credentials" not in headers
 
 
 def test_a_base_path(tmp_path: Path, handlers: types.ModuleType) -> None:

@@ -31,7 +31,7 @@ def test_names_and_variables_are_unique() -> None:
     names = [n for f in FIELDS.values() for n in (*f.names, *f.negative_names)]
     names += [*unavailable.NAMES, *SHORTCUTS]
     assert len(names) == len(set(names))
-    variables = [v for f in FIELDS.values() for v in (f.opt.env, f.negative_env) if v]
+    variables = [v for f in FIELDS.values() for v in (*f.variables, f.negative_env) if v]
     variables += unavailable.VARIABLES
     assert len(variables) == len(set(variables))
 
@@ -136,16 +136,111 @@ def test_unknown_options_get_a_suggestion() -> None:
     assert "-m FILE" in error("model.gguf")
 
 
-@pytest.mark.parametrize("name", sorted(unavailable.NAMES))
-def test_options_that_come_later_say_so(name: str) -> None:
-    assert error(name) == f"the option {name} is not available yet"
-    assert "not available yet" in error(f"{name}=1")
+VAIN = [option for option in unavailable.OPTIONS if not option.refused]
+REFUSED = [option for option in unavailable.OPTIONS if option.refused]
 
 
-@pytest.mark.parametrize("variable", sorted(unavailable.VARIABLES))
-def test_variables_of_options_that_come_later_say_so(variable: str) -> None:
-    assert error(**{variable: "1"}).endswith(f"{variable} is not available yet")
-    assert from_environ({variable: ""}) == server_options()
+def words(option: unavailable.Unavailable, name: str) -> list[str]:
+    return [name, *("1" for _ in option.metavar.split())]
+
+
+def told(argv: list[str], environ: dict[str, str]) -> list[str]:
+    return remarks(parse(argv, environ), argv, environ)
+
+
+@pytest.mark.parametrize("option", VAIN, ids=str)
+def test_options_without_effect_are_taken_with_a_remark(option: unavailable.Unavailable) -> None:
+    for name in option.forms:
+        argv = [*words(option, name), "--port", "1"]
+        assert parse(argv, {}) == server_options(port=1)
+        assert told(argv, {}) == [f"{name} has no effect: {option.why}"]
+        joined = f"{name}=1"
+        if option.metavar:
+            assert told([joined], {}) == [f"{name} has no effect: {option.why}"]
+            assert error(name).startswith(f"{name} needs a value (")
+        else:
+            assert error(joined) == f"{name} takes no value"
+    for variable in (*option.variables, *option.negative_variables):
+        assert told([], {variable: "1"}) == [f"{variable} has no effect: {option.why}"]
+        assert told([], {variable: ""}) == []
+
+
+@pytest.mark.parametrize("option", REFUSED, ids=str)
+def test_options_that_are_refused_say_why(option: unavailable.Unavailable) -> None:
+    for name in option.names:
+        assert error(*words(option, name)) == f"the option {name} is not available: {option.why}"
+        assert error(f"{name}=1").endswith(option.why)
+    for variable in option.variables:
+        message = error(**{variable: "1"})
+        assert message == f"the option of the variable {variable} is not available: {option.why}"
+        assert from_environ({variable: ""}) == server_options()
+
+
+@pytest.mark.parametrize("option", REFUSED, ids=str)
+def test_what_is_refused_may_be_switched_off(option: unavailable.Unavailable) -> None:
+    for name in option.negative_names:
+        assert told([name], {}) == []
+        for variable in option.variables:
+            assert told([], {variable: "0"}) == []
+            assert error(**{variable: "maybe"}).startswith(f"{variable}: ")
+
+
+def test_fitting_has_no_effect() -> None:
+    assert told(["--fit", "on"], {}) == [
+        "--fit has no effect: set --ctx-size and --gpu-layers to what fits"
+    ]
+    assert told(["--fit", "off"], {}) == told([], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "mode"),
+    [
+        ([], "mmap"),
+        (["--no-mmap"], "none"),
+        (["--mlock"], "mmap+mlock"),
+        (["--mlock", "--no-mmap"], "mlock"),
+        (["-dio"], "dio"),
+        (["--no-mmap", "-lm", "auto"], "mmap"),
+        (["-lm", "mlock"], "mlock"),
+        (["--load-mode", "dio", "--mlock"], "mmap+mlock"),
+    ],
+)
+def test_one_word_for_how_to_load(argv: list[str], mode: str) -> None:
+    assert parse(argv, {}).model.engine.model.how_to_load() == mode
+    environ = {"LLAMA_ARG_LOAD_MODE": "mmap+mlock", "LLAMA_ARG_NO_MMAP": "1"}
+    assert from_environ(environ).model.engine.model.how_to_load() == "mmap+mlock"
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables"),
+    [
+        ([], {}),
+        (["--reasoning", "auto", "--reasoning-effort", "default"], {}),
+        (["-rea", "on"], {"enable_thinking": True}),
+        (["--reasoning", "0"], {"enable_thinking": False}),
+        (["--reasoning-effort", "high"], {"reasoning_effort": "high"}),
+        (["--reasoning-preserve"], {}),
+        (["--no-reasoning-preserve"], {"preserve_reasoning": False}),
+        (
+            ["--chat-template-kwargs", '{"a": 1, "enable_thinking": true}', "-rea", "off"],
+            {"a": 1, "enable_thinking": False},
+        ),
+    ],
+)
+def test_what_the_template_is_told(argv: list[str], variables: dict[str, object]) -> None:
+    assert parse(argv, {}).model.chat.variables() == variables
+
+
+def test_lines_of_json_have_two_names() -> None:
+    assert [parse([*argv], {}).log.is_json() for argv in ([], ["--log-jsonl"])] == [False, True]
+    assert parse(["--log-format", "json"], {}).log.is_json()
+    assert not parse(["--log-format", "json", "--no-log-jsonl"], {}).log.is_json()
+    assert not parse(["--log-jsonl", "--log-format", "text"], {}).log.is_json()
+
+
+def test_values_of_options_without_effect_are_not_options() -> None:
+    assert 'but "--port" follows' in error("-md", "--port", "1")
+    assert parse(["-md", "draft.gguf", "--port", "1"], {}).http.port == 1
 
 
 # ---- variables ---------------------------------------------------------------------------
@@ -195,6 +290,41 @@ def test_unknown_variables_are_reported() -> None:
     assert "LLAMA_ARG_CTXSIZE" in warning
     assert "LLAMA_ARG_CTX_SIZE" in warning
     assert unknown_variables(NAMES, {"LLAMA_ARG_NO_MMAP": "1", "LLAMA_ARG_HF_REPO": ""}) == []
+    assert unknown_variables(NAMES, {"LLAMA_CACHE": "/x"}) == []
+    (warning,) = unknown_variables(NAMES, {"LLAMA_PROT": "1"})
+    assert "LLAMA_PROT" in warning
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["LLAMA_ARG_API_KEYS", "LLAMA_ARG_SSL_CERT", "LLAMA_TLS", "LLAMA_HOST", "LLAMA_CORS_X",
+     "LLAMA_ARG_ALLOWED_ORIGINS"],
+)  # fmt: skip
+def test_an_unknown_variable_that_may_protect_the_server_ends_the_start(variable: str) -> None:
+    message = error(**{variable: "x"})
+    assert message.startswith(f"the variable {variable} is unknown, and could have been meant")
+    assert from_environ({variable: ""}) == server_options()
+
+
+def test_the_file_of_keys_has_a_variable(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("k\n")
+    options = from_environ({"LLAMA_ARG_API_KEY_FILE": str(keys)})
+    assert options.http.api_keys() == ["k"]
+    assert "LLAMA_ARG_API_KEY_FILE" not in str(unknown_variables(NAMES, {}))
+
+
+def test_the_first_of_several_variables_counts() -> None:
+    both = {"LLAMA_LOG_FILE": "a", "LLAMA_ARG_LOG_FILE": "b"}
+    assert FIELDS["log_file"].variables == tuple(both)
+    for environ, wanted in (
+        (both, "a"),
+        (both | {"LLAMA_LOG_FILE": ""}, "b"),
+        ({"LLAMA_ARG_LOG_FILE": "b"}, "b"),
+    ):
+        asked = parse(["--help"], environ)
+        assert asked.log.log_file == wanted
+    assert from_environ({"LLAMA_ARG_NO_LOG_PREFIX": ""}).log.log_prefix is False
 
 
 # ---- what goes together, and what goes first -----------------------------------------------

@@ -134,6 +134,16 @@ def test_unknown_buffers_and_broken_patterns_are_refused() -> None:
         logits(override_tensor=("(=CPU",))
 
 
+def test_dense_layers() -> None:
+    array = tensor_overrides(engine_options(n_cpu_ffn=2))
+    patterns = [entry.pattern for entry in array]
+    assert patterns == [
+        rb"blk\.0\.ffn_(up|down|gate)\.",
+        rb"blk\.1\.ffn_(up|down|gate)\.",
+        None,
+    ]
+
+
 def test_experts() -> None:
     array = tensor_overrides(engine_options(cpu_moe=True, n_cpu_moe=2, override_tensor=("a=CPU",)))
     patterns = [entry.pattern for entry in array]
@@ -150,7 +160,16 @@ def test_experts() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"direct_io": True}, {"no_host": True}, {"mmap": False}, {"perf": True}],
+    [
+        {"direct_io": True},
+        {"no_host": True},
+        {"mmap": False},
+        {"perf": True},
+        {"load_mode": "none"},
+        {"load_mode": "dio"},
+        {"lazy_mode": "on"},
+        {"lazy_mode": "off"},
+    ],
     ids=str,
 )
 def test_the_way_of_loading_changes_nothing(
