@@ -133,6 +133,11 @@ def test_asking_changes_no_text(name: str, post: bool, server: Server) -> None:
     assert text_in(server.ask(path(name), asked)) == text_in(blind)
 
 
+def _leading_space(text: str) -> int:
+    """The length of the white space, all of single bytes, that `text` begins with."""
+    return len(text) - len(text.lstrip(" \t\r\n"))
+
+
 @pytest.mark.parametrize("name", GENERATING)
 @pytest.mark.parametrize("stop", [[], ["e"], ["s", "\n", "er", " t"]])
 def test_events_have_the_tokens_of_their_text(name: str, stop: list[str], server: Server) -> None:
@@ -143,8 +148,10 @@ def test_events_have_the_tokens_of_their_text(name: str, stop: list[str], server
         tokens = [token for document in streamed for token in probs_of(document)]
         assert tokens == probs_of(plain)
         text = text_in(plain)
-        assert whole(tokens).startswith(text)
-        shown, n_bytes = "", 0
+        # Chats of a model that may think begin without white space.
+        dropped = 0 if whole(tokens).startswith(text) else _leading_space(whole(tokens))
+        assert whole(tokens)[dropped:].startswith(text)
+        shown, n_bytes = "", -dropped
         for document in streamed:
             shown += text_of(document)
             if probs_of(document):
@@ -153,7 +160,7 @@ def test_events_have_the_tokens_of_their_text(name: str, stop: list[str], server
                 n_bytes += sum(len(token["bytes"]) for token in before)
                 assert n_bytes <= len(shown.encode())
                 n_bytes += len(probs_of(document)[-1]["bytes"])
-            assert n_bytes >= len(shown.encode())
+            assert max(n_bytes, 0) >= len(shown.encode())
 
 
 def test_tokens_that_are_parts_of_a_character(server: Server) -> None:
@@ -384,8 +391,10 @@ def test_a_text_ends_at_a_new_line_when_its_time_is_over(name: str, server: Serv
     forced = {"logit_bias": [[line, 1000]], "n_predict": 3000, "cache_prompt": False}
     answer = contract.check(server.post(path(name), body(name, t_max_predict_ms=1, **forced)))
     text = text_in(answer)
-    assert 0 < len(text) < 3000
-    assert set(text) == {"\n"}
+    assert set(text) <= {"\n"}
+    # Chats of a model that may think begin without white space.
+    usage = answer.get("usage", {}).get("completion_tokens", answer.get("eval_count"))
+    assert 0 < (len(text) if usage is None else usage) < 3000
     if "stop_type" in answer:
         assert answer["stop_type"] == "limit"
         assert answer["generation_settings"]["t_max_predict_ms"] == 1
