@@ -225,10 +225,11 @@ class ModelPool:
         try:
             while record.unloading:
                 await asyncio.wait({record.unloading})
-        finally:
+        except asyncio.CancelledError:
             record.n_returning -= 1
-            if record.unloading:  # cancelled
-                record.publish()
+            record.publish()
+            raise
+        record.n_returning -= 1
 
     async def _take_place(self, record: ModelRecord) -> Lease:
         self._check_open()

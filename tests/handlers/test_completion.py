@@ -100,7 +100,6 @@ def test_a_client_that_leaves_cancels(server: Server, path: str, prompt: Any, st
         ({}, 400),
         ({"prompt": ["x"] * 5, "n": 1000}, 400),
         ({"prompt": "x", "response_format": {"type": "json_object"}, "grammar": "root ::= x"}, 400),
-        ({"prompt": "x", "response_format": {"type": "json_schema"}}, 400),
     ],
 )
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])

@@ -188,7 +188,8 @@ class Histories(RuleBasedStateMachine):
         for name, event, status in seen(self.events):
             if event in ("model_status", "status_change"):
                 last[name] = status
-        assert last == {name: self.pool.status(name).value for name in NAMES}
+        now = {name: self.pool.status(name).value for name in NAMES}
+        assert last == now, (last, now, list(seen(self.events))[-4:])
         self.run(self.pool.stop())
         assert not self.engines()
         left = {each.name: each.n_leases for each in PaperSupervisor.all if each.n_leases}
@@ -221,5 +222,5 @@ class Histories(RuleBasedStateMachine):
             assert not unload.done() or isinstance(unload.exception(), EngineError | None)
 
 
-Histories.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 test_histories = pytest.mark.timeout(120)(Histories.TestCase)
