@@ -36,7 +36,7 @@ _FIM_TEXTS: Final = {
             "<|fim_prefix|>",
             "<fim-prefix>",
             "<fim_prefix>",
-            "<｜fim▁begin｜>",  # noqa: RUF001  # as DeepSeek's vocabularies spell it
+            "<｜fim▁begin｜>",
             "<PRE>",
             "▁<PRE>",
             "<|code_prefix|>",
@@ -49,7 +49,7 @@ _FIM_TEXTS: Final = {
             "<|fim_suffix|>",
             "<fim-suffix>",
             "<fim_suffix>",
-            "<｜fim▁hole｜>",  # noqa: RUF001
+            "<｜fim▁hole｜>",
             "<SUF>",
             "▁<SUF>",
             "<|code_suffix|>",
@@ -62,7 +62,7 @@ _FIM_TEXTS: Final = {
             "<|fim_middle|>",
             "<fim-middle>",
             "<fim_middle>",
-            "<｜fim▁end｜>",  # noqa: RUF001
+            "<｜fim▁end｜>",
             "<MID>",
             "▁<MID>",
             "<|code_middle|>",
@@ -200,7 +200,7 @@ def _has_fim(values: Mapping[str, Value], tokens: Array | None) -> bool:
 def _is_for_tools(template: str) -> bool:
     try:
         return "tools" in ChatTemplate(template).variables
-    except EngineError:  # then it is good for nothing
+    except (EngineError, MemoryError):  # then it is good for nothing
         return False
 
 

@@ -44,6 +44,7 @@ class Jobs:
 
     def reply(self, job: Job) -> bytes:
         """The answer to `job`, ready to be written."""
+        exhausted = False
         try:
             return frame(self._answer(job), JSON)
         except EngineError as e:
@@ -52,11 +53,12 @@ class Jobs:
             info = msgspec.structs.replace(e.info, message=message[:MAX_MESSAGE])
         except MemoryError:
             info = invalid_request("the chat template needs too much memory for this request").info
+            exhausted = True
         except RecursionError:
             info = invalid_request("this request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
             info = invalid_request("the chat template makes text that is not Unicode").info
-        return frame(Refused(info), JSON)
+        return frame(Refused(info, exhausted), JSON)
 
     def _answer(self, job: Job) -> Answer:
         if job.source is not None:

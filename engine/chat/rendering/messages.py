@@ -42,10 +42,12 @@ class Description(msgspec.Struct, frozen=True, tag="description"):
     syntax: OutputSyntax
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The job failed."""
+class Refused(msgspec.Struct, frozen=True, tag="refused", omit_defaults=True):
+    """The job failed. `exhausted`: the process ran out of memory. What filled it may still be
+    there, so the process is not fit for another job."""
 
     error: ErrorInfo
+    exhausted: bool = False
 
 
 Answer = ChatPrompt | Description | Refused

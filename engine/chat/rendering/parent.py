@@ -2,8 +2,9 @@
 
 There are at most `PROCESSES` of them, each started when it is needed first. Jobs take turns in the
 order they come, so a slow one leaves the other process to the rest, and the time limit holds for
-each job from the moment it begins. A process that breaks the limit is killed; the next job that
-needs one starts a new one.
+each job from the moment it begins. A process that breaks the limit or runs out of memory is killed;
+the next job that needs one starts a new one. A job with which a used process ends is done again by
+a new one: the fault may be an earlier job's, or somebody killed the process.
 """
 
 import asyncio
@@ -115,16 +116,33 @@ class Renderer:
         if self._preparing is not None:
             await asyncio.shield(self._preparing)
         self._idle = [process for process in self._idle if process.is_alive]
-        process = self._idle.pop() if self._idle else await self._start()
+        answer: Answer | None = None
+        if self._idle:
+            with suppress(ChildError):
+                answer = await self._let_do(self._idle.pop(), template, request)
+        if answer is None:
+            try:
+                answer = await self._let_do(await self._start(), template, request)
+            except ChildError as e:
+                raise server_error("the chat template crashed on this request") from e
+        if isinstance(answer, Refused):
+            raise EngineError(answer.error)
+        return answer
+
+    async def _let_do(
+        self, process: "_Process", template: TemplateSource, request: ChatRequest | None
+    ) -> Answer:
+        """Raises ChildError if the process ends."""
         self._busy.add(process)
         try:
             answer = await process.answer(template, request, self._time_limit)
+            if isinstance(answer, Refused) and answer.exhausted:
+                process.kill()
+                await process.end()
         finally:
             self._busy.discard(process)
             if process.is_alive:
                 self._idle.append(process)
-        if isinstance(answer, Refused):
-            raise EngineError(answer.error)
         return answer
 
     async def _start(self) -> "_Process":
@@ -164,7 +182,8 @@ class _Process:
     async def answer(
         self, template: TemplateSource, request: ChatRequest | None, time_limit: float
     ) -> Answer:
-        """Do one job. Raises EngineError if it takes too long or ends the process."""
+        """Do one job. Raises EngineError if it takes too long, ChildError if it ends the
+        process."""
         number = self._numbers.get(template, len(self._numbers))
         job = Job(number, None if template in self._numbers else template, request)
         try:
@@ -180,7 +199,7 @@ class _Process:
             ) from None
         except ChildError as e:
             log.error("a template process ended with code %d, in the middle of a job", e.code)
-            raise server_error("the chat template crashed on this request") from e
+            raise
         assert not isinstance(answer, Started)
         self._numbers[template] = number
         return answer

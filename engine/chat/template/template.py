@@ -43,8 +43,10 @@ class ChatTemplate:
             raise server_error(
                 f"The chat template is not valid: {e.message} (line {e.lineno})", final=True
             ) from e
+        except MemoryError:
+            raise
         except Exception as e:  # constants are folded here: anything can happen
-            told = f"The chat template is not valid: {_described(e)}"
+            told = f"The chat template is not valid: {type(e).__name__}: {e}"
             raise server_error(told, final=True) from e
 
     def render(
@@ -58,7 +60,8 @@ class ChatTemplate:
         """The prompt for `messages`; `variables` are further names that the template may use.
 
         Raises EngineError (invalid_request_error) with the template's own words if it refuses
-        the messages, or fails in any other way: what it fails on is what it was given.
+        the messages, or fails in any other way: what it fails on is what it was given; MemoryError
+        if it needs too much.
         """
         now = datetime.now()
         context = {
@@ -82,9 +85,11 @@ class ChatTemplate:
                     break
         except TemplateError as e:
             raise invalid_request(f"the chat template refuses this request: {e}") from e
+        except MemoryError:
+            raise
         except Exception as e:  # a template is foreign code: any exception in it is its failure
             raise invalid_request(
-                f"the chat template fails on this request: {_described(e)}"
+                f"the chat template fails on this request: {type(e).__name__}: {e}"
             ) from e
         if size > MAX_PROMPT:
             raise invalid_request(
@@ -106,12 +111,6 @@ def _protected(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _GivenList(map(_protected, value))
     return value
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "it needs too much memory"
-    return f"{type(error).__name__}: {error}"
 
 
 class _GenerationBlocks(Extension):

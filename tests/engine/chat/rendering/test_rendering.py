@@ -34,6 +34,10 @@ FOR_EVER = TemplateSource(
     + "{% endfor %}" * 4
     + "{% endif %}fine"
 )
+HOARD = TemplateSource(
+    "{% set ns = namespace(x='x') %}"
+    "{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
+)
 LOOP = ChatRequest(messages=[{"role": "user", "content": "loop"}])
 OUTCOMES = {
     "refused": "invalid_request_error",
@@ -53,6 +57,14 @@ async def rendering(**options: Any) -> AsyncIterator[Renderer]:
     finally:
         await renderer.stop()
         assert renderer.pids == []
+
+
+async def killed(renderer: Renderer, but: int = -1) -> int:
+    """The id of a process of `renderer`, other than `but`, once it is there and was killed."""
+    while not (pids := [pid for pid in renderer.pids if pid != but]):
+        await asyncio.sleep(0.01)
+    os.kill(pids[0], signal.SIGKILL)
+    return pids[0]
 
 
 def test_a_prompt_and_a_description() -> None:
@@ -184,16 +196,39 @@ def test_a_process_that_dies_is_replaced() -> None:
         async with rendering(time_limit=60.0) as renderer:
             await renderer.prompt(FOR_EVER, HELLO)
             broken = asyncio.create_task(renderer.prompt(FOR_EVER, LOOP))
-            await asyncio.sleep(0.05)
-            os.kill(renderer.pids[0], signal.SIGKILL)
+            first = await killed(renderer)
+            second = await killed(renderer, but=first)  # the job was tried again
+            assert second != first
             with pytest.raises(EngineError, match="crashed") as error:
                 await broken
             assert error.value.info.type == "server_error"
             assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
-            # While nobody waits for it, too.
-            os.kill(renderer.pids[0], signal.SIGKILL)
-            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+
+
+def test_nobody_notices_that_an_idle_process_was_killed() -> None:
+    async def run() -> None:
+        async with rendering() as renderer:
+            for delay in (0.0, 0.0, 0.001, 0.1):
+                assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+                await killed(renderer)
+                await asyncio.sleep(delay)
             assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+
+    asyncio.run(run())
+
+
+def test_a_process_that_ran_out_of_memory_does_nothing_more() -> None:
+    async def run() -> None:
+        async with rendering(memory_limit=1 << 29) as renderer:
+            await renderer.prompt(CHAT, HELLO)
+            before = renderer.pids
+            with pytest.raises(EngineError, match="too much memory"):
+                await renderer.prompt(HOARD, HELLO)
+            assert renderer.pids == []
+            assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+            assert renderer.pids != before
 
     asyncio.run(run())
 
