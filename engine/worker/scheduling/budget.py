@@ -31,6 +31,8 @@ PATHS = 128
 take three times as long as a step should. Else it may take LEAP times as long, for at most twice
 as many tokens."""
 LEAP = 1.5
+AGAIN = 1.2
+"""How many times as long as it should a step may take for a size that was tried before."""
 HOPE = 0.5
 """A size is not tried again if even at this part of its cost it would not be the best."""
 
@@ -155,7 +157,7 @@ class PrefillBudget:
                     return size
             elif (
                 self._steps - tried >= RETRY
-                and seconds[size] <= bound
+                and seconds[size] <= AGAIN * most
                 and size > HOPE * seconds[size] * rate
             ):
                 return size

@@ -16,6 +16,7 @@ Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. 
 the end of prompts and where two texts were seen to diverge, so chunks end there.
 """
 
+import math
 from bisect import insort
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
@@ -29,9 +30,11 @@ KEY_STEPS = 4
 a context costs up to a few milliseconds, so every single step would be too often."""
 
 LITTLE_MORE = 1.25
-"""Beside generating sequences, a prompt is evaluated to its end in a step that has this many times
-as many tokens as it should: the rest would take a step of its own, and few rows of a long text can
-take longer than many (see `engine.worker.scheduling.step_cost.FEW_ROWS`)."""
+"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
+should if that spares one with the rest: few rows of a long text can take longer than many (see
+`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
+LAST_STEPS = 3
+"""So many steps share the rest of a prompt evenly."""
 
 
 class Scheduler:
@@ -380,9 +383,11 @@ class Scheduler:
 
 
 def _evenly(n_pending: int, n_prompt: int) -> int:
-    """The number of pending tokens to evaluate, about `n_prompt`: if two steps are left, all of
-    them or half of them rather than all but a few."""
-    if n_pending <= LITTLE_MORE * n_prompt:
-        return n_pending
-    half = (n_pending + 1) // 2
-    return half if FEW_ROWS < half < n_prompt else n_prompt
+    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
+    evenly, rather than that the last one has but a few."""
+    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
+    if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
+        return n_prompt
+    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
+        n_steps -= 1
+    return math.ceil(n_pending / n_steps)

@@ -29,14 +29,14 @@ ODD = 1.5
 """A step that takes more than this many times as long as expected, or as little, is odd."""
 SLOWER, FASTER = 3, 2
 """Odd steps in a row that are a change: what was measured before does not hold any more. Chance
-makes steps longer, never shorter, and seldom so far off."""
+makes steps longer, never shorter, and seldom FAR off."""
 FAR = 4.0
 FORGET = 512
+"""Steps with prompts after which a class that no step belonged to is forgotten."""
 FEW_ROWS = 64
 """With up to so many tokens of prompts, other sequences beside them decide which path a kernel
 takes: flash attention on a CPU wants 64 rows, of all sequences in a unified cache; of separate
 caches, which llama.cpp evaluates in batches of as many tokens of each, one row less is together."""
-"""Steps with prompts after which a class that no step belonged to is forgotten."""
 
 
 class Finding(Enum):

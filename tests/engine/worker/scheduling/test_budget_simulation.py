@@ -35,6 +35,7 @@ class Run:
         self._n_generating = n_generating
         self._n_longest = n_longest
         self._n_past = self._n_prompt = 0
+        self.can_keep_target = True
 
     def steps(self, machine: Machine, n: int) -> None:
         for _ in range(n):
@@ -70,6 +71,7 @@ class Run:
             (1 + MIN_SHARE) * machine.seconds(g, 0, length),
             HARDLY * min(seconds.values()),
         )
+        self.can_keep_target &= min(seconds.values()) <= TARGET
         each = min(s / size for size, s in seconds.items() if s <= most)
         took = machine.seconds(g, n, length)
         self.spent.append((took, n * each))
@@ -90,10 +92,12 @@ def check_rate(run: Run, start: int) -> None:
 
 
 def check(run: Run, start: int) -> None:
-    """As `check_rate`, and few steps take longer than allowed."""
+    """As `check_rate`, and few steps take longer than allowed. Where no step keeps the target, some
+    more do: there is less to lose."""
     check_rate(run, start)
     overrun = run.overrun[start:]
-    assert sum(part > 1.3 for part in overrun) <= 0.3 * len(overrun)
+    if run.can_keep_target:
+        assert sum(part > 1.3 for part in overrun) <= 0.3 * len(overrun)
     assert sum(part > 3.5 for part in overrun) <= 0.05 * len(overrun)
 
 

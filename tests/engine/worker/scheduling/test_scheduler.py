@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.worker.cache.prefix_cache import ALL
-from engine.worker.scheduling.scheduler import KEY_STEPS
+from engine.worker.scheduling.scheduler import KEY_STEPS, LAST_STEPS, LITTLE_MORE, _evenly
 from engine.worker.scheduling.sequences import shares
+from engine.worker.scheduling.step_cost import FEW_ROWS
 from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import A, B, run_step, scheduler, sequence, together
 
@@ -259,10 +262,11 @@ def test_long_prompts_take_turns_where_halves_are_too_few() -> None:
     ("n_pending", "chunks"),
     [
         (300, [100, 100, 100]),
-        (310, [100, 100, 110]),
+        (310, [104, 103, 103]),
+        (420, [100, 107, 107, 106]),
         (180, [90, 90]),
         (125, [125]),
-        (128, [100, 28]),  # the halves would be too few
+        (128, [128]),  # the halves would be too few
         (60, [60]),
     ],
 )
@@ -277,3 +281,16 @@ def test_the_rest_of_a_prompt_is_not_a_few_tokens(n_pending: int, chunks: list[i
     while not prompt.generating:
         found += [chunk.stop - chunk.start for chunk in run_step(s, kv, n_prompt=100)[1:]]
     assert found == chunks
+
+
+@given(st.integers(1, 5000), st.integers(1, 2000))
+def test_the_last_steps_of_a_prompt_are_even(n_pending: int, n_prompt: int) -> None:
+    sizes = []
+    left = n_pending
+    while left:
+        sizes.append(_evenly(left, n_prompt))
+        left -= sizes[-1]
+        assert 1 <= sizes[-1] <= max(LITTLE_MORE * n_prompt + 1, min(n_pending, 2 * FEW_ROWS))
+    if n_prompt > FEW_ROWS and n_pending > FEW_ROWS:
+        assert min(sizes) > FEW_ROWS
+    assert sizes[:-LAST_STEPS] == [n_prompt] * len(sizes[:-LAST_STEPS])
