@@ -94,7 +94,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "source": entry.source,
         "can_remove": False,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "status": _status_json(entry, status),
+        "status": _status_json(current, entry, status),
         "meta": known.meta() if known else None,
     }
 
@@ -104,11 +104,12 @@ def _in_cache(current: Runtime, entry: Entry) -> bool:
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 
-def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:
+def _status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[str, Any]:
+    words, section = _spelt(current, entry)
     shown: dict[str, Any] = {
         "value": status.value,
-        "args": arguments(entry.options),
-        "preset": preset(entry.name, entry.options),
+        "args": words,
+        "preset": section,
         "progress": 1.0 if status.value == "loaded" else status.progress,
         "failed": status.failed,
     }
@@ -119,6 +120,14 @@ def _status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:
     if status.transfer is not None and status.value == "downloading":
         shown["download"] = msgspec.structs.asdict(status.transfer)
     return shown
+
+
+def _spelt(current: Runtime, entry: Entry) -> tuple[list[str], str]:
+    """The command line and the preset of a model."""
+    if entry.name not in current.spelt:
+        made = arguments(entry.options), preset(entry.name, entry.options)
+        current.spelt[entry.name] = made
+    return current.spelt[entry.name]
 
 
 def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:

@@ -1,10 +1,4 @@
-"""Options and fixtures: which server is tested.
-
-pytest contract_tests                                        # one that the tests start
-pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
-
-A repository whose servers the tests are to start implements the hook `pytest_contract_launcher`.
-"""
+"""Options, hooks and fixtures of the kit (`contract_tests.kit.plugin`)."""
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,23 +6,8 @@ from typing import Any
 
 import pytest
 
-# A failing assertion in these has to show its values, as one in a test does.
-_ASSERTING = (
-    "bodies",
-    "chat",
-    "checks",
-    "contract",
-    "events",
-    "provocations",
-    "routers",
-    "server",
-    "situations",
-)
-for _module in _ASSERTING:
-    pytest.register_assert_rewrite(f"contract_tests.kit.{_module}")
-
-from contract_tests.kit import fuzzing, lint  # noqa: E402  # behind the registration, or it is too late
-from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start  # noqa: E402  # as above
+from contract_tests.kit import fuzzing, lint
+from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start
 
 
 class Hooks:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
@@ -26,7 +25,7 @@ from contract_tests.kit.bodies import (
     with_text,
 )
 from contract_tests.kit.routers import set_status
-from contract_tests.kit.server import Server
+from contract_tests.kit.server import Server, needs_key
 from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
 
 MIB = 1 << 20
@@ -152,8 +151,7 @@ def does_not_generate(situations: Situations, name: str) -> list[httpx.Response]
 
 
 def unauthorized(server: Server, name: str) -> list[httpx.Response]:
-    if not server.api_key:
-        pytest.skip("the server at --base-url was given without --api-key")
+    needs_key(server)
     wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
     method = contract.operations()[name].method
     return [

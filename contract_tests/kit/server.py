@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 import psutil
+import pytest
 
 from contract_tests.kit.events import Event, read_events
 
@@ -34,6 +35,12 @@ def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SE
             return value
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain until {what}"
         time.sleep(0.02)
+
+
+def needs_key(server: "Server") -> None:
+    """Skips the test if the server, which is not ours, is not known to want a key."""
+    if not server.api_key:
+        pytest.skip("the server at --base-url was given without --api-key")
 
 
 class Server:

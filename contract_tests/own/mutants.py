@@ -338,8 +338,8 @@ def unknown_models_are_the_default_one() -> None:
 def a_status_forgets_its_failure() -> None:
     original = handlers.models._status_json
 
-    def status_json(entry: Entry, status: ModelStatus) -> dict[str, Any]:
-        return {k: v for k, v in original(entry, status).items() if k != "failed"}
+    def status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[str, Any]:
+        return {k: v for k, v in original(current, entry, status).items() if k != "failed"}
 
     _replace(handlers.models, "_status_json", status_json)
 

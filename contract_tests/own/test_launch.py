@@ -291,13 +291,7 @@ def test_tls(own_server: Start, tmp_path: Path) -> None:
     assert server.stop() == 0
 
 
-@pytest.fixture
-def program_only(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--base-url"):
-        pytest.skip("tests our program, not the server at --base-url")
-
-
-@pytest.mark.usefixtures("program_only")
+@pytest.mark.usefixtures("launcher")
 def test_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -310,7 +304,7 @@ def test_a_port_in_use() -> None:
 # ---- models that are none --------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("program_only")
+@pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("kind", ["missing", "directory"])
 def test_no_model_file(kind: str, tmp_path: Path) -> None:
     model = tmp_path if kind == "directory" else tmp_path / "missing.gguf"
@@ -328,7 +322,7 @@ KINDS = (
 )  # fmt: skip
 
 
-@pytest.mark.usefixtures("program_only")
+@pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_no_model(kind: str, hostile: dict[str, Path]) -> None:
     done = run("-m", str(hostile[kind]))

@@ -63,11 +63,8 @@ def test_a_control_vector_changes_the_text(own_server: Start, tmp_path: Path) ->
         (["--cpu-range", "511-"], "--cpu-range"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(
-    options: list[str], named: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if request.config.getoption("--base-url"):
-        pytest.skip("tests our program, not the server at --base-url")
+@pytest.mark.usefixtures("launcher")
+def test_what_cannot_be_is_told_in_one_line(options: list[str], named: str, tmp_path: Path) -> None:
     names = {name: str(tmp_path / f"{name}.gguf") for name in ("small", "damaged", "missing")}
     control_vector(Path(names["small"]), 5)
     Path(names["damaged"]).write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 100)

@@ -30,7 +30,7 @@ from contract_tests.kit.chat import (
     the_answer,
     tool,
 )
-from contract_tests.kit.server import OwnServer, Server, Start
+from contract_tests.kit.server import Launcher, OwnServer, Server, Start
 from contract_tests.own.servers import start
 from tests.support import chat_fixtures as fixtures
 
@@ -55,11 +55,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def family(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OwnServer]:
     """A server with the chat template of one family."""
-    if request.config.getoption("--base-url"):
-        pytest.skip("needs servers of its own, with other templates; there is only --base-url")
     directory = tmp_path_factory.mktemp(request.param)
     file = directory / "template.jinja"
     file.write_text(fixtures.fixture(request.param).source, encoding="utf-8")

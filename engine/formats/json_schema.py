@@ -45,3 +45,21 @@ def at_pointer(document: Any, reference: str) -> Any:
         else:
             return None
     return document
+
+
+def types_of_value(value: Any) -> frozenset[str]:
+    """The names of the types that `value` has."""
+    match value:
+        case None:
+            return frozenset({"null"})
+        case bool():
+            return frozenset({"boolean"})
+        case int():
+            return frozenset({"integer", "number"})
+        case float():
+            return frozenset({"integer", "number"} if value.is_integer() else {"number"})
+        case str():
+            return frozenset({"string"})
+        case list():
+            return frozenset({"array"})
+    return frozenset({"object"})

@@ -48,6 +48,8 @@ class Runtime:
     api_keys: tuple[bytes, ...] = ()
     renderer: Renderer = field(default_factory=Renderer)
     metrics: "Metrics | None" = None
+    spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
+    """The command line and the preset of each model, once they have been asked for."""
 
     @classmethod
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":

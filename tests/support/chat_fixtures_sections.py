@@ -1,5 +1,4 @@
 """Fixtures: DeepSeek, Kimi, MiniMax, GLM."""
-# ruff: noqa: RUF001  # DeepSeek's markers have wide bars
 
 from engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
 from tests.support.chat_truth import (

@@ -85,7 +85,7 @@ def tokens(syntax: OutputSyntax) -> set[str]:
 
 _ALPHABET = st.one_of(
     st.sampled_from('<>{}[]",:\\/|`\n ='),
-    st.characters(codec="utf-8", exclude_characters="｜▁"),  # noqa: RUF001  # DeepSeek's bars
+    st.characters(codec="utf-8", exclude_characters="｜▁"),
 )
 
 

@@ -1,5 +1,4 @@
 """Output syntaxes in the style of the published families, for tests of what reads them."""
-# ruff: noqa: RUF001  # DeepSeek's markers have wide bars
 
 from engine.chat.syntax import (
     HERMES_CALLS,

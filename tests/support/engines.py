@@ -10,24 +10,10 @@ from engine.pool.process import EngineProcess
 from engine.pool.restarts import Life, Restarts
 from engine.pool.supervisor import Supervisor
 from engine.protocol.engine_log import EngineLog
-from engine.protocol.messages import LoadFailed, ModelInfo, Progress, Ready, ToServer
+from engine.protocol.messages import LoadFailed, Progress, Ready, ToServer
+from tests.support.factories import model_info
 
-INFO = ModelInfo(
-    vocab_type=1,
-    n_vocab=8,
-    n_ctx_train=64,
-    n_embd=4,
-    n_params=100,
-    size=400,
-    description="a model in name only",
-    bos_token="",
-    eos_token="",
-    add_bos=False,
-    add_eos=False,
-    chat_template="",
-    n_slots=2,
-    n_ctx=64,
-)
+INFO = model_info()
 
 
 class PaperPipe:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
+from engine.protocol.messages import Delta, Finished, ModelInfo, StopType, Timings, TokenProbs
 
 TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.5, predicted_n=2, predicted_ms=5.25)
 
@@ -30,3 +30,23 @@ def finished(text: str = "", stop_type: StopType = "eos", **changes: Any) -> Fin
 
 def delta(text: str = "", probs: Sequence[TokenProbs] = ()) -> Delta:
     return Delta(id=1, text=text, tokens=[5], id_slot=0, timings=TIMINGS, probs=list(probs))
+
+
+def model_info(**changes: Any) -> ModelInfo:
+    fields: dict[str, Any] = {
+        "vocab_type": 2,
+        "n_vocab": 300,
+        "n_ctx_train": 64,
+        "n_embd": 8,
+        "n_params": 1000,
+        "size": 4000,
+        "description": "paper",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "add_bos": True,
+        "add_eos": False,
+        "chat_template": "",
+        "n_slots": 2,
+        "n_ctx": 64,
+    }
+    return ModelInfo(**{**fields, **changes})

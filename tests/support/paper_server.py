@@ -29,29 +29,17 @@ from engine.shipped import MODEL_NAME
 from handlers.http.application import serve_description
 from handlers.http.schema import compile_schema
 from handlers.slots import unused_slot
+from tests.support.factories import model_info
 from tests.support.http_support import PaperPool, serving, small_runtime
 from tests.support.options_support import model_options
 
 DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
 WORDS = ["One ", "zwei ", "três", "", " 四\n"]
-INFO = ModelInfo(
-    vocab_type=2,
-    n_vocab=300,
-    n_ctx_train=64,
-    n_embd=8,
-    n_params=1000,
-    size=4000,
-    description="paper",
-    bos_token="<s>",
-    eos_token="</s>",
-    add_bos=True,
-    add_eos=False,
+INFO = model_info(
     chat_template=(
         "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}[{{ word | default('assistant') }}]{% endif %}"
     ),
-    n_slots=2,
-    n_ctx=64,
 )
 
 

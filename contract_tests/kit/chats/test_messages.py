@@ -12,7 +12,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import MESSAGES, body, with_text
 from contract_tests.kit.events import Event
-from contract_tests.kit.server import SECONDS, Server, Start
+from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
 MODEL = "any"
 PATH = "/v1/messages"
@@ -296,8 +296,7 @@ def test_the_client_s_own_tool_runner(client: Anthropic) -> None:
 
 
 def test_a_wrong_key(server: Server) -> None:
-    if not server.api_key:
-        pytest.skip("the server at --base-url was given without --api-key")
+    needs_key(server)
     with client_of(server, "wrong") as client:
         for stream in (False, True):
             with pytest.raises(anthropic.AuthenticationError) as caught:

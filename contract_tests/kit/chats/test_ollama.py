@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import MESSAGES, body
-from contract_tests.kit.server import SECONDS, Server, Start
+from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
 MODEL = "any"
 CHAT = "/api/chat"
@@ -310,8 +310,7 @@ def test_errors_are_texts(client: Client, stream: bool) -> None:
 
 
 def test_errors_of_a_server_with_a_key(server: Server) -> None:
-    if not server.api_key:
-        pytest.skip("the server at --base-url was given without --api-key")
+    needs_key(server)
     with Client(**options_of(server, "wrong")) as client:
         assert client.list().models
         for call in (lambda: client.show(MODEL), lambda: client.chat(MODEL, MESSAGES)):

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from contract_tests.kit.bodies import MESSAGES, PROMPT
 from contract_tests.kit.clients.openai_client import MODEL, client_of
-from contract_tests.kit.server import SECONDS, Server, Start
+from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
 
 @pytest.fixture
@@ -162,8 +162,7 @@ def test_asynchronous_client(server: Server) -> None:
 
 
 def test_a_wrong_key(server: Server) -> None:
-    if not server.api_key:
-        pytest.skip("the server at --base-url was given without --api-key")
+    needs_key(server)
     with client_of(server, "wrong") as client:
         with pytest.raises(openai.AuthenticationError) as caught:
             client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.chat.parse.literals import literal_as_json
+from engine.formats.json_schema import at_pointer, types_of_value
 
 STRING_ONLY = frozenset({"string"})
 ANY = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
@@ -30,14 +31,14 @@ def inner_schema(parameters: Any, key: str) -> Any:
 
 def as_json(text: str, types: frozenset[str]) -> str:
     """The JSON text of an argument that a model wrote as `text`, either in JSON or as it is."""
-    if is_json(text) and _type_names(json.loads(text)) & types:
+    if is_json(text) and types_of_value(json.loads(text)) & types:
         return text.strip()
     if "string" not in types:
         empty = {"object", "array"} & types
         if not text.strip() and empty:
             return "{}" if "object" in empty else "[]"
         literal = literal_as_json(text)
-        if literal is not None and _type_names(json.loads(literal)) & types:
+        if literal is not None and types_of_value(json.loads(literal)) & types:
             return literal
     return json.dumps(text, ensure_ascii=False)
 
@@ -60,7 +61,7 @@ def _property(schema: Any, root: Any, key: str, seen: set[int]) -> Any:
         return properties[key]
     inner = [part for word in ("allOf", "anyOf", "oneOf") for part in _parts(schema, word)]
     if "$ref" in schema:
-        inner.append(_resolve(schema["$ref"], root))
+        inner.append(_target(schema["$ref"], root))
     for part in inner:
         found = _property(part, root, key, seen)
         if found is not None:
@@ -84,11 +85,11 @@ def _types(schema: Any, root: Any, known: dict[int, frozenset[str]], depth: int)
     if "number" in types:
         types |= {"integer"}
     if "const" in schema:
-        types &= _type_names(schema["const"])
+        types &= types_of_value(schema["const"])
     if isinstance(schema.get("enum"), list):
-        types &= frozenset().union(*(_type_names(value) for value in schema["enum"]))
+        types &= frozenset().union(*(types_of_value(value) for value in schema["enum"]))
     if "$ref" in schema:
-        types &= _types(_resolve(schema["$ref"], root), root, known, depth + 1)
+        types &= _types(_target(schema["$ref"], root), root, known, depth + 1)
     for part in _parts(schema, "allOf"):
         types &= _types(part, root, known, depth + 1)
     for word in ("anyOf", "oneOf"):
@@ -103,34 +104,9 @@ def _parts(schema: Mapping[str, Any], word: str) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
-def _resolve(reference: Any, root: Any) -> Any:
+def _target(reference: Any, root: Any) -> Any:
     """The target of a JSON pointer into the same document (`#/$defs/X`)."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    value = root
-    for word in reference.removeprefix("#").split("/")[1:]:
-        name = word.replace("~1", "/").replace("~0", "~")
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
-    return value
-
-
-def _type_names(value: Any) -> frozenset[str]:
-    match value:
-        case None:
-            return frozenset({"null"})
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"number", "integer"} if value.is_integer() else {"number"})
-        case str():
-            return STRING_ONLY
-        case list():
-            return frozenset({"array"})
-    return frozenset({"object"})
+    return at_pointer(root, reference) if isinstance(reference, str) else None
 
 
 def _refuse(constant: str) -> None:

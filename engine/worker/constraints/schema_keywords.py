@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from engine.formats.json_schema import TYPES
+from engine.formats.json_schema import TYPES, types_of_value
 from engine.worker.constraints.schema_values import (
     FORMATS,
     MAX_INTEGER,
@@ -14,7 +14,6 @@ from engine.worker.constraints.schema_values import (
     is_exact,
     rust_pattern,
     short,
-    types_of,
 )
 
 Schema = dict[str, Any]
@@ -93,7 +92,7 @@ class Keywords:
         # llama-server doesn't look at a type beside these.
         if unknown and values is None and not {"$ref", "anyOf", "oneOf"} & self._schema.keys():
             raise invalid(self._at, f"unrecognized type {short(unknown[0])}")
-        fits = values is None or any(types_of(each) & set(names) for each in values)
+        fits = values is None or any(types_of_value(each) & set(names) for each in values)
         self._keep("type", value if fits and not unknown else None)
 
     def _values(self) -> list[Any] | None:

@@ -100,23 +100,5 @@ def _is_exact_float(number: float) -> bool:
     return MIN_DECIMAL <= abs(number) <= MAX_DECIMAL and len(digits) <= MAX_DIGITS
 
 
-def types_of(value: Any) -> frozenset[str]:
-    """The names of the types that `value` has."""
-    match value:
-        case None:
-            return frozenset({"null"})
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"integer", "number"} if value.is_integer() else {"number"})
-        case str():
-            return frozenset({"string"})
-        case list():
-            return frozenset({"array"})
-    return frozenset({"object"})
-
-
 def short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."

@@ -4,27 +4,12 @@ import msgspec
 
 from engine.chat.template.builtin import CHATML
 from engine.options import Options
-from engine.protocol.messages import ModelInfo
 from handlers.running.templates import template_source, tool_template_source
+from tests.support.factories import model_info
 from tests.support.options_support import model_options
 
-NONE = ModelInfo(
-    vocab_type=2,
-    n_vocab=300,
-    n_ctx_train=64,
-    n_embd=8,
-    n_params=1000,
-    size=4000,
-    description="paper",
-    bos_token="<s>",
-    eos_token="</s>",
-    add_bos=True,
-    add_eos=False,
-    chat_template="",
-    n_slots=1,
-    n_ctx=64,
-)
-BOTH = msgspec.structs.replace(NONE, chat_template="plain", tool_template="with tools")
+NONE = model_info()
+BOTH = model_info(chat_template="plain", tool_template="with tools")
 
 
 def test_a_model_may_have_a_template_for_tools() -> None:
