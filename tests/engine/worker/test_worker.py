@@ -25,7 +25,7 @@ def served(model: Model) -> Engine:
 
 
 def prepared(engine: Engine, id: int) -> Request:
-    params = GenerationParams(n_predict=4)
+    params = GenerationParams(n_predict=4, ignore_eos=True)
     return engine.prepare(Submit(id, [f"import module_{id}"], params))
 
 
