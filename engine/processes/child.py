@@ -12,6 +12,7 @@ from engine.processes.framing import MAX_FRAME, Decoder, FrameError, FrameReader
 from engine.processes.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
 
 START_TIMEOUT: Final = 60.0  # s until a process that does jobs is ready
+LOOKS: Final = 10
 GRACE: Final = 1.0  # s from the end of its output to the end of the process
 
 M = TypeVar("M")
@@ -39,7 +40,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
     in between would cost every one a turn of the event loop."""
 
     def __init__(self, frames: FrameReader[M], log: Log | None) -> None:
-        self.heard_at = 0.0  # time of the loop at which it said something last
+        self.was_heard = False  # whether it has said something since this was set last
         self.unheard: deque[M] = deque()  # messages that were not awaited yet
         self.on_message: Callable[[M], None] | None = self._keep
         self.failure: Exception | None = None  # what was wrong with its output
@@ -47,7 +48,6 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
         self.log_ended = asyncio.Event()
         self.exited = asyncio.Event()
         self.changes = Changes()
-        self._loop = asyncio.get_running_loop()
         self._frames = frames
         self._log = log
         if log is None:
@@ -66,7 +66,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
             if self._log is not None:
                 self._log.feed(data)
             return
-        self.heard_at = self._loop.time()
+        self.was_heard = True
         if self.on_message is None or self.failure is not None:
             return
         try:
@@ -166,7 +166,6 @@ class Child(Generic[M]):
     def listen(self, on_message: Callable[[M], None] | None) -> None:
         """Hand on what it has said and, from now on, each message at the moment it arrives.
         None: no more messages are wanted."""
-        self._pipes.heard_at = asyncio.get_running_loop().time()
         self._pipes.on_message = on_message
         if on_message is not None:
             while self._pipes.unheard:
@@ -174,13 +173,19 @@ class Child(Generic[M]):
 
     async def output_end(self, silence: float) -> None:
         """Wait until it says nothing more, or nonsense. Raises TimeoutError once it has said
-        nothing for `silence` seconds."""
-        pipes, loop = self._pipes, asyncio.get_running_loop()
-        while (rest := pipes.heard_at + silence - loop.time()) > 0:
+        nothing for `silence` seconds.
+
+        The time is watched in LOOKS parts, and only parts in which nothing came count. If this
+        process was stopped for a while (a paused container, a laptop that slept), that is one part,
+        however long: what the other one said is still in the pipe and is read in the next.
+        """
+        pipes, n_silent = self._pipes, 0
+        while n_silent < LOOKS:
+            pipes.was_heard = False
             with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await pipes.output_ended.wait()
-                    return
+                await asyncio.wait_for(pipes.output_ended.wait(), silence / LOOKS)
+                return
+            n_silent = 0 if pipes.was_heard else n_silent + 1
         raise TimeoutError
 
     async def receive(self) -> M:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.processes import head_start
-from engine.processes.child import Child, ChildError
+from engine.processes.child import LOOKS, Child, ChildError
 from engine.processes.commands import Command
 from engine.processes.framing import FrameError, frame
 
@@ -117,6 +117,31 @@ def test_silence_has_a_limit() -> None:
         echo.listen(lambda message: None)
         with pytest.raises(TimeoutError):
             await echo.output_end(0.01)
+        await echo.bury()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("n_silent", [0, 1, LOOKS - 1])
+def test_only_silence_without_a_break_counts(
+    n_silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part in which this process was stopped is one like the others."""
+
+    async def run() -> None:
+        echo = await Child.start(child(ECHO), ANYTHING)
+        parts = ([True] + [False] * n_silent) * 50 + [False] * LOOKS
+
+        async def part(until: Coroutine[None, None, bool], seconds: float) -> None:
+            until.close()
+            echo._pipes.was_heard = parts.pop(0)
+            raise TimeoutError
+
+        echo.listen(lambda message: None)
+        with monkeypatch.context() as patched, pytest.raises(TimeoutError):
+            patched.setattr(asyncio, "wait_for", part)
+            await echo.output_end(3600.0)
+        assert len(parts) == n_silent
         await echo.bury()
 
     asyncio.run(run())
