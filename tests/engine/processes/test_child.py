@@ -138,9 +138,10 @@ def test_only_silence_without_a_break_counts(
             raise TimeoutError
 
         echo.listen(lambda message: None)
-        with monkeypatch.context() as patched, pytest.raises(TimeoutError):
+        with monkeypatch.context() as patched:
             patched.setattr(asyncio, "wait_for", part)
-            await echo.output_end(3600.0)
+            with pytest.raises(TimeoutError):
+                await echo.output_end(3600.0)
         assert len(parts) == n_silent
         await echo.bury()
 
