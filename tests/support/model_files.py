@@ -1,6 +1,10 @@
-"""Files that look like models, in directories and in a cache of the hub."""
+"""Files that look like models, in directories and in a cache of the hub, and a damaged one."""
 
+import shutil
 from pathlib import Path
+
+import gguf
+import numpy as np
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GGUF = b"GGUF"
@@ -25,3 +29,15 @@ def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
     (folder / "refs").mkdir()
     (folder / "refs" / ref).write_text(COMMIT)
     return snapshot
+
+
+def damaged(source: Path, target: Path) -> Path:
+    """A copy of the model `source` whose last norm is no numbers."""
+    shutil.copyfile(source, target)
+    for tensor in gguf.GGUFReader(target, "r+").tensors:
+        if tensor.name == "output_norm.weight":
+            assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
+            tensor.data[:] = np.nan
+            tensor.data.flush()
+            return target
+    raise AssertionError("the model has no output_norm.weight")

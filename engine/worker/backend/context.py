@@ -19,6 +19,7 @@ from engine.worker.backend.library import failure, forget_errors, llama, view
 from engine.worker.backend.model import Model
 from engine.worker.backend.threads import thread_pools, threads
 
+log = logging.getLogger("engine.context")
 perf_log = logging.getLogger("engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
@@ -72,9 +73,13 @@ class Context:
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
         params = C.llama_context_default_params()
-        params.n_ctx = options.context_size()
-        params.n_batch = options.context.batch_size
-        params.n_ubatch = min(options.context.ubatch_size, options.context.batch_size)
+        n_ctx = options.context_size()
+        # llama.cpp cuts the batch to the context, and only then makes that larger (256 at least).
+        params.n_ctx = max(n_ctx, n_seq) if n_ctx else 0
+        sizes = options.context
+        params.n_batch = _room("--batch-size", sizes.batch_size, n_seq)
+        micro_batch = min(sizes.ubatch_size, params.n_batch)
+        params.n_ubatch = _room("--ubatch-size", micro_batch, n_seq)
         params.n_seq_max = n_seq
         params.n_threads, params.n_threads_batch = threads(options)
         rope = options.rope
@@ -353,6 +358,13 @@ class Context:
         self._ctx = None
         for pool in self._pools:
             pool.close()
+
+
+def _room(option: str, size: int, n_seq: int) -> int:
+    """llama.cpp asserts that a batch and a micro-batch have room for a token of each sequence."""
+    if size < n_seq:
+        log.warning("%s %d is too small for %d sequences: it is %d", option, size, n_seq, n_seq)
+    return max(size, n_seq)
 
 
 def _set_pooling(params: Any, options: EngineOptions) -> None:

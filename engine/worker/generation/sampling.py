@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engine.worker.backend import Context, Model, Offload, OffloadedSampler
+from engine.worker.backend import BackendError, Context, Model, Offload, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling_pool import SamplingPool
 
@@ -46,6 +46,16 @@ class Sampling:
     def sample(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the guide lets nothing follow it; None if it lets nothing
         follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
+        sampled = self._sample(request, index)
+        if sampled is not None and not isinstance(request.sampler, OffloadedSampler):
+            logit = self._context.logits(index)[sampled[0]]
+            if logit != logit:  # then so are all, as a rule, and any choice is by chance
+                raise BackendError(
+                    "the model computed numbers that are not finite; is its file damaged?"
+                )
+        return sampled
+
+    def _sample(self, request: Request, index: int) -> tuple[int, bool] | None:
         if (token := self._ahead.get(index)) is not None:
             return token, False
         sampler = request.sampler

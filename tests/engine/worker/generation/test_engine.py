@@ -1,13 +1,17 @@
 """The engine on the shipped model, in this process."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import EngineError
 from engine.params import GenerationParams, SamplerName
-from engine.protocol.messages import Begun, Delta, Event, Finished, Submit
-from engine.worker.backend import Model
+from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
+from engine.shipped import model_path
+from engine.worker.backend import Model, initialize
+from tests.support.model_files import damaged
+from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
 
@@ -67,6 +71,38 @@ def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
         alone = play(engine(model), [prompt], n_predict=190, **GREEDY)
         assert together[prompt].n_decoded == 190
         assert together[prompt].tokens == alone[prompt].tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 1}, {"batch_size": 2, "ubatch_size": 1}, {"ctx_size": 1, "batch_size": 1}],
+    ids=str,
+)
+@pytest.mark.parametrize("unified", [True, False])
+def test_sizes_that_are_too_small_are_as_small_as_they_can_be(
+    model: Model, options: dict[str, Any], unified: bool
+) -> None:
+    prompts = [f"a = {i}" for i in range(8)]
+    small = play(
+        engine(model, parallel=8, kv_unified=unified, **options), prompts, n_predict=5, **GREEDY
+    )
+    usual = play(engine(model), prompts, n_predict=5, **GREEDY)
+    assert {p: r.tokens for p, r in small.items()} == {p: r.tokens for p, r in usual.items()}
+
+
+@pytest.mark.parametrize("params", [{}, GREEDY, {"n_probs": 3}, {"mirostat": 2}], ids=str)
+def test_a_model_that_computes_no_numbers_fails(tmp_path: Path, params: dict[str, Any]) -> None:
+    initialize()
+    broken = Model(str(damaged(Path(model_path()), tmp_path / "nan.gguf")), engine_options())
+    e = engine(broken)
+    for event in e.submit(e.prepare(Submit(1, ["a"], GenerationParams(n_predict=4, **params)))):
+        assert not isinstance(event, Failed)
+    events: list[Event] = []
+    while e.has_work:
+        events += e.step()
+    assert [event.error.type for event in events if isinstance(event, Failed)] == ["server_error"]
+    assert not any(isinstance(event, Delta | Finished) for event in events)
+    broken.close()
 
 
 def test_chunked_prompts_give_the_same_text(model: Model) -> None:
