@@ -18,13 +18,15 @@ ErrorType = Literal[
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong with one request. The two counts belong to exceed_context_size_error. The
-    same request would fail again if it is `final`, whatever the type says."""
+    same request would fail again if it is `final`, whatever the type says. It is worth trying again
+    after `retry_after` seconds; 0: nobody knows when."""
 
     type: ErrorType
     message: str
     n_prompt_tokens: int | None = None
     n_ctx: int | None = None
     final: bool = False
+    retry_after: int = 0
 
 
 class BackendError(Exception):

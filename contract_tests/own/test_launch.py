@@ -243,6 +243,28 @@ def test_a_killed_engine_is_replaced(own_server: Start) -> None:
 
 
 @posix
+def test_who_waits_while_the_engine_is_killed_is_answered_by_the_next(own_server: Start) -> None:
+    server = own_server("-np", "1", "--metrics")
+    long, short = (body("create_completion", n_predict=n, ignore_eos=True) for n in (1500, 3))
+    answers: list[httpx.Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.post("/completion", short)))
+        for _ in range(5)
+    ]
+    with server.stream("/completion", long) as (_, events):
+        next(events)
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: "requests_deferred 5" in server.get("/metrics").text, "all wait")
+        server.engine().kill()
+        *_, last = contract.check_stream(contract.operations()["create_completion"], list(events))
+    for thread in threads:
+        thread.join(SECONDS)
+    assert last["error"]["type"] == "server_error"
+    assert [contract.check(answer)["tokens_predicted"] for answer in answers] == [3] * 5
+
+
+@posix
 def test_it_tells_its_health_while_the_engine_restarts(own_server: Start) -> None:
     server = own_server()
     server.kill_engine()

@@ -1,21 +1,21 @@
 """The server's side of one engine process: submit, stream, cancel."""
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from engine.errors import EngineError, ErrorInfo, not_supported
 from engine.params import GenerationParams
+from engine.pool.generation import Generation
 from engine.processes.framing import frame
 from engine.processes.outbox import Outbox
 from engine.protocol.messages import (
-    Accepted,
     Adapter,
     Adapters,
-    Begun,
     Cancel,
-    Delta,
     Detokenize,
     Embed,
     Event,
@@ -27,7 +27,6 @@ from engine.protocol.messages import (
     GetStats,
     ModelInfo,
     Prompt,
-    Relaxed,
     Reply,
     Rerank,
     SetAdapters,
@@ -63,103 +62,44 @@ SLICE = 64
 """Inputs in one message: a request for the vectors of many is sent little by little, so that
 neither process is ever busy with a long message, and no request gets more than its turn."""
 SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
+_REPEATABLE = (
+    Tokenize | Detokenize | FormatChat | GetSlots | GetAdapters | GetStats | Embed | Rerank
+)
+"""What changes nothing, so that another process may be asked the same."""
 _LAST = (Finished, Failed)  # events that end a generation; made once, unlike a union of types
 
 
-class Generation:
-    """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
-    streams), then one `Finished`.
+@dataclass
+class _Asked:
+    """A question, and its answer to come."""
 
-    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
-    the first event on, `relaxed` are the keywords of its schemas that are not in force.
-    """
-
-    def __init__(self, id: int, client: "EngineClient") -> None:
-        self._id = id
-        self._client = client
-        self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._over = False
-        self.relaxed: list[str] = []
-
-    def __aiter__(self) -> "Generation":
-        return self
-
-    async def __anext__(self) -> Delta | Finished:
-        if self._over:
-            raise StopAsyncIteration
-        event = await self._next()
-        if isinstance(event, Begun):  # nobody had to know
-            event = await self._next()
-        if isinstance(event, Delta):
-            return event
-        self._over = True
-        if isinstance(event, Finished):
-            return event
-        raise RuntimeError("a confirmation came that nobody waited for")
-
-    async def accepted(self) -> None:
-        """Wait until the engine accepts a request sent with `confirm`. Raises `EngineError` if
-        it doesn't."""
-        await self._next()
-
-    async def begun(self) -> Begun:
-        """Wait until the request has a slot: to be called before its other events are read."""
-        event = await self._next()
-        if isinstance(event, Begun):
-            return event
-        raise RuntimeError("this generation has begun before")
-
-    async def _next(self) -> Accepted | Begun | Delta | Finished:
-        while not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        event = self._events.popleft()
-        if isinstance(event, Relaxed):
-            self.relaxed = event.keywords
-            return await self._next()
-        if isinstance(event, Failed):
-            self._over = True
-            raise EngineError(event.error)
-        return event
-
-    async def result(self) -> Finished:
-        """The end of a request that doesn't stream."""
-        async for event in self:
-            if isinstance(event, Finished):
-                return event
-        raise RuntimeError("this generation has been read to its end before")
-
-    def cancel(self) -> None:
-        """Stop, if it is still running. Safe to call at any time, any number of times."""
-        self._over = True
-        self._client._forget(self._id)
-
-    def _put(self, event: Event) -> None:
-        self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    message: Question | Embed | Rerank
+    answer: asyncio.Future[Reply | Vectors]
+    has_moved: bool = False
 
 
 class EngineClient:
-    """Requests to one ready engine process. The supervisor dispatches the answers."""
+    """Requests to one ready engine process. The supervisor dispatches the answers.
+
+    If the process ends and another one follows, `leave` and `succeed` hand on what it had not
+    begun: each request once, as it may be the one that a process ends with.
+    """
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
         self.has_served = False  # a request was evaluated to its end
         self._outbox = Outbox(sink)
-        self._next_id = 0
+        self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}
-        self._replies: dict[int, asyncio.Future[Reply | Vectors]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._dead: ErrorInfo | None = None
+        self._heir: EngineClient | None = None
+        self._waits = False  # for an heir
 
     @property
     def n_running(self) -> int:
         """Requests that are waiting or running."""
-        return len(self._generations) + len(self._replies)
+        return len(self._generations) + len(self._asked)
 
     def generate(
         self,
@@ -177,9 +117,11 @@ class EngineClient:
             raise not_supported(
                 "This server does not support completions. Start it without `--embeddings`"
             )
-        id = self._new_id()
-        self._send(Submit(id, prompt, params, echo_prompt, confirm))
-        generation = self._generations[id] = Generation(id, self)
+        client = self._living
+        id = client._new_id()
+        request = Submit(id, prompt, params, echo_prompt, confirm)
+        client._send(request)
+        generation = client._generations[id] = Generation(request, client)
         return generation
 
     def embed(
@@ -247,8 +189,9 @@ class EngineClient:
         try:
             return await self._ask(message, SlotDone)
         except asyncio.CancelledError:
-            if self._dead is None:
-                self._send(Cancel(message.id))
+            client = self._living
+            if client._dead is None:
+                client._send(Cancel(message.id))
             raise
 
     async def adapters(self) -> list[Adapter]:
@@ -278,78 +221,113 @@ class EngineClient:
     def _answer(self, message: Reply | Vectors) -> None:
         if isinstance(message, Vectors):
             self.has_served = True
-        if (future := self._replies.pop(message.id, None)) and not future.done():
-            future.set_result(message)
+        if (asked := self._asked.pop(message.id, None)) and not asked.answer.done():
+            asked.answer.set_result(message)
 
     def close(self, error: ErrorInfo) -> None:
         """The process ends: every open request, and each one from now on, fails with `error`."""
-        self._dead = error
-        for id in list(self._generations):
+        self._dead, self._waits = error, False
+        for id in [*self._generations, *self._asked]:
             self._put(Failed(id, error))
-        for future in self._replies.values():
-            if not future.done():
-                future.set_exception(EngineError(error))
-        self._replies.clear()
+
+    def leave(self, error: ErrorInfo) -> None:
+        """The process has ended, and another one is to follow. Fails with `error` what that can't
+        do in its place. The rest, and what comes, waits for it, or for `close`."""
+        self._dead, self._waits = error, True
+        lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
+        for id, asked in self._asked.items():
+            if asked.has_moved or not isinstance(asked.message, _REPEATABLE):
+                lost.append(id)
+        for id in lost:
+            self._put(Failed(id, error))
+
+    def succeed(self, predecessor: "EngineClient") -> None:
+        """Do what `predecessor` left."""
+        self._ids = predecessor._ids
+        self._generations, predecessor._generations = predecessor._generations, {}
+        self._asked, predecessor._asked = predecessor._asked, {}
+        predecessor._heir, predecessor._waits = self, False
+        for generation in self._generations.values():
+            generation.client, generation.has_moved = self, True
+            self._send(generation.request)
+        for asked in self._asked.values():
+            asked.has_moved = True
+            self._send(asked.message)
 
     def _put(self, event: Event) -> None:
         if generation := self._generations.get(event.id):
             if isinstance(event, _LAST):
                 del self._generations[event.id]
                 self.has_served |= isinstance(event, Finished)
-            generation._put(event)
+            generation.put(event)
         elif isinstance(event, Failed):
-            future = self._replies.pop(event.id, None)
-            if future is not None and not future.done():
-                future.set_exception(EngineError(event.error))
+            asked = self._asked.pop(event.id, None)
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_exception(EngineError(event.error))
 
-    def _forget(self, id: int) -> None:
+    def forget(self, id: int) -> None:
+        """Nobody wants the events of the generation `id` any more."""
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
-        future: asyncio.Future[Reply | Vectors] = asyncio.get_running_loop().create_future()
-        self._replies[message.id] = future
+        client = self._living
+        asked = client._ask_for(message)
         try:
-            self._send(message)
-            reply = await future
+            reply = await asked.answer
         finally:
-            self._replies.pop(message.id, None)
+            client._living._asked.pop(message.id, None)
         if not isinstance(reply, kind):
             raise RuntimeError(f"the engine answered {type(message)} with {type(reply)}")
         return reply
+
+    def _ask_for(self, message: Question | Embed | Rerank) -> _Asked:
+        self._send(message)
+        asked = _Asked(message, asyncio.get_running_loop().create_future())
+        self._asked[message.id] = asked
+        return asked
 
     async def _in_slices(
         self, make: Callable[[int, list[T]], Embed | Rerank], items: Sequence[T]
     ) -> AsyncGenerator[Vectors, None]:
         """The answers to `make(id, part)` for all parts of `items`."""
         starts = iter(range(0, len(items), SLICE))
-        waiting: deque[tuple[int, asyncio.Future[Reply | Vectors]]] = deque()
+        waiting: deque[_Asked] = deque()
         try:
             while True:
                 while len(waiting) < SLICES_AHEAD and (start := next(starts, None)) is not None:
-                    id, future = self._new_id(), asyncio.get_running_loop().create_future()
-                    self._replies[id] = future
-                    waiting.append((id, future))
-                    self._send(make(id, list(items[start : start + SLICE])))
+                    part = list(items[start : start + SLICE])
+                    waiting.append(self._living._ask_for(make(self._new_id(), part)))
                 if not waiting:
                     return
-                reply = await waiting[0][1]
+                reply = await waiting[0].answer
                 waiting.popleft()
                 if not isinstance(reply, Vectors):
                     raise RuntimeError(f"the engine answered with {type(reply)}")
                 yield reply
         finally:
-            for id, future in waiting:
-                if self._replies.pop(id, None) is not None and self._dead is None:
-                    self._send(Cancel(id))
-                if not future.cancel() and not future.cancelled():
-                    future.exception()  # seen, or asyncio would complain that nobody looked
+            client = self._living
+            for asked in waiting:
+                id = asked.message.id
+                if client._asked.pop(id, None) is not None and client._dead is None:
+                    client._send(Cancel(id))
+                if not asked.answer.cancel() and not asked.answer.cancelled():
+                    asked.answer.exception()  # seen, or asyncio would complain that nobody looked
+
+    @property
+    def _living(self) -> "EngineClient":
+        """The client of the process that does what this one's should have done."""
+        client = self
+        while client._heir is not None:
+            client = client._heir
+        return client
 
     def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+        return next(self._ids)  # an heir goes on counting
 
     def _send(self, message: ToEngine) -> None:
+        if self._waits:
+            return  # an heir will
         if self._dead is not None:
             raise EngineError(self._dead)
         self._outbox.write(frame(message))

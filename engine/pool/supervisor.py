@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
-from engine.errors import ErrorInfo, unavailable
+from engine.errors import EngineError, ErrorInfo, unavailable
 from engine.options import EngineOptions, Options
 from engine.pool.client import EngineClient
 from engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
@@ -30,7 +30,9 @@ from engine.protocol.messages import (
 
 log = logging.getLogger("engine.pool.supervisor")
 
-RESTART_WAIT = 120.0  # s that a request waits for a restarted engine
+RESTART_WAIT = 30.0  # s that a request waits for a restarted engine
+RETRY_AFTER = 10  # s that a client is asked to wait, then
+RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_after=RETRY_AFTER)
 SHUTTING_DOWN = "the server is shutting down"
 
 
@@ -94,6 +96,8 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._left: EngineClient | None = None  # of a process that ended, for the next one
+        self._left_until: asyncio.TimerHandle | None = None
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
@@ -175,6 +179,7 @@ class Supervisor:
         if timeout > 0 and self.state in SERVING:
             await self._drain(timeout)
         self._enter("stopped")
+        self._give_up(ErrorInfo("unavailable_error", self._stop_reason))
         if self._fetching is not None:
             self._fetching.cancel()
         if (process := self._process) is not None:
@@ -206,6 +211,7 @@ class Supervisor:
         if not self._stopped():
             self.failure = reason
             self._enter("failed")
+            self._give_up(ErrorInfo("unavailable_error", self._absence()))
 
     def _absence(self) -> str:
         """Why there is no engine, and none that a request could wait for."""
@@ -226,7 +232,7 @@ class Supervisor:
             async with asyncio.timeout(limit):
                 await self._changes.until(lambda: self.state not in RETURNING)
         except TimeoutError:
-            raise unavailable("the engine is restarting") from None
+            raise EngineError(RESTARTING) from None
 
     async def _drain(self, timeout: float) -> None:
         """Wait for the end of all leases."""
@@ -331,9 +337,12 @@ class Supervisor:
             case Ready(info=info):
                 self._used_at = time.monotonic()
                 self.info, self.progress, self.failure = info, 1.0, ""
-                process.open(info)
+                client = process.open(info)
                 if self.adapter_scales is not None:
                     process.send(SetAdapters(0, self.adapter_scales))
+                if self._left is not None:
+                    client.succeed(self._left)
+                    self._forget_left()
                 self._enter("ready")
             case LoadFailed(message=text):
                 process.refusal = text
@@ -364,25 +373,51 @@ class Supervisor:
         """A process has ended: make the transition that follows. Returns how long to wait for the
         next one; None: there is none."""
         self._process, self.exit_code = None, code
-        life = process.life(code)
+        life, client = process.life(code), process.client
         how = explain_exit(code, "" if life.ready else "while it loaded the model")
         how = f"the engine process {how}"
-        if process.client is not None and not self._stopped():  # `stop` has closed it otherwise
-            process.client.close(ErrorInfo("server_error", how))
+        error = ErrorInfo("server_error", how)
         if self.state == "dozing":
+            if client is not None:
+                client.close(error)
             idle = self.options.entry.sleep_idle_seconds
             log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
             return self._restarts.after(Life(ready=True, served=True))
         wait = self._restarts.after(life)
-        if self._stopped():
-            return wait
-        if self.state == "draining":
-            log_for(log, logging.ERROR, self.model, how)
+        if self._stopped():  # `stop` has closed the client
             return wait
         may_wake = self.state == "waking" and not process.refusal
-        if wait is not None and (life.ready or may_wake):
+        if self.state != "draining" and wait is not None and (life.ready or may_wake):
             log_for(log, logging.ERROR, self.model, f"{how}; a new one is started")
+            if client is not None:
+                self._leave(client, error)
             self._enter("restarting")
+            return wait
+        if client is not None:
+            client.close(error)
+        if self.state == "draining":
+            log_for(log, logging.ERROR, self.model, how)
         else:
             self._fail(process.refusal or how)
         return wait
+
+    # ---- requests that outlive a process ----------------------------------------------------
+
+    def _leave(self, client: EngineClient, error: ErrorInfo) -> None:
+        """Keep what a process that has ended had not begun, for the next one."""
+        client.leave(error)
+        self._left = client
+        loop = asyncio.get_running_loop()
+        self._left_until = loop.call_later(RESTART_WAIT, self._give_up, RESTARTING)
+
+    def _give_up(self, error: ErrorInfo) -> None:
+        """There is no next process, or not soon."""
+        if self._left is not None:
+            self._left.close(error)
+            self._forget_left()
+
+    def _forget_left(self) -> None:
+        self._left = None
+        if self._left_until is not None:
+            self._left_until.cancel()
+            self._left_until = None

@@ -63,7 +63,8 @@ class Failure(msgspec.Struct, frozen=True):
         """The JSON body, also the data of an error event in a stream."""
         error = {"code": self.status, "message": self.info.message, "type": self.info.type}
         told = msgspec.to_builtins(self.info)
-        told.pop("final", None)  # a header says it
+        for said_by_header in ("final", "retry_after"):
+            told.pop(said_by_header, None)
         return {"error": error | told}
 
 
@@ -186,6 +187,8 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     if failure.info.final or failure.status == HTTPStatus.NOT_IMPLEMENTED:
         # OpenAI's and Anthropic's libraries send whatever is 500 or more again, unless told so.
         headers["X-Should-Retry"] = "false"
+    if failure.info.retry_after:
+        headers["Retry-After"] = str(failure.info.retry_after)
     if _envelope_name(request.scope) == "anthropic":
         request_id = anthropic_request_id(request.scope)
         document = anthropic_error(failure.status, failure.info, request_id, failure.details)

@@ -7,7 +7,8 @@ from typing import Any, Self
 import msgspec
 
 from engine.params import GenerationParams
-from engine.pool.client import EngineClient, Generation
+from engine.pool.client import EngineClient
+from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
 from handlers.running.choices import variants

@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.errors import EngineError, ErrorInfo
 from engine.params import GenerationParams
 from engine.pool import lifecycle
-from engine.pool.client import Generation
+from engine.pool.generation import Generation
 from engine.pool.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
 from engine.pool.status import ModelStatus
-from engine.protocol.messages import Delta, Failed, Finished, Step, Timings
+from engine.protocol.messages import Begun, Delta, Failed, Finished, Step, Timings
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 from tests.support.pool_stage import soon
@@ -85,6 +85,10 @@ def delta(id: int) -> Delta:
     return Delta(id, "text", [1], 0, TIMINGS)
 
 
+def begun(id: int) -> Begun:
+    return Begun(id)
+
+
 def finished(id: int) -> Finished:
     return Finished(
         id=id,
@@ -103,7 +107,7 @@ def finished(id: int) -> Finished:
     )
 
 
-EVENTS = st.sampled_from([delta, finished, lambda id: Failed(id, ENDED)])
+EVENTS = st.sampled_from([begun, delta, finished, lambda id: Failed(id, ENDED)])
 
 
 class Request:

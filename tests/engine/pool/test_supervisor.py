@@ -81,8 +81,8 @@ async def test_a_stream_and_a_plain_request_say_the_same() -> None:
 
 
 @in_loop
-async def test_a_killed_engine_fails_what_runs_and_serves_what_comes() -> None:
-    async with running() as supervisor:
+async def test_a_killed_engine_fails_what_runs_and_the_next_one_does_what_waits() -> None:
+    async with running(model_options(parallel=1)) as supervisor:
         engine = await supervisor.engine()
         stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
         await anext(stream)
@@ -90,13 +90,12 @@ async def test_a_killed_engine_fails_what_runs_and_serves_what_comes() -> None:
         os.kill(supervisor.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="SIGKILL"):
             [event async for event in stream]
-        with pytest.raises(EngineError, match="SIGKILL"):
-            [event async for event in waiting]
-        again = await supervisor.engine()
-        result = await again.generate(["a"], GenerationParams(n_predict=3)).result()
+        assert isinstance(await anext(waiting), Delta)
+        waiting.cancel()
+        result = await engine.generate(["a"], GenerationParams(n_predict=3)).result()
         assert result.n_decoded <= 3
-        with pytest.raises(EngineError, match="SIGKILL"):
-            await engine.detokenize([1])
+        assert await engine.detokenize([]) == ""
+        await until_idle(supervisor)
 
 
 @in_loop
@@ -227,6 +226,7 @@ async def test_an_engine_that_serves_nobody_comes_back_ever_more_slowly() -> Non
         for n in range(1, 3):
             engine = await supervisor.engine()
             waiting = engine.generate(["a"], LONG)
+            await anext(waiting)
             kill(supervisor)
             with pytest.raises(EngineError, match="SIGKILL"):
                 await waiting.result()
@@ -262,6 +262,7 @@ async def test_an_illegal_instruction_at_work_is_tried_once_more() -> None:
         for n in range(1, 3):
             engine = await supervisor.engine()
             waiting = engine.generate(["a"], LONG)
+            await anext(waiting)
             kill(supervisor, signal.SIGILL)
             with pytest.raises(EngineError, match=ADVICE):
                 await waiting.result()

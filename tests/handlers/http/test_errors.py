@@ -18,6 +18,7 @@ FAILURES = {
     "busy": unavailable("Loading model"),
     "later": not_supported("not yet"),
     "never": server_error("too large", final=True),
+    "soon": EngineError(ErrorInfo("unavailable_error", "restarting", retry_after=7)),
     "long": EngineError(ErrorInfo("exceed_context_size_error", "too long", 10, 5)),
 }
 
@@ -197,7 +198,11 @@ def test_head(client: httpx.Client) -> None:
 
 
 def test_engine_errors(client: httpx.Client) -> None:
-    error_of(client.get("/fail/busy"), 503, "unavailable_error")
+    busy, soon = client.get("/fail/busy"), client.get("/fail/soon")
+    for response in (busy, soon):
+        error = error_of(response, 503, "unavailable_error")
+        assert error.keys() == {"code", "message", "type"}
+    assert ("Retry-After" in busy.headers, soon.headers["Retry-After"]) == (False, "7")
     refused = client.get("/fail/later")
     error_of(refused, 501, "not_supported_error")
     assert refused.headers["X-Should-Retry"] == "false"

@@ -1,0 +1,109 @@
+"""One generating request, from the server's side: its events, in order."""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+import msgspec
+
+from engine.errors import EngineError
+from engine.protocol.messages import (
+    Accepted,
+    Begun,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Relaxed,
+    Submit,
+)
+
+
+class GenerationClient(Protocol):
+    """Who a generation is cancelled at."""
+
+    def forget(self, id: int) -> None: ...
+
+
+class Generation:
+    """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
+    streams), then one `Finished`.
+
+    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
+    the first event on, `relaxed` are the keywords of its schemas that are not in force.
+    """
+
+    def __init__(self, request: Submit, client: "GenerationClient") -> None:
+        self.request = request
+        self.client = client
+        self.has_begun = False  # the engine has a slot for it
+        self.has_moved = False  # from a process that ended to the next one
+        self._events: deque[Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._over = False
+        self.relaxed: list[str] = []
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Delta | Finished:
+        if self._over:
+            raise StopAsyncIteration
+        event = await self._next()
+        if isinstance(event, Begun):  # nobody had to know
+            event = await self._next()
+        if isinstance(event, Delta):
+            return event
+        self._over = True
+        if isinstance(event, Finished):
+            return event
+        raise RuntimeError("a confirmation came that nobody waited for")
+
+    async def accepted(self) -> None:
+        """Wait until the engine accepts a request sent with `confirm`. Raises `EngineError` if
+        it doesn't."""
+        await self._next()
+
+    async def begun(self) -> Begun:
+        """Wait until the request has a slot: to be called before its other events are read."""
+        event = await self._next()
+        if isinstance(event, Begun):
+            return event
+        raise RuntimeError("this generation has begun before")
+
+    async def _next(self) -> Accepted | Begun | Delta | Finished:
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        event = self._events.popleft()
+        if isinstance(event, Relaxed):
+            self.relaxed = event.keywords
+            return await self._next()
+        if isinstance(event, Failed):
+            self._over = True
+            raise EngineError(event.error)
+        return event
+
+    async def result(self) -> Finished:
+        """The end of a request that doesn't stream."""
+        async for event in self:
+            if isinstance(event, Finished):
+                return event
+        raise RuntimeError("this generation has been read to its end before")
+
+    def cancel(self) -> None:
+        """Stop, if it is still running. Safe to call at any time, any number of times."""
+        self._over = True
+        self.client.forget(self.request.id)
+
+    def put(self, event: Event) -> None:
+        """The next event."""
+        if isinstance(event, Accepted):  # a second time nobody waits for it
+            self.request = msgspec.structs.replace(self.request, confirm=False)
+        self.has_begun |= isinstance(event, Begun | Delta)
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
