@@ -108,8 +108,10 @@ class EngineClient:
         *,
         echo_prompt: bool = False,
         confirm: bool = False,
+        group: int = 0,
     ) -> Generation:
-        """Start a generation; `engine.protocol.messages.Submit` says what the arguments mean.
+        """Start a generation; `engine.protocol.messages.Submit` says what the arguments mean. It is
+        the first one of its request if `group` is 0: its id is the group of the others.
 
         Raises `EngineError` (not_supported) if the engine embeds.
         """
@@ -119,7 +121,7 @@ class EngineClient:
             )
         client = self._living
         id = client._new_id()
-        request = Submit(id, prompt, params, echo_prompt, confirm)
+        request = Submit(id, prompt, params, echo_prompt, confirm, group or id)
         client._send(request)
         generation = client._generations[id] = Generation(request, client)
         return generation

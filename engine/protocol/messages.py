@@ -51,7 +51,8 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     The model's special start and end tokens are added when the first element is text (and
     the vocabulary asks for them); special-token syntax inside texts is parsed. With
     `echo_prompt` the answer carries the prompt as text, special tokens included. With
-    `confirm` an `Accepted` comes before everything else, or else a `Failed`.
+    `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
+    `group` are one client's request: they share its turn.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     params: GenerationParams
     echo_prompt: bool = False
     confirm: bool = False
+    group: int = 0
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):

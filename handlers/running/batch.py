@@ -41,11 +41,15 @@ class Batch:
         self._several = len(prompts) * n > 1
         self._queue: _Queue = asyncio.Queue()
         confirm = params.stream and self._several
-        self._generations = [
-            engine.generate(prompt, variant, echo_prompt=echo_prompt, confirm=confirm)
-            for prompt in prompts
-            for variant in variants(params, n)
-        ]
+        self._generations: list[Generation] = []
+        group = 0
+        for prompt in prompts:
+            for variant in variants(params, n):
+                generation = engine.generate(
+                    prompt, variant, echo_prompt=echo_prompt, confirm=confirm, group=group
+                )
+                group = group or generation.request.id
+                self._generations.append(generation)
         self._n = n
         self._notes = notes()
         self._timings: list[Timings | None] = [None] * len(self._generations)

@@ -45,6 +45,7 @@ class Request:
             id=submit.id,
             tokens=TokenBuffer(tokens),
             n_prompt=len(tokens),
+            group=submit.group,
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
             n_reuse=params.n_cache_reuse,

@@ -18,6 +18,9 @@ the end of prompts and where two texts were seen to diverge, so chunks end there
 
 import math
 from bisect import insort
+from collections import Counter
+from collections.abc import Iterator
+from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
@@ -325,7 +328,9 @@ class Scheduler:
     # ---- admission -----------------------------------------------------------------------
 
     def _admit(self) -> None:
-        for sequence in list(self._waiting):
+        if not (self._waiting and self._idle):
+            return
+        for sequence in self._queue():
             if not self._idle:
                 break
             if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
@@ -342,6 +347,19 @@ class Scheduler:
             slot = self._choose_slot(sequence, source)
             self._placement.place(sequence, source, found, slot)
             self._occupy(slot, sequence)
+
+    def _queue(self) -> Iterator[Sequence]:
+        """The waiting sequences, in their turn: those of the request with the fewest running ones
+        first, so that who asks for a thousand texts doesn't keep all slots from the others."""
+        running = Counter(sequence.group for sequence in self._active.values())
+        groups: dict[int, list[Sequence]] = {}
+        for sequence in self._waiting:
+            groups.setdefault(sequence.group, []).append(sequence)
+        turns: list[tuple[int, int, Sequence]] = []
+        for group, waiting in groups.items():
+            turns += [(n, each.id, each) for n, each in enumerate(waiting, running[group])]
+        for _, _, sequence in sorted(turns, key=itemgetter(0, 1)):
+            yield sequence
 
     def _choose_slot(self, sequence: Sequence, source: Source) -> int:
         if sequence.id_slot >= 0:

@@ -9,7 +9,7 @@ from engine.worker.tokens import TokenBuffer
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """The text of one request. The queue is ordered by `id`.
+    """One text of a request; those with the same `group` belong to one.
 
     `n_past` tokens are in the KV cache under `seq_id`, for slot `slot` (-1: waiting). `n_cached`
     of the prompt were there when it was admitted: `n_shared` of these in another sequence, or
@@ -23,6 +23,7 @@ class Sequence:
     id: int
     tokens: TokenBuffer
     n_prompt: int
+    group: int = 0
     id_slot: int = -1
     cache_prompt: bool = True
     n_reuse: int = 0

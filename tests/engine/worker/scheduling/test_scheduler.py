@@ -283,6 +283,39 @@ def test_the_rest_of_a_prompt_is_not_a_few_tokens(n_pending: int, chunks: list[i
     assert found == chunks
 
 
+def test_a_request_for_many_texts_leaves_slots_to_others() -> None:
+    kv = FakeKV(512, 64)
+    s = scheduler(kv, n_slots=4)
+    for id in range(1, 21):
+        s.submit(sequence(id, [id, 1], group=1))
+    run_step(s, kv)
+    assert sorted(each.id for each in s.active) == [1, 2, 3, 4]
+    for id in range(21, 24):
+        s.submit(sequence(id, [id, 1], group=id))
+    admitted = []
+    for _ in range(6):
+        before = {each.id for each in s.active}
+        s.finish(next(iter(s.active)))
+        run_step(s, kv)
+        admitted += [each.id for each in s.active if each.id not in before]
+    assert admitted == [21, 22, 23, 5, 6, 7]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(1, 5))
+def test_turns_are_shared_between_requests(groups: list[int], n_slots: int) -> None:
+    """Of all that come at once, nobody has two slots more than somebody who waits."""
+    kv = FakeKV(1024, 64)
+    s = scheduler(kv, n_slots=n_slots)
+    for id, group in enumerate(groups, start=1):
+        s.submit(sequence(id, [id, 1], group=group))
+    run_step(s, kv)
+    running = [groups[each.id - 1] for each in s.active]
+    assert len(running) == min(n_slots, len(groups))
+    for group in set(groups):
+        if running.count(group) < groups.count(group):
+            assert all(running.count(other) <= running.count(group) + 1 for other in groups)
+
+
 @given(st.integers(1, 5000), st.integers(1, 2000))
 def test_the_last_steps_of_a_prompt_are_even(n_pending: int, n_prompt: int) -> None:
     sizes = []
