@@ -227,6 +227,17 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Where the context is full, go on generating: drop a part of its oldest tokens.",
         ),
     ] = False
+    max_predict: Annotated[
+        int,
+        _context(
+            names="--max-predict",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="Most tokens of a text without n_predict, with --context-shift (-1: no limit).",
+            default="0 (four contexts)",
+        ),
+    ] = 0
     spm_infill: Annotated[
         bool,
         _context(

@@ -1,20 +1,28 @@
 """From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
 
+from engine.options.tables.context import ContextOptions
 from engine.protocol.messages import Delta, Event, Finished, StopType
 from engine.worker.backend import Model
 from engine.worker.generation.request import Request
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.shifting import context_shift
 
+CONTEXTS = 4
+"""The length, in contexts, of a text that would go on for ever."""
+
 
 class Answering:
-    """The text of all requests. `shifts` says whether a text that fills its context loses a part
-    of it, or ends. Belongs to the thread that steps."""
+    """The text of all requests. Belongs to the thread that steps.
 
-    def __init__(self, model: Model, scheduler: Scheduler, *, shifts: bool) -> None:
+    With `--context-shift` a text that fills its context loses a part of it; else it ends. Without
+    a limit of its own it then ends after `--max-predict` tokens.
+    """
+
+    def __init__(self, model: Model, scheduler: Scheduler, options: ContextOptions) -> None:
         self._model = model
         self._scheduler = scheduler
-        self._shifts = shifts
+        self._shifts = options.context_shift
+        self._most = options.max_predict or CONTEXTS * scheduler.n_ctx  # -1: for ever
 
     def accept(self, request: Request, token: int, *, is_final: bool) -> Delta | None:
         """Show the text of `token`, the newest one of `request`, and set `request.stop_type` if
@@ -35,12 +43,13 @@ class Answering:
             return "word"
         if is_final or token in self._model.eog:
             return "eos"
+        limit = request.params.n_predict
         is_full = len(request.sequence.tokens) >= self._scheduler.n_ctx
         if is_full and not self._shifts:
             request.truncated = True
             return "limit"
         if (
-            request.n_decoded == request.params.n_predict
+            request.n_decoded == (limit if limit >= 0 else self._most)
             or (request.indent is not None and request.indent.reached)
             or (new_line and request.is_out_of_time)
             or (is_full and not self._shift(request))

@@ -72,7 +72,7 @@ class Engine:
             self.context, options, self.lora, self.compiler, offload, n_slots=n_slots, n_ctx=n_ctx
         )
         self._sampling = Sampling(self.context, offload)
-        self._answering = Answering(model, self.scheduler, shifts=options.context.context_shift)
+        self._answering = Answering(model, self.scheduler, options.context)
         self._counting = Counting()
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}

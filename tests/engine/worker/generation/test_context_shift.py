@@ -208,3 +208,21 @@ def test_a_gap_becomes_a_prompt(model: Model) -> None:
     assert end.n_decoded == 3
     with pytest.raises(EngineError, match="token 99999 is not in the vocabulary"):
         run(engine(model), Infill(prefix=[99999], suffix=[]))
+
+
+@pytest.mark.parametrize(
+    ("options", "n_predict", "expected"),
+    [
+        ({"max_predict": 300}, -1, 300),
+        ({"max_predict": 300}, 301, 301),  # who says a number means it
+        ({"max_predict": -1}, 1100, 1100),
+        ({}, -1, 4 * N_CTX),
+        ({"context_shift": False, "max_predict": 300}, -1, N_CTX - 1),
+    ],
+    ids=str,
+)
+def test_a_text_without_a_limit_has_one(
+    model: Model, options: dict[str, Any], n_predict: int, expected: int
+) -> None:
+    _, end = run(engine(model, **options), ["a"], n_predict=n_predict, **GREEDY)
+    assert (end.n_decoded, end.stop_type) == (expected, "limit")
