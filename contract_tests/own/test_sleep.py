@@ -32,7 +32,7 @@ ENDLESS = {"prompt": "def f(", "n_predict": -1, "ignore_eos": True, "temperature
 def sleepy(module_server: Start) -> OwnServer:
     """One model that sleeps soon."""
     adapter = build.ensure_adapter(next(iter(ADAPTERS)))
-    options = ("--metrics", "--context-shift", "--lora", str(adapter))
+    options = ("--metrics", "--context-shift", "--max-predict", "-1", "--lora", str(adapter))
     return module_server(*SLEEPY, *options, "-np", "4", "-c", "2048")
 
 
