@@ -39,6 +39,7 @@ _SPLIT_MODES = {
 }
 
 
+MAX_CHARACTER = 4  # bytes of UTF-8: an unknown one is a token
 MAX_INFILL_PIECE = 512  # bytes, of llama.cpp's infill sampler
 
 
@@ -142,6 +143,15 @@ class Model:
             repository=repository if repository >= 0 else None,
             file=file if file >= 0 else None,
         )
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Bytes of a text that a token stands for at the most, white space aside; 0 if there is no
+        such bound, as where an unknown word is one token, however long."""
+        if self.vocab_type not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
+            return 0
+        lengths = (len(self._piece(token, True)) for token in range(self.n_vocab))
+        return max(MAX_CHARACTER, *lengths)
 
     @property
     def vocab_type(self) -> int:

@@ -29,7 +29,7 @@ from engine.worker.cache.prefix_cache import Key
 from engine.worker.embedding.jobs import Input, InputPart, Job
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.adapters import LoraScales, key_of
-from engine.worker.generation.prompts import exceeds_context, tokenize_prompt
+from engine.worker.generation.prompts import exceeds_context, fewest_tokens, tokenize_prompt
 from engine.worker.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
@@ -93,6 +93,9 @@ class Embedder:
         if isinstance(message, Rerank):
             job = Job(message.id, self._pairs(message))
         else:
+            for prompt in message.inputs:
+                if (fewest := fewest_tokens(self.model, prompt, self.n_ctx)) > self.n_ctx:
+                    raise exceeds_context(fewest, self.n_ctx)
             inputs = [tokenize_prompt(self.model, prompt) for prompt in message.inputs]
             # Scores are no direction in space, and tokens' vectors are left as they are.
             plain = self.context.pooling in ("none", "rank")

@@ -23,6 +23,7 @@ from engine.worker.generation.probabilities import ProbabilityLog
 from engine.worker.generation.prompts import (
     detokenize,
     exceeds_context,
+    fewest_tokens,
     tokenize_gap,
     tokenize_prompt,
 )
@@ -97,6 +98,8 @@ class Preparation:
             first = self._suffix_first
             tokens = tokenize_gap(self._model, submit.prompt, room, suffix_first=first)
         else:
+            if (fewest := fewest_tokens(self._model, submit.prompt, self._n_ctx)) >= self._n_ctx:
+                raise exceeds_context(fewest, self._n_ctx)
             tokens = tokenize_prompt(self._model, submit.prompt)
         if len(tokens) >= self._n_ctx:
             raise exceeds_context(len(tokens), self._n_ctx)

@@ -1,0 +1,47 @@
+"""The lengths of prompts, before and after they are tokens."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.params import GenerationParams
+from engine.protocol.messages import Submit
+from engine.worker.backend import Model
+from engine.worker.generation.prompts import fewest_tokens, tokenize_prompt
+from tests.support.playing import engine
+
+PIECES = (
+    "a",
+    "word ",
+    " ",
+    "   \n",
+    "\t" * 9,
+    "é",
+    "🦙" * 3,
+    "<|im_start|>",
+    "<|im_end|>",
+    "x" * 50,
+)
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=9), max_size=30).map("".join)
+PROMPTS = st.lists(TEXTS | st.integers(0, 200), max_size=6)
+
+
+@settings(max_examples=300)
+@given(prompt=PROMPTS)
+def test_no_prompt_has_fewer_tokens_than_it_has_at_least(
+    model: Model, prompt: list[int | str]
+) -> None:
+    assert fewest_tokens(model, prompt, 0) <= len(tokenize_prompt(model, prompt))
+
+
+def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = engine(model, ctx_size=256, parallel=1)
+    text = "🦙" * 1_000_000
+    monkeypatch.setattr(Model, "tokenize", None)
+    with pytest.raises(EngineError, match=r"exceeds the available context size \(256") as error:
+        e.prepare(Submit(1, [text], GenerationParams()))
+    n = error.value.info.n_prompt_tokens
+    assert n is not None
+    assert 256 < n <= 4_000_000
+    assert error.value.info.n_ctx == 256
