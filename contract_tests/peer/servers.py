@@ -30,8 +30,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     "key": ("--api-key", "peer-key", "--alias", "second,first"),
     "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
 }
-"""Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no bound
-for thoughts, and the shipped model's have no end."""
+"""Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no
+bound for thoughts, and the shipped model's have no end."""
 
 
 @dataclass(frozen=True)
