@@ -21,6 +21,7 @@ KINDS = {
     "structured_output": "structured output",
     "embeddings": "embeddings",
     "error": "error",
+    "conformance": "conformance",
 }
 """What a case is of, by the beginning of its name; the columns of the page."""
 INTRODUCTION = """# Clients
@@ -32,6 +33,10 @@ of their own; `-- --write` brings this page up to date. A number says how many w
 as several APIs or providers, a whole answer or a stream; a dash stands for what a library hasn't.
 An error is that of a prompt that is too long, which has to reach the program as the library's own
 exception with the server's words.
+
+Two of them are conformance kits. All cases of CompatCanary pass, and of llm-comply's sets for chat,
+Responses and Messages all but these: pictures, which the shipped model doesn't take; compaction of
+answers, which there isn't; and a request that names no model, which is served, as by llama-server.
 
 | library | versions | {columns} |
 |---|---|{rule}"""
