@@ -54,6 +54,12 @@ def peer(session: nox.Session) -> None:
 
 
 @nox.session
+def clients(session: nox.Session) -> None:
+    """Client libraries of Python and npm, in environments of their own, against a plain server."""
+    session.run("python", "-m", "contract_tests.clients", *session.posargs)
+
+
+@nox.session
 def templates(session: nox.Session) -> None:
     """All chat templates that llama.cpp ships; `-- --llama-cpp FOLDER` names its sources."""
     if not any(each.startswith("--llama-cpp") for each in session.posargs):

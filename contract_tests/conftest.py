@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from contract_tests.kit.server import Launcher
 
 pytest_plugins = ("contract_tests.kit.plugin",)
+collect_ignore = ["clients/python"]
+"""They run in other environments, see `contract_tests.clients`."""
 
 
 def pytest_contract_launcher() -> "Launcher":

@@ -1,6 +1,7 @@
 """A request that both servers get, as plain data."""
 
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -59,9 +60,21 @@ def both_ways(name: str, path: str, body: dict[str, Any], **rest: Any) -> list[R
     ]
 
 
-def all_requests() -> list[Request]:
-    """Those of every module in `clients/` and `endpoints/`, under the module's name."""
+def recorded() -> list[Request]:
+    """Those in `recordings/`, which `contract_tests.clients` writes."""
     found = []
+    for file in sorted(Path(__file__).with_name("recordings").glob("*.json")):
+        for number, each in enumerate(json.loads(file.read_text("utf-8"))):
+            name = f"recorded-{file.stem}: {number} {each.pop('case')}"
+            stage = "embedding" if "embed" in each["path"] else "recorded"
+            found.append(Request(name=name, stage=stage, **each))
+    return found
+
+
+def all_requests() -> list[Request]:
+    """Those of every module in `clients/` and `endpoints/`, under the module's name, and those that
+    client libraries were seen to send."""
+    found = recorded()
     for folder in ("endpoints", "clients"):
         for module in sorted(pkgutil.iter_modules([str(Path(__file__).with_name(folder))])):
             loaded = importlib.import_module(f"contract_tests.peer.{folder}.{module.name}")

@@ -109,7 +109,8 @@ ROWS = (
         "Single line ends and spaces as JSON has them; an integer has as many digits as it needs.",
         "Other constraints of the same schemas: a model that writes JSON writes the same.",
         OTHER_TEXT,
-        requests=r"completion: a schema|sampling-fields: json_schema \{'items'",
+        requests=r"completion: a schema|sampling-fields: json_schema \{'items'"
+        r"|recorded-.*(structured_output|stream)",
     ),
     Accepted(
         "Thoughts before a constrained answer",
@@ -127,10 +128,12 @@ ROWS = (
         "Any text may come before it, and take all tokens that were asked for.",
         "The call comes first; thoughts may come before it.",
         "Whoever demands a call reads nothing else.",
-        rf"{OTHER_TEXT}|(type|extra|missing|value|length) (choices\[\]\.message\."
+        rf"{OTHER_TEXT}|value choices\[\]\.finish_reason"
+        r"|(type|extra|missing|value|length) (choices\[\]\.message\."
         r"(content|tool_calls|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
         r"|output\[\]\.(role|type|content))",
         requests=r"chat: (a tool, required|a tool by name|tools in parallel)"
+        r"|recorded-.*: \d+ (tools|structured_output)"
         r"|messages: a tool(, streamed| by name)?$|responses: a tool(, streamed)?$"
         r"|instructor: tools|langchain: structured by a tool",
     ),
@@ -198,7 +201,7 @@ ROWS = (
         "OpenAI's API has it.",
         rf"{OTHER_TEXT}|(value|missing) output\[\]\.(role|type"
         r"|content\[\]\.(type|annotations|logprobs))",
-        requests=r"responses: (a schema|JSON)",
+        requests=r"responses: (a schema|JSON)|recorded-.*responses",
     ),
     Accepted(
         "`text` of a part of unknown type",

@@ -25,11 +25,13 @@ OWN = ("--reproducible", "off")
 """Ours alone: what the shipped model has by default rounds in another way than llama.cpp does."""
 STAGES: dict[str, tuple[str, ...]] = {
     "default": ("--alias", "peer", "--metrics", "--props"),
+    "recorded": ("--alias", "peer", "--reasoning", "off"),
     "bare": ("--no-slots",),
     "key": ("--api-key", "peer-key", "--alias", "second,first"),
     "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
 }
-"""Options of the servers that a request may ask for, beside `COMMON`."""
+"""Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no
+bound for thoughts, and the shipped model's have no end."""
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ def answer_parser(
     schemas of parameters decides what is a text in tagged arguments, where names alone leave that
     to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
     for the answer's beginning. `continued`: the answer goes on with what stands in the prompt, its
-    thoughts or its content, so that white space at its beginning is kept; else models that may
-    think first have none there.
+    thoughts or its content, so that white space at its beginning is kept, as it is where the prompt
+    has closed the thoughts; else models that may think first have none there.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
@@ -71,6 +71,8 @@ class _SyntaxParser(IncrementalParser):
         if shape and syntax.calls and tools:
             self._calls = CallParser(shape, syntax.calls.tagged, tools, self.emit)
         self._held = ""  # white space before more content, or before something else
+        closing = syntax.reasoning.end.strip() if syntax.reasoning else ""
+        self._closed = bool(closing) and prompt.rstrip().endswith(closing)
         self._given = "" if thinking else _opened_by(prompt, syntax)
         self.reader.push(self._given)
 
@@ -86,7 +88,8 @@ class _SyntaxParser(IncrementalParser):
         begin, end = wrapper.begin.strip(), wrapper.end.strip()
         if not self._thinking:
             space = yield from reader.space()
-            self._held = space if self._continued or self.thoughts_in_content else ""
+            kept = self._continued or self._closed or self.thoughts_in_content
+            self._held = space if kept else ""
             if not begin or not (yield from reader.accept(begin)):
                 if (yield from reader.accept(end)):
                     # Some models close what they haven't opened when they don't think.

@@ -176,6 +176,7 @@ def test_white_space_where_thoughts_may_come_is_no_content() -> None:
     assert hermes("\n\n Hi ").content == "Hi "
     assert hermes("\n\n<think>a</think>\n\n Hi ").content == "Hi "
     assert hermes(" Hi", continued=True).content == " Hi"
+    assert hermes(" Hi", prompt="user: Hello\n<think>\n\n</think>\n\n").content == " Hi"
     assert hermes(" Hi", reasoning="none").content == " Hi"
     assert parse(OutputSyntax(), [" Hi"]).content == " Hi"
 

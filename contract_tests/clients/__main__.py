@@ -1,0 +1,119 @@
+"""Runs client libraries against servers of this repository, each in an environment of its own.
+
+    python -m contract_tests.clients [-k REGEX] [--write] [--record]
+
+Exit code 1 if a case fails.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from contract_tests.clients import results
+from contract_tests.clients.library import HERE, Library, MissingError, command, libraries
+from contract_tests.clients.recorder import PREFIX, Recorder, serving
+from contract_tests.own.servers import ROOT, start
+
+RECORDINGS = HERE.parent / "peer" / "recordings"
+TEXTS = ("--reasoning", "off")
+"""The shipped model isn't trained: its thoughts would have no end."""
+EMBEDDINGS = ("--embeddings", "--pooling", "mean")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="contract_tests.clients", description=__doc__)
+    parser.add_argument("-k", dest="choice", default="", help="libraries whose names match, alone")
+    parser.add_argument("--write", action="store_true", help="the results to docs/clients.md")
+    parser.add_argument("--record", action="store_true", help="the requests to the peer test")
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=ROOT / ".nox" / "clients",
+        help="where the environments are kept",
+    )
+    given = parser.parse_args()
+    chosen = [each for each in libraries() if re.search(given.choice, each.key)]
+    found = results.stored()
+    failed = False
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        recorders = []
+        addresses = []
+        for options in (TEXTS, EMBEDDINGS):
+            url = stack.enter_context(_server(directory, *options))
+            recorders.append(recorder := Recorder(url))
+            addresses.append(stack.enter_context(serving(recorder)) if given.record else url)
+        for library in chosen:
+            try:
+                cases = _tried(library, given.environments, directory, addresses, given.record)
+            except MissingError as error:
+                print(f"{library.key}: skipped, {error}")
+                continue
+            found[library.key] = results.entry(library, cases)
+            failures = {case: said for case, said in cases.items() if said != results.PASSED}
+            failed |= bool(failures)
+            print(f"{library.key}: {len(cases) - len(failures)} of {len(cases)}", flush=True)
+            for case, said in failures.items():
+                print(f"  {case}: {said}", flush=True)
+    if given.write:
+        results.store(found)
+    if given.record:
+        _store(chosen, recorders)
+    return int(failed)
+
+
+@contextmanager
+def _server(directory: Path, *options: str) -> Iterator[str]:
+    """A plain server: it knows no model but the one that it ships."""
+    cache = {"XDG_CACHE_HOME": str(directory), "LOCALAPPDATA": str(directory)}
+    server = start(directory, *options, router=True, variables=cache)
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def _tried(
+    library: Library, environments: Path, directory: Path, addresses: list[str], recorded: bool
+) -> dict[str, str]:
+    """What came of each case."""
+    report = directory / f"{library.key}.xml"
+    argv, folder = command(library, environments.absolute(), report)
+    prefix = f"{PREFIX}{library.key}" if recorded else ""
+    texts, embeddings = (f"{each}{prefix}" for each in addresses)
+    if library.language == "Python":
+        argv += ["--url", texts, "--embeddings-url", embeddings]
+        argv += ["--recorded"] if recorded else []
+    # Neither a user's keys nor a proxy, and nothing of the environment that this runs in.
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    places = {"SERVER_URL": texts, "EMBEDDINGS_URL": embeddings}
+    ran = subprocess.run(
+        argv,
+        cwd=folder,
+        env={**inherited, **places, "RECORDED": "1" if recorded else ""},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if not report.is_file():
+        sys.exit(f"{library.key}: no results\n{ran.stdout}{ran.stderr}")
+    return results.read(report)
+
+
+def _store(chosen: list[Library], recorders: list[Recorder]) -> None:
+    RECORDINGS.mkdir(exist_ok=True)
+    for library in chosen:
+        if kept := [each for one in recorders for each in one.kept.get(library.key, ())]:
+            text = json.dumps(kept, indent=1, ensure_ascii=False)
+            (RECORDINGS / f"{library.key}.json").write_text(text + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Where the servers are. It runs in the environment of one client, which has nothing else."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--url", required=True, help="a server for texts")
+    parser.addoption("--embeddings-url", required=True, help="one with --embeddings")
+    parser.addoption("--recorded", action="store_true", help="each case has a path of its own")
+
+
+def _address(request: pytest.FixtureRequest, option: str) -> str:
+    url: str = request.config.getoption(option)
+    case = request.node.originalname.removeprefix("test_")
+    return f"{url}/{case}" if request.config.getoption("--recorded") else url
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    """The address of the server, without an API's prefix."""
+    return _address(request, "--url")
+
+
+@pytest.fixture
+def embeddings_url(request: pytest.FixtureRequest) -> str:
+    """That of the server for embeddings."""
+    return _address(request, "--embeddings-url")

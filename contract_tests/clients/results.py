@@ -1,0 +1,107 @@
+"""What came of the tests of each library, and the page that tells it:
+
+python -m contract_tests.clients.results > docs/clients.md
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from contract_tests.clients.library import HERE, Library, libraries
+
+RESULTS = HERE / "results.json"
+PAGE = HERE.parents[1] / "docs" / "clients.md"
+PASSED = "passed"
+KINDS = {
+    "models": "models",
+    "chat": "chat",
+    "stream": "stream",
+    "tools": "tools",
+    "structured_output": "structured output",
+    "embeddings": "embeddings",
+    "error": "error",
+    "conformance": "conformance",
+}
+"""What a case is of, by the beginning of its name; the columns of the page."""
+INTRODUCTION = """# Clients
+
+Client libraries, at versions that are pinned, each against a plain `specllama` that serves the
+shipped model (with `--reasoning off`: it isn't trained, and its thoughts would have no end), and
+against one with `--embeddings --pooling mean`. `nox -s clients` runs all of them, in environments
+of their own; `-- --write` brings this page up to date. A number says how many ways were tried, such
+as several APIs or providers, a whole answer or a stream; a dash stands for what a library hasn't.
+An error is that of a prompt that is too long, which has to reach the program as the library's own
+exception with the server's words.
+
+Two of them are conformance kits. All cases of CompatCanary pass, and of llm-comply's sets for chat,
+Responses and Messages all but these: pictures, which the shipped model doesn't take; compaction of
+answers, which there isn't; and a request that names no model, which is served, as by llama-server.
+
+| library | versions | {columns} |
+|---|---|{rule}"""
+
+
+def read(report: Path) -> dict[str, str]:
+    """What came of each case, of a report in JUnit's form: `PASSED`, or how the failure begins."""
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        failures = [*case.iter("failure"), *case.iter("error")]
+        said = next((each.attrib.get("message") or "failed" for each in failures), PASSED)
+        found[case.attrib["name"].removeprefix("test_")] = " ".join(said.split())[:200]
+    return found
+
+
+def stored() -> dict[str, Any]:
+    results: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    return results
+
+
+def store(results: dict[str, Any]) -> None:
+    known = {each.key for each in libraries()}
+    kept = {key: results[key] for key in sorted(results) if key in known}
+    RESULTS.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
+    PAGE.write_text(page(), "utf-8")
+
+
+def entry(library: Library, cases: dict[str, str]) -> dict[str, Any]:
+    return {"packages": dict(library.packages), "cases": cases}
+
+
+def page() -> str:
+    results = stored()
+    head = INTRODUCTION.format(columns=" | ".join(KINDS.values()), rule="---|" * len(KINDS))
+    rows = []
+    for library in libraries():
+        found = results.get(library.key, {"packages": {}, "cases": {}})
+        versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+        cells = " | ".join(_cell(kind, found["cases"]) for kind in KINDS)
+        rows.append(f"| {library.name} ({library.language}) | {versions} | {cells} |")
+    return "\n".join([head, *rows, *_failures(results), ""])
+
+
+def _failures(results: dict[str, Any]) -> list[str]:
+    failed = [
+        f"- {key}, `{case}`: {said}"
+        for key, found in results.items()
+        for case, said in found["cases"].items()
+        if said != PASSED
+    ]
+    return ["", "## What fails", "", *failed] if failed else []
+
+
+def kind(case: str) -> str:
+    return next(each for each in KINDS if case.startswith(each))
+
+
+def _cell(column: str, cases: dict[str, str]) -> str:
+    outcomes = [said == PASSED for case, said in cases.items() if kind(case) == column]
+    if not outcomes:
+        return "-"
+    if all(outcomes):
+        return "yes" if len(outcomes) == 1 else f"yes ({len(outcomes)})"
+    return f"{sum(outcomes)} of {len(outcomes)}"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
