@@ -82,6 +82,8 @@ NAMING = [
 """The operations on the model that their query names."""
 ROUTING = ["load_model", "unload_model"]
 """The operations of a router."""
+REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
+"""The operations that are there to be refused by name."""
 POSTS = [
     name
     for name, each in contract.operations().items()
@@ -90,10 +92,21 @@ POSTS = [
 """The operations of any server that generates."""
 
 
+IN_PATH = {
+    "asset": "swagger-ui.css",
+    "id_slot": "0?action=save",
+    "response_id": "resp_0",
+    "model_id": "specllama-tiny",
+    "conversation_path": "conv_0/items",
+}
+
+
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
-    fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
-    return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
+    where = contract.operations()[operation_id].path
+    for parameter, value in IN_PATH.items():
+        where = where.replace(f"{{{parameter}}}", value)
+    return where
 
 
 def with_query(operation_id: str, **query: str) -> str:

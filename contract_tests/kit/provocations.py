@@ -4,6 +4,7 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -16,6 +17,7 @@ from contract_tests.kit.bodies import (
     ENDLESS,
     GENERATING,
     NAMING,
+    REFUSED,
     RERANKING,
     RESPONSES,
     STORED,
@@ -211,6 +213,38 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
             "no model of a like name is told"
         )
     return responses
+
+
+def listed_models(server: Server, name: str) -> list[httpx.Response]:
+    """Every model of the list under each of its names, with slashes as they are and encoded."""
+    responses = []
+    for entry in server.get("/v1/models").json()["data"]:
+        for each in {entry["id"], *entry["aliases"]}:
+            responses += [server.get(f"/v1/models/{quote(each, safe=s)}") for s in ("/:", "")]
+            assert all(response.json() == entry for response in responses[-2:])
+    return responses
+
+
+def no_model(server: Server, name: str) -> list[httpx.Response]:
+    names = (
+        "gpt-4o",
+        "org/gpt-4o",
+        "org%2Fgpt-4o",
+        "a/b/c",
+        "%F0%9F%A6%99",
+        "a%00b",
+        "x" * 5000,
+        "",
+    )
+    return [server.get(f"/v1/models/{each}") for each in names]
+
+
+def in_routers_list(situations: Situations, name: str) -> list[httpx.Response]:
+    return listed_models(situations.router, name)
+
+
+def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response]:
+    return no_model(situations.router, name)
 
 
 def in_router(situations: Situations, name: str) -> list[httpx.Response]:
@@ -456,10 +490,15 @@ def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
     return [busy, *unavailable(situations, name)]
 
 
+def is_documented(name: str, status: int) -> bool:
+    return str(status) in contract.operations()[name].definition["responses"]
+
+
 BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     400: [bad_request],
     401: [unauthorized],
+    403: [ok],
     404: [],
     415: [wrong_media_type],
     501: [not_supported],
@@ -497,6 +536,9 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([ok], []),
+    **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
+    ("get_model", 200): ([listed_models], [in_routers_list]),
+    ("get_model", 404): ([no_model], [no_model_of_router]),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),

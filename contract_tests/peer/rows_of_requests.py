@@ -292,12 +292,4 @@ ROWS = (
         r"length tokens",
         requests=r"completion: progress, streamed",
     ),
-    Accepted(
-        "Audio",
-        "`/v1/audio/transcriptions` is status 501 without a model for it.",
-        "It is not there: status 404.",
-        "No model can be served that takes audio.",
-        r"status 404 for 501",
-        r"/v1/audio/",
-    ),
 )
