@@ -34,13 +34,23 @@ async def create_conversation() -> Response:
     )
 
 
-async def get_conversation(conversation_path: str) -> Response:
-    """Raises EngineError (not_supported_error)."""
-    return await create_conversation()
+async def get_conversation(conversation_id: str) -> Response:
+    """Raises EngineError (not_found_error): there is none of any id."""
+    raise EngineError.of("not_found_error", f"there is no conversation {conversation_id[:200]!r}")
 
 
 update_conversation = get_conversation
 delete_conversation = get_conversation
+list_conversation_items = get_conversation
+create_conversation_items = get_conversation
+
+
+async def get_conversation_item(conversation_id: str, item_id: str) -> Response:
+    """Raises EngineError (not_found_error), as for the conversation itself."""
+    return await get_conversation(conversation_id)
+
+
+delete_conversation_item = get_conversation_item
 
 
 async def compact_response() -> Response:

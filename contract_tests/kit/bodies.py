@@ -97,7 +97,8 @@ IN_PATH = {
     "id_slot": "0?action=save",
     "response_id": "resp_0",
     "model_id": "specllama-tiny",
-    "conversation_path": "conv_0/items",
+    "conversation_id": "conv_0",
+    "item_id": "msg_0",
 }
 
 

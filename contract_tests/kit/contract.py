@@ -31,7 +31,7 @@ def find(method: str, path: str) -> lint.Operation:
     found = [each for each in operations().values() if each.method == method.lower()]
     # A path without parameters is meant rather than one with.
     for operation in sorted(found, key=lambda each: "{" in each.path):
-        if re.fullmatch(_pattern(operation), path):
+        if re.fullmatch(_pattern(operation), path, re.DOTALL):
             return operation
     raise AssertionError(f"the description has no {method} {path}")
 

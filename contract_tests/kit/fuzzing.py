@@ -82,7 +82,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "checks": _allowing(400, 404, 501),
                 },
                 # Refused, whatever they are sent.
-                {"include-operation-id": REFUSED, "checks": _allowing(403, 501)},
+                {"include-operation-id": REFUSED, "checks": _allowing(403, 404, 501)},
                 # No name that is made up is that of a model.
                 {"include-operation-id": "get_model", "checks": _allowing(404)},
                 # An asset's name is any name; of most names there is no asset.
@@ -205,4 +205,4 @@ def never_ends(context: Any) -> bool:
 def has_no_input(context: Any) -> bool:
     """True if an operation takes nothing that could be wrong."""
     raw = context.operation.definition.raw
-    return not ("requestBody" in raw or raw.get("parameters"))
+    return "x-refused" in raw or not ("requestBody" in raw or raw.get("parameters"))

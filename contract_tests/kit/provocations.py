@@ -233,10 +233,15 @@ def no_model(server: Server, name: str) -> list[httpx.Response]:
         "a/b/c",
         "%F0%9F%A6%99",
         "a%00b",
-        "x" * 5000,
+        "a%0Ab",
+        "x" * 4096,
         "",
     )
     return [server.get(f"/v1/models/{each}") for each in names]
+
+
+def too_long_a_name(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get(f"/v1/models/{'x' * 4097}")]
 
 
 def in_routers_list(situations: Situations, name: str) -> list[httpx.Response]:
@@ -536,8 +541,10 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([ok], []),
+    **{(name, 404): ([ok], []) for name in REFUSED if is_documented(name, 404)},
     **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
     ("get_model", 200): ([listed_models], [in_routers_list]),
+    ("get_model", 400): ([too_long_a_name], []),
     ("get_model", 404): ([no_model], [no_model_of_router]),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),

@@ -44,7 +44,7 @@ def test_what_there_is_not(client: OpenAI) -> None:
     assert refused.value.status_code == 501
     with pytest.raises(openai.InternalServerError, match="conversations"):
         client.conversations.create()
-    with pytest.raises(openai.InternalServerError, match="conversations"):
+    with pytest.raises(openai.NotFoundError, match="conv_1"):
         client.conversations.items.list("conv_1")
     with pytest.raises(openai.InternalServerError, match="compact"):
         client.responses.compact(model=MODEL, input="Hello")
