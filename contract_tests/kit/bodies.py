@@ -65,7 +65,7 @@ ANTHROPIC = ["create_message", "count_message_tokens"]
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native form, or with choices."""
 COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
-STORED = ["get_response", "delete_response", "list_response_input_items"]
+STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """The operations of a server that was started with --embeddings."""

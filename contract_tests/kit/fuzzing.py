@@ -103,6 +103,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                         "get_response",
                         "delete_response",
                         "list_response_input_items",
+                        "cancel_response",
                     ],
                     "checks": _allowing(404, 501),
                 },

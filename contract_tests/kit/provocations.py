@@ -377,6 +377,7 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     changes += [{"truncation": 5}, {"metadata": [1]}, {"reasoning": "high"}]
     if name in RESPONSES:
         schema = {"type": "json_schema", "schema": {"type": 5}}
+        changes += [{"background": True, "store": False}, {"background": 1}]
         changes += [{"max_output_tokens": -2}, {"n": 2}, {"text": {"format": schema}}]
     return [send(server, name, **change) for change in changes]
 
@@ -388,7 +389,8 @@ def no_response(server: Server, name: str) -> list[httpx.Response]:
 
 
 def of_response(server: Server, name: str) -> list[httpx.Response]:
-    response = server.ask("/v1/responses", body("create_response"))
+    background = name == "cancel_response"  # any other one isn't cancelled by a request
+    response = server.ask("/v1/responses", body("create_response", background=background))
     where = path(name).replace("resp_0", response["id"])
     return [server.http.request(contract.operations()[name].method, where)]
 
@@ -398,6 +400,7 @@ def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     queries = {
         "get_response": ["?stream=maybe"],
         "delete_response": [],
+        "cancel_response": [],
         "list_response_input_items": ["?limit=0", "?limit=101", "?limit=x", "?order=up"],
     }
     responses = [server.http.request(method, where.replace("resp_0", "x" * 1025))]
@@ -405,6 +408,9 @@ def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     if name == "list_response_input_items":
         [right] = of_response(server, name)
         responses += [server.get(f"{right.request.url.path}?after={id}") for id in ("msg_0", "")]
+    if name == "cancel_response":
+        plain = server.ask("/v1/responses", body("create_response"))
+        responses.append(server.post(where.replace("resp_0", plain["id"]), None))
     return responses
 
 
@@ -421,7 +427,6 @@ def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 UNSERVED = [
-    ("background", True),
     ("conversation", "conv_1"),
     ("prompt", {"id": "pmpt_1"}),
     ("tool_choice", {"type": "file_search"}),

@@ -52,7 +52,10 @@ def plain(module_server: Start, hub: dict[str, str]) -> OwnServer:
 )
 def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer) -> None:
     operation = contract.operations()[name]
-    kept = plain.ask("/v1/responses", body("create_response"))["id"] if name in STORED else ""
+    kept = ""
+    if name in STORED:
+        asked = body("create_response", background=name == "cancel_response")
+        kept = plain.ask("/v1/responses", asked)["id"]
     where, query = address(operation, kept)
     if name in ("load_model", "unload_model"):  # which refuse what is so already
         set_status(plain, content["model"], "unloaded" if name == "load_model" else "loaded")

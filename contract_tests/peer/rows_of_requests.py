@@ -234,12 +234,21 @@ ROWS = (
         requests=r"responses: (an item of a type unknown|metadata|top_logprobs|tools null)",
     ),
     Accepted(
-        "`background`, `conversation` and `prompt` in Responses",
+        "`conversation` and `prompt` in Responses",
         "They are ignored.",
         "They are status 501.",
         "The answer would not be one to what was asked: earlier turns would be missing.",
         r"status 501 for 200",
-        requests=r"responses: (in the background|a conversation|a prompt of the platform)",
+        requests=r"responses: (a conversation|a prompt of the platform)",
+    ),
+    Accepted(
+        "`background` in Responses",
+        "It is ignored: the client waits for the answer.",
+        "The answer comes at once, without output; the response is generated meanwhile, and "
+        "`GET /v1/responses/{id}` shows it.",
+        "So it is with OpenAI, whose clients ask until it is there.",
+        r"(value|type|length|missing|extra) .*",
+        requests=r"responses: in the background",
     ),
     Accepted(
         "Calls with arguments that are no JSON",

@@ -69,7 +69,7 @@ def with_body_examples(document: Node) -> Node:
 def _first_example(document: Node, media: Node) -> Any:
     if "example" in media:
         return media["example"]
-    first = next(iter(media.get("examples", {}).values()), {})
+    first: Node = next(iter(media.get("examples", {}).values()), {})
     return _target(document, first).get("value")
 
 
