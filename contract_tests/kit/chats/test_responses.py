@@ -336,6 +336,19 @@ def test_a_response_in_the_background_fails(server: Server) -> None:
     assert contract.check(streamed, 400)["error"]["type"] == "exceed_context_size_error"
 
 
+def test_the_end_of_the_server_cancels_what_is_in_the_background(
+    own_server: Start, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "responses.db")
+    server = own_server("--responses-db", file)
+    running = [ask(server, background=True, **LONG)["id"] for _ in range(12)]
+    server.stop()
+    server = own_server("--responses-db", file)
+    ends = [state(server, id)["status"] for id in running]
+    assert set(ends) <= {"cancelled", "incomplete"}
+    assert ends[-1] == "cancelled"
+
+
 def test_many_at_once(server: Server) -> None:
     first = ask(server)
 
