@@ -9,6 +9,7 @@ ErrorType = Literal[
     "exceed_context_size_error",
     "authentication_error",
     "permission_error",
+    "feature_disabled",
     "not_found_error",
     "server_error",
     "not_supported_error",

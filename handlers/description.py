@@ -11,7 +11,7 @@ from connexion import context
 from starlette.responses import Response
 
 from engine.errors import EngineError
-from handlers.http.bundle import public
+from handlers.http.bundle import public, with_body_examples
 from handlers.http.bundled import bundled
 
 _ASSETS = {
@@ -57,7 +57,7 @@ def description_path() -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _document(base_path: str) -> dict[str, Any]:
-    document = public(bundled(description_path()))
+    document = with_body_examples(public(bundled(description_path())))
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
 

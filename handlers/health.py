@@ -30,3 +30,4 @@ async def get_health() -> JSONAnswer:
 
 
 get_health_v1 = get_health
+ping = get_health

@@ -1,5 +1,5 @@
-"""GET /models: the models that can be named. POST /models/load, /models/unload: which of them are
-loaded. GET /models/sse: what they are doing."""
+"""GET /models: the models that can be named; GET /v1/models/{id}: one of them. POST /models/load,
+/models/unload: which of them are loaded. GET /models/sse: what they are doing."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -16,7 +16,7 @@ from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import Ping, event_stream, sse_event
 from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
-from handlers.running.served import find
+from handlers.running.served import find, unknown_model
 
 PING = Ping(10.0, b": still here\n\n")
 
@@ -28,6 +28,16 @@ async def list_models() -> Response:
 
 
 list_models_v1 = list_models
+
+
+async def get_model(model_id: str) -> Response:
+    """The entry of the list with this id or alias. Raises EngineError (not_found_error), in a
+    server of one model, too: who looks a name up wants to know."""
+    current = runtime()
+    for entry in current.catalog.entries.values():
+        if model_id.removesuffix(":latest") in (entry.name, *entry.aliases):
+            return JSONAnswer(_model(current, entry))
+    raise unknown_model(current, model_id)
 
 
 async def load_model(body: dict[str, Any]) -> Response:

@@ -1,4 +1,4 @@
-"""GET and POST /props: what is served, and how."""
+"""GET and POST /props: what is served, and how. GET /version: by which version."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from engine.errors import not_supported
 from engine.protocol.messages import ModelInfo
 from handlers.apis.ollama.details import model_path
-from handlers.http.build_info import build_info
+from handlers.http.build_info import build_info, server_version
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
@@ -31,6 +31,11 @@ async def get_props() -> Response:
     if info is None and (_names_model() or not model.current.catalog.router):
         info = (await model.engine()).info
     return JSONAnswer(await _props_json(model, info))
+
+
+async def get_version() -> Response:
+    """The version of the server; it waits for nothing."""
+    return JSONAnswer({"version": server_version() or "unknown", "build_info": build_info()})
 
 
 async def set_props(body: dict[str, Any] | None = None) -> Response:

@@ -1,14 +1,18 @@
 """POST /v1/responses, the responses that are kept, and their input."""
 
+import asyncio
 from typing import Any
 
 import msgspec
+from connexion import context
 from starlette.responses import Response
 
 from engine.chat.request import ChatRequest
+from engine.errors import invalid_request
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Finished
 from handlers.apis.native.request import ping_of
+from handlers.apis.responses.background import Listener, check_kept, generate
 from handlers.apis.responses.format import (
     Output,
     Status,
@@ -21,8 +25,9 @@ from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.sse import event_stream
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
-from handlers.running.respond import respond
+from handlers.running.respond import frames, respond
 from handlers.running.response_store import Order
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
@@ -31,16 +36,19 @@ from handlers.running.served import Served, served
 async def create_response(body: dict[str, Any]) -> Response:
     """A response object, or its events with `stream`."""
     refuse_unsupported(body, RESPONSES)
+    check_kept(body)
+    background = bool(body.get("background"))
     model = served(body)
-    store = runtime().responses
+    store, jobs = runtime().responses, runtime().jobs
     params, probabilities = response_params(body, model.options.engine.generation_defaults())
     history, items = await request_items(body, store)
     request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
-    if probabilities is not None:
-        # Only events show which tokens belong to the message and which to thoughts and calls.
+    if probabilities is not None or background:
+        # Only events show which tokens belong to the message and which to thoughts and calls; and
+        # when a response in the background begins.
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
     response = new_response(body, body.get("model") or model.name, params)
@@ -51,12 +59,27 @@ async def create_response(body: dict[str, Any]) -> Response:
         n_reasoning = await _count(engine, output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
-            await store.save(whole, items)
+            await asyncio.shield(store.save(whole, items))  # once begun, nothing breaks it off
         return whole
 
     form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
     ping = ping_of(body, model.options)
-    return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed, ping=ping)
+    if not background:
+        return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed, ping=ping)
+
+    async def keep(ended: dict[str, Any]) -> None:
+        await store.save(ended, items)
+
+    jobs.check_room()
+    listener = Listener(gone=not streamed)
+    shown = {**response, "status": "queued"}
+    held = context.scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
+    events = frames(lambda: ChatBatch(engine, prepared), form)
+    work = generate(events, form, shown, keep, listener, held, context.scope)
+    jobs.start(response["id"], shown, work)
+    if not streamed:
+        return JSONAnswer(shown)
+    return event_stream(listener.frames(), failed=form.failed, ping=ping)
 
 
 create_response_unversioned = create_response
@@ -106,11 +129,24 @@ count_response_tokens_unversioned = count_response_tokens
 async def get_response(response_id: str, stream: bool = False) -> Response:
     """A response that was kept."""
     refuse_unsupported({"stream": stream}, {"stream": [False]})
+    if (running := runtime().jobs.shown(response_id)) is not None:
+        return JSONAnswer(running)
     return JSONAnswer(await runtime().responses.response(response_id))
+
+
+async def cancel_response(response_id: str) -> Response:
+    """The response, which is generated no further. Raises EngineError: not_found_error, and
+    invalid_request_error for one that isn't in the background."""
+    await runtime().jobs.cancel(response_id)
+    ended = await runtime().responses.response(response_id)
+    if not ended["background"]:
+        raise invalid_request("only responses in the background can be cancelled")
+    return JSONAnswer(ended)
 
 
 async def delete_response(response_id: str) -> Response:
     """`{"id": ..., "object": "response", "deleted": true}`."""
+    await runtime().jobs.cancel(response_id)
     await runtime().responses.delete(response_id)
     return JSONAnswer({"id": response_id, "object": "response", "deleted": True})
 

@@ -65,7 +65,7 @@ ANTHROPIC = ["create_message", "count_message_tokens"]
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native form, or with choices."""
 COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
-STORED = ["get_response", "delete_response", "list_response_input_items"]
+STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """The operations of a server that was started with --embeddings."""
@@ -82,6 +82,8 @@ NAMING = [
 """The operations on the model that their query names."""
 ROUTING = ["load_model", "unload_model"]
 """The operations of a router."""
+REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
+"""The operations that are there to be refused by name."""
 POSTS = [
     name
     for name, each in contract.operations().items()
@@ -90,10 +92,22 @@ POSTS = [
 """The operations of any server that generates."""
 
 
+IN_PATH = {
+    "asset": "swagger-ui.css",
+    "id_slot": "0?action=save",
+    "response_id": "resp_0",
+    "model_id": "specllama-tiny",
+    "conversation_id": "conv_0",
+    "item_id": "msg_0",
+}
+
+
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
-    fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
-    return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
+    where = contract.operations()[operation_id].path
+    for parameter, value in IN_PATH.items():
+        where = where.replace(f"{{{parameter}}}", value)
+    return where
 
 
 def with_query(operation_id: str, **query: str) -> str:

@@ -31,10 +31,19 @@ def find(method: str, path: str) -> lint.Operation:
     found = [each for each in operations().values() if each.method == method.lower()]
     # A path without parameters is meant rather than one with.
     for operation in sorted(found, key=lambda each: "{" in each.path):
-        template = re.sub(r"\\{[^/]*\\}", "[^/]+", re.escape(operation.path))
-        if re.fullmatch(template, path):
+        if re.fullmatch(_pattern(operation), path, re.DOTALL):
             return operation
     raise AssertionError(f"the description has no {method} {path}")
+
+
+def _pattern(operation: lint.Operation) -> str:
+    """The paths of an operation; a parameter of the format `path` may have slashes."""
+    pattern = re.escape(operation.path)
+    for each in operation.definition.get("parameters", ()):
+        if each["in"] == "path":
+            value = ".*" if each["schema"].get("format") == "path" else "[^/]+"
+            pattern = pattern.replace(re.escape(f"{{{each['name']}}}"), value)
+    return pattern
 
 
 def is_public(operation: lint.Operation) -> bool:
@@ -153,4 +162,4 @@ def endless() -> Iterator[lint.Operation]:
 
 
 def _successes(operation: lint.Operation) -> set[str]:
-    return set(operation.definition["responses"]["200"].get("content", {}))
+    return set(operation.definition["responses"].get("200", {}).get("content", {}))

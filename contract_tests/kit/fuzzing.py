@@ -14,7 +14,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import EMBEDDING, ENDLESS, RERANKING, STREAMING
+from contract_tests.kit.bodies import EMBEDDING, ENDLESS, REFUSED, RERANKING, STREAMING
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -81,6 +81,10 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     "include-operation-id": ["load_model", "unload_model"],
                     "checks": _allowing(400, 404, 501),
                 },
+                # Refused, whatever they are sent.
+                {"include-operation-id": REFUSED, "checks": _allowing(403, 404, 501)},
+                # No name that is made up is that of a model.
+                {"include-operation-id": "get_model", "checks": _allowing(404)},
                 # An asset's name is any name; of most names there is no asset.
                 {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
                 # Messages and items that don't fit together; media; tools that are none of ours.
@@ -99,6 +103,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                         "get_response",
                         "delete_response",
                         "list_response_input_items",
+                        "cancel_response",
                     ],
                     "checks": _allowing(404, 501),
                 },
@@ -201,4 +206,4 @@ def never_ends(context: Any) -> bool:
 def has_no_input(context: Any) -> bool:
     """True if an operation takes nothing that could be wrong."""
     raw = context.operation.definition.raw
-    return not ("requestBody" in raw or raw.get("parameters"))
+    return "x-refused" in raw or not ("requestBody" in raw or raw.get("parameters"))

@@ -4,6 +4,7 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -16,6 +17,7 @@ from contract_tests.kit.bodies import (
     ENDLESS,
     GENERATING,
     NAMING,
+    REFUSED,
     RERANKING,
     RESPONSES,
     STORED,
@@ -213,6 +215,43 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     return responses
 
 
+def listed_models(server: Server, name: str) -> list[httpx.Response]:
+    """Every model of the list under each of its names, with slashes as they are and encoded."""
+    responses = []
+    for entry in server.get("/v1/models").json()["data"]:
+        for each in {entry["id"], *entry["aliases"]}:
+            responses += [server.get(f"/v1/models/{quote(each, safe=s)}") for s in ("/:", "")]
+            assert all(response.json() == entry for response in responses[-2:])
+    return responses
+
+
+def no_model(server: Server, name: str) -> list[httpx.Response]:
+    names = (
+        "gpt-4o",
+        "org/gpt-4o",
+        "org%2Fgpt-4o",
+        "a/b/c",
+        "%F0%9F%A6%99",
+        "a%00b",
+        "a%0Ab",
+        "x" * 4096,
+        "",
+    )
+    return [server.get(f"/v1/models/{each}") for each in names]
+
+
+def too_long_a_name(server: Server, name: str) -> list[httpx.Response]:
+    return [server.get(f"/v1/models/{'x' * 4097}")]
+
+
+def in_routers_list(situations: Situations, name: str) -> list[httpx.Response]:
+    return listed_models(situations.router, name)
+
+
+def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response]:
+    return no_model(situations.router, name)
+
+
 def in_router(situations: Situations, name: str) -> list[httpx.Response]:
     set_status(
         situations.router, situations.model, "unloaded" if name == "load_model" else "loaded"
@@ -338,6 +377,7 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     changes += [{"truncation": 5}, {"metadata": [1]}, {"reasoning": "high"}]
     if name in RESPONSES:
         schema = {"type": "json_schema", "schema": {"type": 5}}
+        changes += [{"background": True, "store": False}, {"background": 1}]
         changes += [{"max_output_tokens": -2}, {"n": 2}, {"text": {"format": schema}}]
     return [send(server, name, **change) for change in changes]
 
@@ -349,7 +389,8 @@ def no_response(server: Server, name: str) -> list[httpx.Response]:
 
 
 def of_response(server: Server, name: str) -> list[httpx.Response]:
-    response = server.ask("/v1/responses", body("create_response"))
+    background = name == "cancel_response"  # any other one isn't cancelled by a request
+    response = server.ask("/v1/responses", body("create_response", background=background))
     where = path(name).replace("resp_0", response["id"])
     return [server.http.request(contract.operations()[name].method, where)]
 
@@ -359,6 +400,7 @@ def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     queries = {
         "get_response": ["?stream=maybe"],
         "delete_response": [],
+        "cancel_response": [],
         "list_response_input_items": ["?limit=0", "?limit=101", "?limit=x", "?order=up"],
     }
     responses = [server.http.request(method, where.replace("resp_0", "x" * 1025))]
@@ -366,6 +408,9 @@ def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     if name == "list_response_input_items":
         [right] = of_response(server, name)
         responses += [server.get(f"{right.request.url.path}?after={id}") for id in ("msg_0", "")]
+    if name == "cancel_response":
+        plain = server.ask("/v1/responses", body("create_response"))
+        responses.append(server.post(where.replace("resp_0", plain["id"]), None))
     return responses
 
 
@@ -382,7 +427,6 @@ def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 UNSERVED = [
-    ("background", True),
     ("conversation", "conv_1"),
     ("prompt", {"id": "pmpt_1"}),
     ("tool_choice", {"type": "file_search"}),
@@ -456,10 +500,15 @@ def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
     return [busy, *unavailable(situations, name)]
 
 
+def is_documented(name: str, status: int) -> bool:
+    return str(status) in contract.operations()[name].definition["responses"]
+
+
 BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     400: [bad_request],
     401: [unauthorized],
+    403: [ok],
     404: [],
     415: [wrong_media_type],
     501: [not_supported],
@@ -497,6 +546,11 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([ok], []),
+    **{(name, 404): ([ok], []) for name in REFUSED if is_documented(name, 404)},
+    **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
+    ("get_model", 200): ([listed_models], [in_routers_list]),
+    ("get_model", 400): ([too_long_a_name], []),
+    ("get_model", 404): ([no_model], [no_model_of_router]),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),

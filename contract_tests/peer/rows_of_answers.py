@@ -132,6 +132,15 @@ ROWS = (
         r"/api/",
     ),
     Accepted(
+        "Paths of other servers",
+        "`/v1/models/{id}`, `/version`, `/ping` and what is below `/v1/responses` and "
+        "`/v1/conversations` are not there.",
+        "They are; what isn't served of OpenAI's API is status 501.",
+        "Client libraries have methods for them.",
+        r"status (200|400|404|501) for 404",
+        r"/v1/models/|/version$|/ping$|/v1/responses/|/v1/conversations",
+    ),
+    Accepted(
         "Wrong methods",
         "Status 404.",
         "Status 405, and `Allow` says what is right.",

@@ -30,7 +30,6 @@ MESSAGES: Supported = {
 
 RESPONSES: Supported = {
     **COMPLETION,
-    "background": [False],
     "conversation": [],
     "prompt": [],
 }

@@ -27,7 +27,13 @@ def _commit() -> str:
 
 
 def _server() -> str:
+    number = server_version()
+    return f"specllama-{number}" if number else "specllama"
+
+
+def server_version() -> str:
+    """The version of this server; empty if it runs from a source tree that is not installed."""
     try:
-        return f"specllama-{version('specllama')}"
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "specllama"
+        return version("specllama")
+    except PackageNotFoundError:
+        return ""

@@ -50,6 +50,39 @@ def public(document: Node) -> Node:
     return copy
 
 
+def with_body_examples(document: Node) -> Node:
+    """`document`, whose schemas of JSON bodies get the first example of the body as their own.
+
+    Swagger UI makes a body up from the schema as long as none of several examples has been
+    chosen, and takes the schema's example for it. A schema of several bodies has that of the first.
+    """
+    for item in document["paths"].values():
+        for operation in (each for each in item.values() if isinstance(each, dict)):
+            body = _target(document, operation.get("requestBody", {}))
+            for media in body.get("content", {}).values():
+                schema = _target(document, media["schema"])
+                if (first := _first_example(document, media)) is not None:
+                    schema.setdefault("example", first)
+    return document
+
+
+def _first_example(document: Node, media: Node) -> Any:
+    if "example" in media:
+        return media["example"]
+    first: Node = next(iter(media.get("examples", {}).values()), {})
+    return _target(document, first).get("value")
+
+
+def _target(document: Node, node: Node) -> Node:
+    """What `node` refers to, or `node` itself."""
+    while "$ref" in node:
+        reference = node["$ref"]
+        node = document
+        for part in reference.split("/")[1:]:
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+    return node
+
+
 def _without_private(node: Any) -> Any:
     if isinstance(node, list):
         return [_without_private(child) for child in node]

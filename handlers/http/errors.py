@@ -33,6 +33,7 @@ STATUS: dict[ErrorType, int] = {
     "exceed_context_size_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
+    "feature_disabled": 403,
     "not_found_error": 404,
     "server_error": 500,
     "not_supported_error": 501,
@@ -148,10 +149,19 @@ def _allowed_methods(scope: Scope) -> list[str]:
     path = _path(scope)
     methods: set[str] = set()
     for template, item in _described(scope):
-        regex, _, _ = compile_path(template)
+        regex, _, _ = compile_path(_route(template, item))
         if regex.fullmatch(path):
             methods.update(key.upper() for key in item if key in _METHODS)
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _route(template: str, item: Mapping[str, Any]) -> str:
+    """`template` as routing reads it: a parameter of the format `path` may have slashes."""
+    for operation in (item[key] for key in item if key in _METHODS):
+        for each in operation.get("parameters", ()):
+            if each["in"] == "path" and each["schema"].get("format") == "path":
+                template = template.replace(f"{{{each['name']}}}", f"{{{each['name']}:path}}")
+    return template
 
 
 def _envelope_name(scope: Scope) -> str | None:

@@ -4,7 +4,7 @@ An API says how its answer looks (`Format`). When a stream begins, what ends it 
 releases the engine, is settled here.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 from starlette.responses import Response
@@ -86,7 +86,7 @@ async def respond(
     """
     if stream:
         return event_stream(
-            _frames(start, form),
+            frames(start, form),
             failed=form.failed,
             ping=ping,
             headers=headers,
@@ -101,9 +101,10 @@ async def _whole(batch: Running[Event, Result], form: Format[Event, Result]) -> 
     return await form.whole(await batch.results())
 
 
-async def _frames(
+async def frames(
     start: Callable[[], Running[Event, Result]], form: Format[Event, Result]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
+    """The frames of a stream; the first, an empty one, says that the engine has begun."""
     begun: set[int] = set()
     async with start() as batch:
         await batch.begun()

@@ -24,6 +24,7 @@ from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
 from handlers.options import ServerOptions
+from handlers.running.background import Jobs
 from handlers.running.response_store import ResponseStore, StoreError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
     `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
     is None without `--metrics`; `responses` are those of the Responses API that clients may
-    come back to."""
+    come back to, `jobs` those that are generated while nobody waits."""
 
     options: ServerOptions
     catalog: Catalog
@@ -46,6 +47,7 @@ class Runtime:
     started: int  # seconds since 1970
     responses: ResponseStore
     api_keys: tuple[bytes, ...] = ()
+    jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
     metrics: "Metrics | None" = None
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
@@ -114,6 +116,7 @@ async def lifespan(
         try:
             yield current
         finally:
+            await current.jobs.stop()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)

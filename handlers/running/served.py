@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from engine.catalog.entry import Entry
 from engine.chat.rendering.parent import Renderer
-from engine.errors import EngineError, ErrorInfo
+from engine.errors import EngineError
 from engine.options import Options
 from engine.pool.client import EngineClient
 from engine.pool.lease import Lease
@@ -93,9 +93,12 @@ def find(current: Runtime, name: str | None) -> Entry:
         return catalog.entries[catalog.default]
     entry = catalog.find(name) or catalog.find(name.removesuffix(":latest"))
     if entry is None:
-        near = ", ".join(catalog.near(name))
-        hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
-        raise EngineError(
-            ErrorInfo("not_found_error", f"there is no model named {name[:200]!r}; {hint}")
-        )
+        raise unknown_model(current, name)
     return entry
+
+
+def unknown_model(current: Runtime, name: str) -> EngineError:
+    """The error (not_found_error) about a name that no model has; it names similar ones."""
+    near = ", ".join(current.catalog.near(name))
+    hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
+    return EngineError.of("not_found_error", f"there is no model named {name[:200]!r}; {hint}")

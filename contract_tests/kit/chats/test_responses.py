@@ -12,7 +12,7 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import RESPONSES, body, path
-from contract_tests.kit.server import SECONDS, Server, Start
+from contract_tests.kit.server import SECONDS, Server, Start, wait_until
 
 COLOUR = {
     "type": "object",
@@ -258,6 +258,95 @@ def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
     assert third["usage"]["input_tokens"] > second["usage"]["input_tokens"]
     server.http.delete(f"/v1/responses/{first['id']}")
     assert first["id"] in refusal(server, previous_response_id=third["id"])
+
+
+# ---- in the background -----------------------------------------------------------------------
+
+LONG = {"n_predict": 400, "ignore_eos": True, "max_output_tokens": 400}
+
+
+def state(server: Server, id: str) -> Any:
+    return contract.check(server.get(f"/v1/responses/{id}"))
+
+
+def ended(server: Server, id: str) -> Any:
+    """A response in the background when it is no longer on its way."""
+    wait_until(lambda: state(server, id)["status"] not in ("queued", "in_progress"), f"{id} ends")
+    return state(server, id)
+
+
+def test_a_response_in_the_background_is_that_of_one_who_waits(server: Server) -> None:
+    plain = ask(server)
+    begun = ask(server, background=True)
+    assert (begun["status"], begun["output"], begun["usage"]) == ("queued", [], None)
+    whole = ended(server, begun["id"])
+    assert whole["background"]
+    assert whole["status"] == plain["status"]
+    assert without_ids(whole["output"]) == without_ids(plain["output"])
+    page = contract.check(server.get(f"/v1/responses/{begun['id']}/input_items"))
+    assert [each["role"] for each in page["data"]] == ["user"]
+    again = ask(server, previous_response_id=begun["id"])
+    assert again["usage"]["input_tokens"] > plain["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_in_the_background_goes_on_without_its_client(
+    stream: bool, server: Server
+) -> None:
+    asked = body("create_response", background=True, stream=stream, **LONG)
+    if stream:
+        with server.stream("/v1/responses", asked) as (_, found):
+            first = json.loads(next(found).data)
+        id = first["response"]["id"]
+    else:
+        id = ask(server, background=True, **LONG)["id"]
+    whole = ended(server, id)
+    assert whole["status"] == "incomplete"
+    assert whole["usage"]["output_tokens"] == LONG["n_predict"]
+
+
+def test_a_response_in_the_background_is_cancelled(server: Server) -> None:
+    running = [ask(server, background=True, **LONG)["id"] for _ in range(6)]
+    for id in running:
+        for _ in range(2):
+            cancelled = contract.check(server.post(f"/v1/responses/{id}/cancel", None))
+            assert cancelled["status"] in ("cancelled", "incomplete")  # it may have been quicker
+            assert state(server, id) == cancelled
+    assert "cancelled" in {state(server, id)["status"] for id in running}
+    server.wait_until_idle()
+    done = ended(server, ask(server, background=True)["id"])
+    assert contract.check(server.post(f"/v1/responses/{done['id']}/cancel", None)) == done
+
+
+def test_a_response_in_the_background_is_deleted(server: Server) -> None:
+    id = ask(server, background=True, **LONG)["id"]
+    contract.check(server.http.delete(f"/v1/responses/{id}"))
+    contract.check(server.get(f"/v1/responses/{id}"), 404)
+    server.wait_until_idle()
+
+
+def test_a_response_in_the_background_fails(server: Server) -> None:
+    id = ask(server, background=True, input="word " * 20_000)["id"]
+    failed = ended(server, id)
+    assert failed["status"] == "failed"
+    assert failed["error"]["code"] == "invalid_prompt"
+    assert "context" in failed["error"]["message"]
+    streamed = server.post("/v1/responses", body(
+        "create_response", background=True, stream=True, input="word " * 20_000))  # fmt: skip
+    assert contract.check(streamed, 400)["error"]["type"] == "exceed_context_size_error"
+
+
+def test_the_end_of_the_server_cancels_what_is_in_the_background(
+    own_server: Start, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "responses.db")
+    server = own_server("--responses-db", file)
+    running = [ask(server, background=True, **LONG)["id"] for _ in range(12)]
+    server.stop()
+    server = own_server("--responses-db", file)
+    ends = [state(server, id)["status"] for id in running]
+    assert set(ends) <= {"cancelled", "incomplete"}
+    assert ends[-1] == "cancelled"
 
 
 def test_many_at_once(server: Server) -> None:

@@ -28,6 +28,28 @@ def test_models(client: OpenAI) -> None:
     assert model.model_extra["meta"]["n_vocab"] > 0
 
 
+def test_a_model(client: OpenAI) -> None:
+    for model in client.models.list().data:
+        assert client.models.retrieve(model.id) == model
+    for name in ("gpt-4o", "org/name"):
+        with pytest.raises(openai.NotFoundError, match="no model named"):
+            client.models.retrieve(name)
+
+
+def test_what_there_is_not(client: OpenAI) -> None:
+    """Is refused by name, and not tried again."""
+    recording = ("speech.wav", b"RIFF....WAVE")
+    with pytest.raises(openai.InternalServerError, match="audio") as refused:
+        client.audio.transcriptions.create(model=MODEL, file=recording)
+    assert refused.value.status_code == 501
+    with pytest.raises(openai.InternalServerError, match="conversations"):
+        client.conversations.create()
+    with pytest.raises(openai.NotFoundError, match="conv_1"):
+        client.conversations.items.list("conv_1")
+    with pytest.raises(openai.InternalServerError, match="compact"):
+        client.responses.compact(model=MODEL, input="Hello")
+
+
 def test_completion(client: OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6, seed=1)
     assert answer.object == "text_completion"

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types.responses import Response
 from pydantic import BaseModel
 
 from contract_tests.kit.clients.openai_client import MODEL, client_of
-from contract_tests.kit.server import SECONDS, Server, Start
+from contract_tests.kit.server import SECONDS, Server, Start, wait_until
 
 UNTHINKING: Any = {"effort": "none"}
 """The thoughts of an untrained model have no end; a forced form or call has one."""
@@ -95,6 +96,27 @@ def test_a_conversation(client: OpenAI) -> None:
     third = client.responses.create(model=MODEL, input=by_hand, max_output_tokens=4)
     assert third.usage is not None
     assert third.usage.input_tokens == second.usage.input_tokens
+
+
+def test_in_the_background(client: OpenAI) -> None:
+    made = client.responses.create(
+        model=MODEL, input="Hello", max_output_tokens=8, background=True, extra_body=SEED
+    )
+    assert made.status == "queued"
+
+    def whole() -> Response:
+        return client.responses.retrieve(made.id)
+
+    wait_until(lambda: whole().status in ("completed", "incomplete"), "the response ends")
+    plain = client.responses.create(
+        model=MODEL, input="Hello", max_output_tokens=8, extra_body=SEED
+    )
+    assert whole().output_text == plain.output_text
+    assert client.responses.cancel(made.id).status == whole().status
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(plain.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_0")
 
 
 def test_what_is_kept(client: OpenAI) -> None:

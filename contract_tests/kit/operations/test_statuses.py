@@ -113,6 +113,13 @@ def test_unknown_paths_and_methods(
         assert {"GET", "POST"} & allowed == {m.upper() for m in described if m in ("get", "post")}
 
 
+def test_a_wrong_method_of_a_path_with_slashes_in_a_parameter(server: Server) -> None:
+    for name in ("name", "org/name"):
+        response = server.http.request("PUT", f"/v1/models/{name}")
+        contract.check_envelope(response, 405, "invalid_request_error")
+        assert response.headers["allow"] == "GET, HEAD"
+
+
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
 def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
     raw = json.dumps(BODIES["tokenize"]).encode()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from contract_tests.peer.request import Request, both_ways, post
+from contract_tests.peer.request import Request, both_ways, get, post
 
 PATH = "/v1/responses"
 BASE: dict[str, Any] = {
@@ -76,5 +76,11 @@ REQUESTS = [
     _with("temperature null", temperature=None, top_p=None, seed=3),
     _with("tools null", tools=None),
     _with("text verbosity", text={"format": {"type": "text"}, "verbosity": "low"}),
+    post("compacted", f"{PATH}/compact", {"model": "any", "input": "Hi"}),
+    post("cancelled", f"{PATH}/resp_1/cancel", {}),
+    get("shown", f"{PATH}/resp_1"),
+    post("conversation created", "/v1/conversations", {}),
+    get("conversation shown", "/v1/conversations/conv_1"),
+    get("items of a conversation", "/v1/conversations/conv_1/items"),
     _with("JSON", text={"format": {"type": "json_object"}}),
 ]  # fmt: skip

@@ -51,7 +51,7 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
         "created_at": int(time.time()),
         "completed_at": None,
         "status": "in_progress",
-        "background": False,
+        "background": bool(body.get("background")),
         "error": None,
         "incomplete_details": None,
         "model": model,
@@ -139,6 +139,11 @@ def failed_response(
     code = "server_error" if failure.status >= 500 else "invalid_prompt"
     error = {"code": code, "message": failure.info.message}
     return {**response, "status": "failed", "error": error, "output": output}
+
+
+def cancelled_response(response: Mapping[str, Any]) -> dict[str, Any]:
+    """`response` as it is when it was cancelled; what was generated of it is not kept."""
+    return {**response, "status": "cancelled", "output": []}
 
 
 class Output:

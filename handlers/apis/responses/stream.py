@@ -37,6 +37,8 @@ class ResponsesFormat:
         self._output = output
         self._timings_per_token = timings_per_token
         self._number = 0
+        self.completed = False
+        """The generation has come to its end, and the response is being kept."""
 
     def begin(self, event: ChatEvent) -> bytes:
         return self._lifecycle("response.created") + self._lifecycle("response.in_progress")
@@ -61,6 +63,7 @@ class ResponsesFormat:
         """The whole response."""
         assert self._end is not None, "the events of a generation end with a result or an error"
         status, finished = self._end
+        self.completed = True
         response = await self._complete(status, finished)
         event = {"type": f"response.{response['status']}", "response": response}
         return self._frame({**event, "timings": timings_json(finished.timings)})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handlers.description import description_path
-from handlers.http.bundle import bundle, public
+from handlers.http.bundle import bundle, public, with_body_examples
 
 
 def keys(node: Any) -> set[str]:
@@ -63,3 +63,20 @@ def test_nothing_else_is_taken_away(document: dict[str, Any]) -> None:
 
 def test_nothing_public_names_a_module_of_ours(document: dict[str, Any]) -> None:
     assert "handlers." not in repr(public(document))
+
+
+def test_schemas_of_bodies_get_the_first_example() -> None:
+    def operation(**media: Any) -> dict[str, Any]:
+        schema = {"$ref": "#/components/schemas/A"}
+        return {"requestBody": {"content": {"application/json": {"schema": schema, **media}}}}
+
+    several = operation(examples={"a": {"value": {"n": 1}}, "b": {"value": {"n": 2}}})
+    document = {
+        "paths": {
+            "/several": {"post": several, "x-error-envelope": "anthropic"},
+            "/later": {"post": operation(example={"n": 3}), "get": {}},
+        },
+        "components": {"schemas": {"A": {"type": "object"}, "B": {"type": "object"}}},
+    }
+    schemas = with_body_examples(document)["components"]["schemas"]
+    assert schemas == {"A": {"type": "object", "example": {"n": 1}}, "B": {"type": "object"}}

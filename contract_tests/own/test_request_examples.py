@@ -1,0 +1,109 @@
+"""Every request that the description shows works with a server that was started without any
+option, and `/docs` sends it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from contract_tests.kit import contract, lint
+from contract_tests.kit.bodies import ENDLESS, REFUSED, STORED, body
+from contract_tests.kit.routers import set_status
+from contract_tests.kit.server import OwnServer, Start
+
+Example = tuple[str, str, Any]
+
+OPTION = "x-option"
+
+
+def examples() -> Iterator[Example]:
+    """(operationId, name of the example, body) of all requests; None for those without a body."""
+    for name, operation in contract.operations().items():
+        bodies = [each for each in lint.media(operation) if each.status is None]
+        found = [pair for each in bodies for pair in lint.examples(each.definition)]
+        for label, value in found or [("no body", None)]:
+            if name not in ENDLESS:
+                yield name, label, value
+
+
+def address(operation: lint.Operation, kept: str) -> tuple[str, dict[str, Any]]:
+    """Path and query with the examples of all parameters; `kept` is the id of a response."""
+    where, query = operation.path, {}
+    for parameter in operation.definition.get("parameters", ()):
+        name, shown = parameter["name"], [value for _, value in lint.examples(parameter)]
+        if parameter["in"] == "path":
+            value = kept if name == "response_id" else shown[0]
+            where = where.replace(f"{{{name}}}", str(value))
+        elif parameter["in"] == "query" and shown:
+            query[name] = str(shown[0]).lower() if isinstance(shown[0], bool) else shown[0]
+    return where, query
+
+
+@pytest.fixture(scope="module")
+def plain(module_server: Start, hub: dict[str, str]) -> OwnServer:
+    """A server without any option, and with nothing but the shipped model."""
+    return module_server(router=True, variables=hub)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "content"),
+    list(examples()),
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer) -> None:
+    operation = contract.operations()[name]
+    kept = ""
+    if name in STORED:
+        asked = body("create_response", background=name == "cancel_response")
+        kept = plain.ask("/v1/responses", asked)["id"]
+    where, query = address(operation, kept)
+    if name in ("load_model", "unload_model"):  # which refuse what is so already
+        set_status(plain, content["model"], "unloaded" if name == "load_model" else "loaded")
+    response = plain.http.request(operation.method, where, params=query, json=content)
+    if name in REFUSED:
+        statuses = {int(each) for each in operation.definition["responses"]} - {401}
+        assert response.status_code in statuses
+        contract.check(response, response.status_code)
+    elif option := operation.definition.get(OPTION):
+        assert option in contract.check(response, 501)["error"]["message"]
+    else:
+        contract.check(response)
+
+
+def test_the_text_tells_which_option_it_takes() -> None:
+    for name, operation in contract.operations().items():
+        if option := operation.definition.get(OPTION):
+            text = operation.definition["description"]
+            assert option in text or text.startswith("The same as"), name
+            assert "501" in operation.definition["responses"], name
+
+
+def test_docs_sends_the_first_example(plain: OwnServer) -> None:
+    """Swagger UI makes a body up from its schema, and takes the schema's own example for it."""
+    document = plain.get("/openapi.json").json()
+
+    def followed(node: Any) -> Any:
+        while "$ref" in node:
+            section, name = node["$ref"].split("/")[-2:]
+            node = document["components"][section][name]
+        return node
+
+    described = {
+        operation["operationId"]: followed(operation["requestBody"])["content"]
+        for item in document["paths"].values()
+        for operation in item.values()
+        if isinstance(operation, dict) and "requestBody" in operation
+    }
+    assert described
+    for name, content in described.items():
+        for media in content.values():
+            [_, first], *_ = lint.examples(media)
+            assert followed(media["schema"])["example"] == first, name
+
+
+def test_docs_sends_examples_of_parameters() -> None:
+    """A parameter that has to be there has an example."""
+    for operation in contract.operations().values():
+        for parameter in operation.definition.get("parameters", ()):
+            if parameter.get("required"):
+                assert list(lint.examples(parameter)), f"{operation.name} {parameter['name']}"

@@ -1,0 +1,67 @@
+"""Work that goes on after its request."""
+
+import asyncio
+
+import pytest
+
+from engine.errors import EngineError
+from handlers.running import background
+from handlers.running.background import Jobs
+
+
+async def endless(ended: list[str], id: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append(id)
+
+
+def test_work_is_shown_until_it_ends() -> None:
+    async def run() -> None:
+        jobs, go = Jobs(), asyncio.Event()
+        shown = {"status": "queued"}
+
+        async def work() -> None:
+            await go.wait()
+
+        jobs.start("a", shown, work())
+        assert jobs.shown("a") is shown
+        assert jobs.shown("b") is None
+        go.set()
+        while jobs.shown("a") is not None:
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_work_is_cancelled_and_waited_for() -> None:
+    async def run() -> None:
+        jobs, ended = Jobs(), list[str]()
+        for id in "abc":
+            jobs.start(id, {}, endless(ended, id))
+        await asyncio.sleep(0)
+        await jobs.cancel("b")
+        await jobs.cancel("nobody")
+        assert ended == ["b"]
+        await jobs.stop()
+        assert sorted(ended) == ["a", "b", "c"]
+
+    asyncio.run(run())
+
+
+def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(background, "MAX_JOBS", 2)
+        jobs = Jobs()
+        for id in "ab":
+            jobs.check_room()
+            jobs.start(id, {}, endless([], id))
+        with pytest.raises(EngineError, match="2 responses in the background"):
+            jobs.check_room()
+        await asyncio.sleep(0)
+        await jobs.cancel("a")
+        await asyncio.sleep(0)
+        jobs.check_room()
+        await jobs.stop()
+
+    asyncio.run(run())
