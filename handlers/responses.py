@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from connexion import context
 from starlette.responses import Response
 
 from engine.chat.request import ChatRequest
@@ -21,18 +22,24 @@ from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import owner_of
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import respond
-from handlers.running.response_store import Order
+from handlers.running.response_store import Order, ResponseStore
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
+
+
+def _store() -> ResponseStore:
+    """The responses of the request's key."""
+    return runtime().responses.of(owner_of(context.scope))
 
 
 async def create_response(body: dict[str, Any]) -> Response:
     """A response object, or its events with `stream`."""
     refuse_unsupported(body, RESPONSES)
     model = served(body)
-    store = runtime().responses
+    store = _store()
     params, probabilities = response_params(body, model.options.engine.generation_defaults())
     history, items = await request_items(body, store)
     request = response_chat_request(body, [*history, *items], model.options)
@@ -92,7 +99,7 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     a response would have."""
     refuse_unsupported(body, RESPONSES)
     model = served(body)
-    history, items = await request_items(body, runtime().responses)
+    history, items = await request_items(body, _store())
     request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
@@ -106,12 +113,12 @@ count_response_tokens_unversioned = count_response_tokens
 async def get_response(response_id: str, stream: bool = False) -> Response:
     """A response that was kept."""
     refuse_unsupported({"stream": stream}, {"stream": [False]})
-    return JSONAnswer(await runtime().responses.response(response_id))
+    return JSONAnswer(await _store().response(response_id))
 
 
 async def delete_response(response_id: str) -> Response:
     """`{"id": ..., "object": "response", "deleted": true}`."""
-    await runtime().responses.delete(response_id)
+    await _store().delete(response_id)
     return JSONAnswer({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -119,7 +126,7 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of the items that were a response's input."""
-    page = await runtime().responses.input_items(response_id, after=after, limit=limit, order=order)
+    page = await _store().input_items(response_id, after=after, limit=limit, order=order)
     found: list[Item] = page.items
     return JSONAnswer(
         {

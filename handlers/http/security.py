@@ -5,6 +5,7 @@ open. The check functions are fixed here: the names in the description are for C
 line (`handlers.connexion_run`).
 """
 
+import hashlib
 import hmac
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,12 @@ def key_of(scope: Scope) -> bytes | None:
 def is_known(scope: Scope) -> bool:
     """True if the request brings a key along, or needs none."""
     return not scope["state"]["runtime"].api_keys or key_of(scope) is not None
+
+
+def owner_of(scope: Scope) -> str:
+    """Who brings the request's key, without telling the key; "" without one."""
+    key = key_of(scope)
+    return "" if key is None else hashlib.sha256(key).hexdigest()
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types
