@@ -1,5 +1,5 @@
-"""What comes from outside of the API: bytes that are no request, foreign pages, other names, clients
-that don't read. Each gets its documented answer, and others are served meanwhile."""
+"""What comes from outside of the API: bytes that are no request, foreign pages, other names,
+clients that don't read. Each gets its documented answer, and others are served meanwhile."""
 
 import contextlib
 import json
@@ -65,7 +65,8 @@ def send(server: OwnServer, raw: bytes) -> httpx.Response:
         return only_answer(read_all(connection))
 
 
-CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,10 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
         (b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
         (b"nonsense\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
-        (b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
-        (b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}", 400),
-        (b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
-        (b"POST /tokenize HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}", 400),
+        (POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
+        (POST + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        (POST + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n{}", 400),
         (CHUNKED + b"zz\r\n", 400),
         (CHUNKED + b"f" * 20 + b"\r\n", 400),
         (CHUNKED + b"2;" + b"x" * MIB, 400),
@@ -122,7 +123,7 @@ def test_an_upgrade_is_ignored(protocol: str, server: OwnServer) -> None:
     response = send(server, server.head("/tokenize", len(raw), **asked) + raw)
     assert response.status_code == 200
     assert response.json()["tokens"]
-    assert "install" not in server.log.read_text()
+    assert "WebSocket" not in server.log.read_text()
 
 
 # ---- browsers ------------------------------------------------------------------------------
@@ -136,8 +137,9 @@ def test_rebound_names_are_refused(host: str, server: OwnServer) -> None:
         assert "--allowed-hosts" in error["message"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1", "[::1]:80",
-                                  "192.168.1.1:8080"])  # fmt: skip
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "a.localhost", "[::1]:80", "10.0.0.1"]
+)
 def test_own_names_are_right(host: str, server: OwnServer) -> None:
     assert server.get("/health", headers={"Host": host}).status_code == 200
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Literal, TypeVar
 
-from engine.errors import EngineError, ErrorInfo, not_supported
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.params import GenerationParams
 from engine.processes.framing import frame
 from engine.processes.outbox import Outbox
@@ -63,6 +63,9 @@ SLICE = 64
 """Inputs in one message: a request for the vectors of many is sent little by little, so that
 neither process is ever busy with a long message, and no request gets more than its turn."""
 SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
+MAX_WAITING = 100_000
+"""Events of one generation that may wait for their reader; probabilities count like events."""
+GRACE = 1.0  # s in which a reader may catch up, who was held up together with everybody else
 _LAST = (Finished, Failed)  # events that end a generation; made once, unlike a union of types
 
 
@@ -80,6 +83,8 @@ class Generation:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._over = False
+        self._n_waiting = 0  # as MAX_WAITING counts
+        self._late: asyncio.TimerHandle | None = None
         self.relaxed: list[str] = []
 
     def __aiter__(self) -> "Generation":
@@ -118,6 +123,7 @@ class Generation:
             finally:
                 self._waiter = None
         event = self._events.popleft()
+        self._n_waiting -= _weight(event)
         if isinstance(event, Relaxed):
             self.relaxed = event.keywords
             return await self._next()
@@ -140,8 +146,31 @@ class Generation:
 
     def _put(self, event: Event) -> None:
         self._events.append(event)
+        self._n_waiting += _weight(event)
+        if self._n_waiting > MAX_WAITING and self._late is None:
+            self._late = asyncio.get_running_loop().call_later(GRACE, self._give_up)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _give_up(self) -> None:
+        """Ends the generation if its reader, most likely because the client doesn't read, is still
+        so far behind: what waits would grow for as long as there is something to generate."""
+        self._late = None
+        if self._n_waiting <= MAX_WAITING or isinstance(self._events[-1], _LAST):
+            return
+        self._client._forget(self._id)
+        self._events.clear()
+        self._n_waiting = 0
+        self._put(Failed(self._id, invalid_request(_NOT_READ).info))
+
+
+_NOT_READ = "the client doesn't read this stream as fast as it is generated"
+
+
+def _weight(event: Event) -> int:
+    if isinstance(event, Delta) and event.probs:
+        return 1 + sum(len(each.top) for each in event.probs)
+    return 1
 
 
 class EngineClient:
