@@ -221,7 +221,7 @@ def test_keys_in_a_query_are_not_logged(locked: OwnServer) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")
-def test_who_does_not_read_is_ended(server: OwnServer) -> None:
+def test_who_does_not_read_holds_up_nobody(server: OwnServer) -> None:
     request = json.dumps(body("create_completion", n_predict=-1, ignore_eos=True, stream=True,
                               n_probs=100, prompt="a")).encode()  # fmt: skip
     with socket.socket() as connection:

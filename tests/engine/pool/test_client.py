@@ -44,7 +44,7 @@ def run(test: Callable[[EngineClient, Sink, Generation], Awaitable[None]]) -> No
     async def with_loop() -> None:
         sink = Sink()
         client = EngineClient(sink, model_info())
-        await test(client, sink, client.generate("a", GenerationParams(stream=True)))
+        await test(client, sink, client.generate(["a"], GenerationParams(stream=True)))
         await asyncio.sleep(0)
 
     asyncio.run(with_loop())
