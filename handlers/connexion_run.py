@@ -13,6 +13,7 @@ An application that has a lifespan was put together by us and is left alone, as 
 doesn't serve our handlers.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,10 +35,12 @@ _CONTROLLER = "x-openapi-router-controller"
 
 
 def install() -> None:
-    """Patches Connexion's outermost middleware, once per process."""
+    """Patches Connexion's outermost middleware, once per process, and keeps queries, which may hold
+    keys, out of uvicorn's log of requests."""
     original = ServerErrorMiddleware.__call__
     if original.__module__ == __name__:
         return
+    logging.getLogger("uvicorn.access").addFilter(without_query)
 
     async def call(self: ServerErrorMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         launched: ConnexionMiddleware = scope["app"]
@@ -48,6 +51,14 @@ def install() -> None:
             await original(self, scope, receive, send)
 
     ServerErrorMiddleware.__call__ = call
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Takes the query out of a line of uvicorn's about a request."""
+    if isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, path, *rest = record.args
+        record.args = (client, method, str(path).partition("?")[0], *rest)
+    return True
 
 
 def _serves_our_handlers(app: ConnexionMiddleware) -> bool:

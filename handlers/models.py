@@ -1,11 +1,12 @@
 """GET /models: the models that can be named; GET /v1/models/{id}: one of them. POST /models/load,
 /models/unload: which of them are loaded. GET /models/sse: what they are doing."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import msgspec
+from connexion import context
 from starlette.responses import Response
 
 from engine.catalog.entry import Entry
@@ -13,6 +14,7 @@ from engine.errors import not_supported
 from engine.pool.status import ModelStatus
 from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import is_known
 from handlers.http.sse import Ping, event_stream, sse_event
 from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
@@ -82,23 +84,36 @@ def _router() -> Runtime:
 
 def model_list(current: Runtime) -> dict[str, Any]:
     entries = current.catalog.entries.values()
+    told = is_known(context.scope)
     return {
         "object": "list",
-        "data": [_model(current, entry) for entry in entries],
-        "models": [_summary(current, entry) for entry in entries],
+        "data": [(_model if told else _named)(current, entry) for entry in entries],
+        "models": [_summary(current, entry, told=told) for entry in entries],
     }
+
+
+def _named(current: Runtime, entry: Entry) -> dict[str, Any]:
+    """What OpenAI's clients need of a model, for requests without the key that they ought to
+    have."""
+    return {
+        "id": entry.name,
+        "aliases": _aliases(current, entry),
+        "object": "model",
+        "created": current.started,
+        "owned_by": "llamacpp",
+    }
+
+
+def _aliases(current: Runtime, entry: Entry) -> Sequence[str]:
+    return entry.aliases or ([] if current.catalog.router else [entry.name])
 
 
 def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
     status = current.pool.status(entry.name)
     known = facts(current, entry)
     return {
-        "id": entry.name,
-        "aliases": entry.aliases or ([] if current.catalog.router else [entry.name]),
+        **_named(current, entry),
         "tags": entry.tags,
-        "object": "model",
-        "created": current.started,
-        "owned_by": "llamacpp",
         "path": model_path(current, entry),
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
@@ -140,19 +155,19 @@ def _spelt(current: Runtime, entry: Entry) -> tuple[list[str], str]:
     return current.spelt[entry.name]
 
 
-def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:
-    known = facts(current, entry)
+def _summary(current: Runtime, entry: Entry, *, told: bool) -> dict[str, Any]:
+    known = facts(current, entry) if told else None
     # Ollama's clients want all of these fields to be there.
     return {
         "name": entry.name,
         "model": entry.name,
-        "modified_at": modified_at(model_path(current, entry), current.started),
+        "modified_at": modified_at(model_path(current, entry) if told else "", current.started),
         "size": known.size if known else 0,
         "digest": "",
         "type": "model",
         "description": "",
-        "tags": list(entry.tags) or [""],
-        "capabilities": _capabilities(current, entry),
+        "tags": (list(entry.tags) if told else []) or [""],
+        "capabilities": _capabilities(current, entry) if told else ["completion"],
         "parameters": "",
         "details": details(known),
     }

@@ -25,12 +25,24 @@ from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import owner_of
 from handlers.http.sse import event_stream
+from handlers.running.background import JobKey
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import frames, respond
-from handlers.running.response_store import Order
+from handlers.running.response_store import Order, ResponseStore
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
+
+
+def _store() -> ResponseStore:
+    """The responses of the request's key."""
+    return runtime().responses.of(owner_of(context.scope))
+
+
+def _job(response_id: str) -> JobKey:
+    """The work on a response of the request's key."""
+    return owner_of(context.scope), response_id
 
 
 async def create_response(body: dict[str, Any]) -> Response:
@@ -39,7 +51,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     check_kept(body)
     background = bool(body.get("background"))
     model = served(body)
-    store, jobs = runtime().responses, runtime().jobs
+    store, jobs = _store(), runtime().jobs
     params, probabilities = response_params(body, model.options.engine.generation_defaults())
     history, items = await request_items(body, store)
     request = response_chat_request(body, [*history, *items], model.options)
@@ -76,7 +88,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     held = context.scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
     events = frames(lambda: ChatBatch(engine, prepared), form)
     work = generate(events, form, shown, keep, listener, held, context.scope)
-    jobs.start(response["id"], shown, work)
+    jobs.start(_job(response["id"]), shown, work)
     if not streamed:
         return JSONAnswer(shown)
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
@@ -115,7 +127,7 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     a response would have."""
     refuse_unsupported(body, RESPONSES)
     model = served(body)
-    history, items = await request_items(body, runtime().responses)
+    history, items = await request_items(body, _store())
     request = response_chat_request(body, [*history, *items], model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
@@ -129,16 +141,16 @@ count_response_tokens_unversioned = count_response_tokens
 async def get_response(response_id: str, stream: bool = False) -> Response:
     """A response that was kept."""
     refuse_unsupported({"stream": stream}, {"stream": [False]})
-    if (running := runtime().jobs.shown(response_id)) is not None:
+    if (running := runtime().jobs.shown(_job(response_id))) is not None:
         return JSONAnswer(running)
-    return JSONAnswer(await runtime().responses.response(response_id))
+    return JSONAnswer(await _store().response(response_id))
 
 
 async def cancel_response(response_id: str) -> Response:
     """The response, which is generated no further. Raises EngineError: not_found_error, and
     invalid_request_error for one that isn't in the background."""
-    await runtime().jobs.cancel(response_id)
-    ended = await runtime().responses.response(response_id)
+    await runtime().jobs.cancel(_job(response_id))
+    ended = await _store().response(response_id)
     if not ended["background"]:
         raise invalid_request("only responses in the background can be cancelled")
     return JSONAnswer(ended)
@@ -146,8 +158,8 @@ async def cancel_response(response_id: str) -> Response:
 
 async def delete_response(response_id: str) -> Response:
     """`{"id": ..., "object": "response", "deleted": true}`."""
-    await runtime().jobs.cancel(response_id)
-    await runtime().responses.delete(response_id)
+    await runtime().jobs.cancel(_job(response_id))
+    await _store().delete(response_id)
     return JSONAnswer({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -155,7 +167,7 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of the items that were a response's input."""
-    page = await runtime().responses.input_items(response_id, after=after, limit=limit, order=order)
+    page = await _store().input_items(response_id, after=after, limit=limit, order=order)
     found: list[Item] = page.items
     return JSONAnswer(
         {

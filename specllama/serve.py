@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from types import FrameType
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
@@ -20,8 +21,8 @@ from engine.processes import collecting
 from handlers.options import ServerOptions
 from handlers.running.runtime import Runtime
 from specllama.app import create_app
+from specllama.connection import Connection, Limits
 from specllama.listen import Listeners
-from specllama.transport import Protocol
 
 log = logging.getLogger("specllama")
 
@@ -57,9 +58,11 @@ def serve(
         server.should_exit = True
 
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
+    limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
+    connection: Any = functools.partial(Connection, limits=limits)
     config = Config(
         app,
-        http=Protocol,
+        http=connection,
         lifespan="on",
         ws="none",
         log_config=None,

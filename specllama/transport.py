@@ -1,29 +1,25 @@
-"""The HTTP protocol of uvicorn, with one write for an answer instead of two, and with the usual
-capitals in the names of headers."""
+"""How bytes leave: with one write for an answer instead of two, and with the usual capitals in the
+names of headers."""
 
 import asyncio
 from functools import cache
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from engine.processes.outbox import Outbox
+from specllama.stalls import Stall
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn writes the head of an answer and its body apart; here they leave together. It writes
-    names of headers in small letters, which some clients, against the standard, don't know."""
+class Gathering(asyncio.Transport):
+    """A transport whose writes of one turn of the event loop leave together.
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Gathering(transport))
+    uvicorn writes the head of an answer and its body apart, and the names of headers in small
+    letters, which some clients, against the standard, don't know.
+    """
 
-
-class _Gathering(asyncio.Transport):
-    """A transport whose writes of one turn of the event loop leave together."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, stall: Stall) -> None:
         super().__init__()
         self._transport = transport
+        self._stall = stall
         self._outbox = Outbox(transport)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -35,6 +31,15 @@ class _Gathering(asyncio.Transport):
     def close(self) -> None:
         self._outbox.flush()
         self._transport.close()
+        self._stall.begin()  # what is left would wait for its reader for ever
+
+    def write_eof(self) -> None:
+        self._outbox.flush()
+        self._transport.write_eof()
+        self._stall.begin()
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
 
     def abort(self) -> None:
         self._transport.abort()

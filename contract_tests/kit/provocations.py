@@ -414,6 +414,15 @@ def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     return responses
 
 
+def foreign_origin(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    origins = ("https://a.example", "http://a.example:8080", "null", "http://localhost.a.example")
+    return [
+        server.http.request(method, where, json=BODIES.get(name), headers={"Origin": origin})
+        for origin in origins
+    ]
+
+
 def replay(server: Server, name: str) -> list[httpx.Response]:
     return [server.get(path(name) + "?stream=true")]
 
@@ -508,7 +517,7 @@ BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     400: [bad_request],
     401: [unauthorized],
-    403: [ok],
+    403: [ok, foreign_origin],
     404: [],
     415: [wrong_media_type],
     501: [not_supported],

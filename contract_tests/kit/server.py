@@ -122,7 +122,7 @@ class Server:
         """The head of a POST request, to be sent by hand."""
         prefix = httpx.URL(self.url).path.rstrip("/")
         fields = {
-            "Host": "server",
+            "Host": httpx.URL(self.url).netloc.decode(),
             "Content-Type": "application/json",
             "Content-Length": str(length),
             **self.auth,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.errors import EngineError
+from engine.errors import EngineError, invalid_request
 from engine.protocol.messages import (
     Accepted,
     Begun,
@@ -17,6 +17,12 @@ from engine.protocol.messages import (
     Relaxed,
     Submit,
 )
+
+MAX_WAITING = 100_000
+"""Events that may wait for their reader; probabilities count like events."""
+GRACE = 1.0  # s in which a reader may catch up, who was held up together with everybody else
+_LAST = (Finished, Failed)
+_NOT_READ = "the client doesn't read this stream as fast as it is generated"
 
 
 class GenerationClient(Protocol):
@@ -41,6 +47,8 @@ class Generation:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._over = False
+        self._n_waiting = 0  # as MAX_WAITING counts
+        self._late: asyncio.TimerHandle | None = None
         self.relaxed: list[str] = []
 
     def __aiter__(self) -> "Generation":
@@ -79,6 +87,7 @@ class Generation:
             finally:
                 self._waiter = None
         event = self._events.popleft()
+        self._n_waiting -= _weight(event)
         if isinstance(event, Relaxed):
             self.relaxed = event.keywords
             return await self._next()
@@ -105,5 +114,25 @@ class Generation:
             self.request = msgspec.structs.replace(self.request, confirm=False)
         self.has_begun |= isinstance(event, Begun | Delta)
         self._events.append(event)
+        self._n_waiting += _weight(event)
+        if self._n_waiting > MAX_WAITING and self._late is None:
+            self._late = asyncio.get_running_loop().call_later(GRACE, self._give_up)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _give_up(self) -> None:
+        """Ends the generation if its reader, most likely because the client doesn't read, is still
+        so far behind: what waits would grow for as long as there is something to generate."""
+        self._late = None
+        if self._n_waiting <= MAX_WAITING or isinstance(self._events[-1], _LAST):
+            return
+        self.client.forget(self.request.id)
+        self._events.clear()
+        self._n_waiting = 0
+        self.put(Failed(self.request.id, invalid_request(_NOT_READ).info))
+
+
+def _weight(event: Event) -> int:
+    if isinstance(event, Delta) and event.probs:
+        return 1 + sum(len(each.top) for each in event.probs)
+    return 1

@@ -4,20 +4,21 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.errors import RequestError
+from handlers.http.hosts import permits
 from handlers.http.patience import within
 from handlers.options import ServerOptions
 from handlers.options.tables.http import HttpOptions
 
 JSON = b"application/json"
 """The spelling of a JSON body's content type behind these middlewares."""
+
+_MAX_DIGITS = 20  # of a length, as many as 64 bits have
 
 
 class Cors:
@@ -72,18 +73,6 @@ class Cors:
             (b"access-control-allow-headers", ", ".join(options.cors_headers).encode()),
             (b"access-control-max-age", b"86400"),
         ]
-
-
-def permits(origins: Sequence[str], origin: str) -> bool:
-    """Whether pages of `origin` may use a server with these --cors-origins."""
-    if "*" in origins or origin in origins:
-        return True
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return False
-    here = host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
-    return "localhost" in origins and here
 
 
 class Measure:
@@ -151,7 +140,7 @@ class Bodies:
         kind = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
-                length = int(value) if value.isdigit() else 0
+                length = _length(value)
             elif name == b"content-type":
                 kind = value
         if length > limit:
@@ -164,6 +153,12 @@ class Bodies:
     @staticmethod
     def _essence(kind: bytes) -> bytes:
         return kind.split(b";", 1)[0].strip().lower()
+
+
+def _length(field: bytes) -> int:
+    if len(field) > _MAX_DIGITS:  # zeros in front, and more digits than Python reads
+        raise RequestError(400, f"Content-Length has more than {_MAX_DIGITS} digits")
+    return int(field) if field.isdigit() else 0
 
 
 def _too_large(limit: int) -> RequestError:

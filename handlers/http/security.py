@@ -5,12 +5,14 @@ open. The check functions are fixed here: the names in the description are for C
 line (`handlers.connexion_run`).
 """
 
+import hashlib
 import hmac
 from collections.abc import Callable
 from typing import Any
 
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
+from starlette.types import Scope
 
 Verify = Callable[[ConnexionRequest], Any]
 
@@ -37,6 +39,35 @@ def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
     for key in keys:
         found |= hmac.compare_digest(given, key)
     return found
+
+
+def key_of(scope: Scope) -> bytes | None:
+    """The server's key that a request brings along, as a bearer's token or as `x-api-key`."""
+    keys: tuple[bytes, ...] = scope["state"]["runtime"].api_keys
+    found = None
+    for name, value in scope["headers"] if keys else ():
+        if name == b"authorization":
+            kind, _, token = value.partition(b" ")
+            candidate = token.strip() if kind.lower() == b"bearer" else b""
+        elif name == b"x-api-key":
+            candidate = value
+        else:
+            continue
+        for key in keys:
+            if hmac.compare_digest(candidate, key):
+                found = key
+    return found
+
+
+def is_known(scope: Scope) -> bool:
+    """True if the request brings a key along, or needs none."""
+    return not scope["state"]["runtime"].api_keys or key_of(scope) is not None
+
+
+def owner_of(scope: Scope) -> str:
+    """Who brings the request's key, without telling the key; "" without one."""
+    key = key_of(scope)
+    return "" if key is None else hashlib.sha256(key).hexdigest()
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types

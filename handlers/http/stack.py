@@ -30,11 +30,15 @@ from connexion.middleware.security import SecurityMiddleware
 from connexion.middleware.server_error import ServerErrorMiddleware
 from connexion.operations import AbstractOperation
 from connexion.spec import Specification
+from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from handlers.http.errors import RequestError
+from handlers.http.hosts import Hosts, is_foreign
 from handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
 from handlers.http.request_log import RequestLog
+from handlers.http.security import is_known
 from handlers.http.validation import JsonBody
 
 _METHODS = frozenset(HTTPMethod)
@@ -77,7 +81,15 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
                 scope.setdefault("extensions", {}).setdefault(ROUTING_CONTEXT, {}).update(context)
                 await self.app(scope, receive, send)
                 return
+        if scope["type"] == "http" and _has_trailing_slash(scope):
+            # Nothing that is described ends so, and Starlette would redirect to what doesn't.
+            raise HTTPException(404 if is_known(scope) else 401)
         await super().__call__(scope, receive, send)
+
+
+def _has_trailing_slash(scope: Scope) -> bool:
+    path = str(scope["path"])
+    return path.endswith("/") and path.removeprefix(scope.get("root_path", "")) != "/"
 
 
 def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
@@ -92,11 +104,33 @@ def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
 
 
 class Security(SecurityMiddleware):  # type: ignore[misc]
-    """Lets everybody pass to a server that has no keys."""
+    """Lets everybody pass to a server that has no keys. Where there are some, what isn't described
+    wants one as well. Pages of other origins are kept from the operations that refuse them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app)
+        self._own_pages_only: set[str] = set()  # by operationId
+
+    def add_api(self, specification: Specification, **options: Any) -> None:
+        super().add_api(specification, **options)
+        for item in specification["paths"].values():
+            for method in item.keys() & {each.lower() for each in _METHODS}:
+                if item[method].get("x-refuses-foreign-origins"):
+                    self._own_pages_only.add(item[method]["operationId"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not scope["state"]["runtime"].api_keys:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        operation = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
+        if operation and operation.rpartition(".")[2] in self._own_pages_only and is_foreign(scope):
+            raise RequestError(
+                403, "pages of this origin may not do this, unless --cors-origins names it"
+            )
+        if not scope["state"]["runtime"].api_keys:
             await self.app(scope, receive, send)
+        elif operation is None and not is_known(scope):
+            raise HTTPException(401)
         else:
             await super().__call__(scope, receive, send)
 
@@ -236,6 +270,7 @@ MIDDLEWARES = [
     Measure,
     Cors,
     ExceptionMiddleware,
+    Hosts,
     Bodies,
     Routing,
     Security,

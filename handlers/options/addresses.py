@@ -9,6 +9,7 @@ import re
 from engine.options.values import OptionError, comma_separated, quote
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._\[\]:-]+|null")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
@@ -26,6 +27,15 @@ def origins(text: str) -> tuple[str, ...]:
         if origin not in ("*", "localhost") and not _ORIGIN.fullmatch(origin):
             raise OptionError(f"{quote(origin)} is not an origin such as https://example.org:8443")
     return found
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Names of hosts, without ports; * stands for all."""
+    found = comma_separated(text)
+    for name in found:
+        if name != "*" and not _HOST_NAME.fullmatch(name):
+            raise OptionError(f"{quote(name)} is not the name of a host such as llm.example.org")
+    return tuple(name.lower() for name in found)
 
 
 def header_list(text: str) -> tuple[str, ...]:

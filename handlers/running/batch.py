@@ -17,6 +17,9 @@ from handlers.running.usage import note_texts
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
 
 
+_AHEAD = 100  # events of several generations on their way to one reader; the others wait apart
+
+
 class TextEvent(msgspec.Struct, frozen=True, gc=False):
     """An event of the engine for text number `index` of a batch."""
 
@@ -39,7 +42,7 @@ class Batch:
     ) -> None:
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         self._several = len(prompts) * n > 1
-        self._queue: _Queue = asyncio.Queue()
+        self._queue: _Queue = asyncio.Queue(_AHEAD)
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
@@ -124,8 +127,8 @@ class Batch:
 async def _pump(index: int, generation: Generation, queue: _Queue) -> None:
     """Puts every event into `queue`, or the exception that ends them."""
     try:
-        queue.put_nowait((index, await generation.begun()))
+        await queue.put((index, await generation.begun()))
         async for event in generation:
-            queue.put_nowait((index, event))
+            await queue.put((index, event))
     except Exception as error:
-        queue.put_nowait((index, error))
+        await queue.put((index, error))

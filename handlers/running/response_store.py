@@ -5,6 +5,7 @@ file everything stays until it is deleted; in memory the least recently used res
 """
 
 import asyncio
+import copy
 import itertools
 import json
 import logging
@@ -24,7 +25,7 @@ Item = dict[str, Any]
 Order = Literal["asc", "desc"]
 
 APPLICATION_ID = 0x73706C72  # distinguishes our files from those of other programs
-VERSION = 1  # of the tables below
+VERSION = 2  # of the tables below
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
 MAX_CHAIN = 1000
@@ -42,7 +43,8 @@ _SCHEMA = f"""
         previous TEXT,
         used INTEGER NOT NULL,
         size INTEGER NOT NULL,
-        body TEXT NOT NULL
+        body TEXT NOT NULL,
+        owner TEXT NOT NULL DEFAULT ''
     );
     CREATE INDEX responses_by_use ON responses (used);
     CREATE TABLE items (
@@ -59,6 +61,13 @@ _SCHEMA = f"""
 """
 
 
+_WITHOUT_OWNERS = 1  # the version before
+_ADD_OWNERS = f"""
+    ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    PRAGMA user_version = {VERSION};
+"""
+
+
 class StoreError(Exception):
     """A database can't be used; one line for the administrator."""
 
@@ -71,7 +80,10 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Database:
-    """The tables, for one thread. Methods raise sqlite3.Error if the database fails."""
+    """The tables, for one thread. Methods raise sqlite3.Error if the database fails.
+
+    To who isn't the `owner` of a response, it isn't there; "" owns what was saved without keys.
+    """
 
     def __init__(
         self, path: str = "", *, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES
@@ -112,6 +124,8 @@ class Database:
         connection.execute("PRAGMA synchronous = NORMAL")
         if empty:
             self._make_tables()
+        elif self._value("PRAGMA user_version") == _WITHOUT_OWNERS:
+            connection.executescript(f"BEGIN IMMEDIATE; {_ADD_OWNERS} COMMIT")
         if (version := self._value("PRAGMA user_version")) != VERSION:
             raise StoreError(f"the database has version {version}, not {VERSION}")
 
@@ -132,7 +146,7 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def save(self, response: dict[str, Any], input: list[Item]) -> None:
+    def save(self, response: dict[str, Any], input: list[Item], owner: str = "") -> None:
         """Keeps a response (its `id`, `previous_response_id`, `output` and the rest) and the
         items that were its input."""
         id, previous = response["id"], response["previous_response_id"]
@@ -146,8 +160,8 @@ class Database:
         size = len(body) + sum(len(row[-1]) for row in rows)
         with self._connection as connection:
             connection.execute(
-                "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
-                (id, previous, next(self._uses), size, body),
+                "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?)",
+                (id, previous, next(self._uses), size, body, owner),
             )
             connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
             self._evict()
@@ -165,27 +179,35 @@ class Database:
             self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
             number, size = number - 1, size - bytes_
 
-    def response(self, id: str) -> dict[str, Any] | None:
-        body = self._value("SELECT body FROM responses WHERE id = ?", id)
+    def response(self, id: str, owner: str = "") -> dict[str, Any] | None:
+        query = "SELECT body FROM responses WHERE id = ? AND owner = ?"
+        body = self._value(query, id, owner)
         if body is None:
             return None
         self._use([id])
         return {**json.loads(body), "output": self._items(id, _OUTPUT)}
 
-    def delete(self, id: str) -> bool:
+    def delete(self, id: str, owner: str = "") -> bool:
         """True if there was such a response."""
+        query = "DELETE FROM responses WHERE id = ? AND owner = ?"
         with self._connection as connection:
-            return connection.execute("DELETE FROM responses WHERE id = ?", (id,)).rowcount > 0
+            return connection.execute(query, (id, owner)).rowcount > 0
 
-    def item(self, id: str) -> Item | None:
+    def item(self, id: str, owner: str = "") -> Item | None:
         """An item of any response, by its own id."""
-        body = self._value("SELECT body FROM items WHERE id = ? LIMIT 1", id)
+        query = """
+            SELECT items.body FROM items JOIN responses ON responses.id = items.response
+            WHERE items.id = ? AND owner = ? LIMIT 1
+        """
+        body = self._value(query, id, owner)
         return None if body is None else json.loads(body)
 
-    def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page | None:
+    def input_items(
+        self, id: str, owner: str = "", *, after: str | None, limit: int, order: Order
+    ) -> Page | None:
         """Up to `limit` input items of a response behind the item `after`; None if there is no such
         response. Raises EngineError (invalid_request_error) for an unknown `after`."""
-        if self._value("SELECT 1 FROM responses WHERE id = ?", id) is None:
+        if self._value("SELECT 1 FROM responses WHERE id = ? AND owner = ?", id, owner) is None:
             return None
         items = self._items(id, _INPUT)
         if order == "desc":
@@ -198,7 +220,7 @@ class Database:
             start = positions[0] + 1
         return Page(items[start : start + limit], len(items) > start + limit)
 
-    def conversation(self, id: str) -> list[Item]:
+    def conversation(self, id: str, owner: str = "") -> list[Item]:
         """All items that led to the response `id`, and those of its output, oldest first.
 
         Raises EngineError (invalid_request_error) if it, or one before it, is not there, and
@@ -212,7 +234,7 @@ class Database:
                     f"previous_response_id: the conversation has more than {MAX_CHAIN} responses"
                 )
             row = self._connection.execute(
-                "SELECT previous FROM responses WHERE id = ?", (next_,)
+                "SELECT previous FROM responses WHERE id = ? AND owner = ?", (next_, owner)
             ).fetchone()
             if row is None:
                 raise invalid_request(f"previous_response_id: there is no response {next_!r}")
@@ -248,6 +270,13 @@ class ResponseStore:
         """Raises StoreError."""
         self._database = Database(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._owner = ""
+
+    def of(self, owner: str) -> "ResponseStore":
+        """The same database, as `owner` sees it."""
+        seen = copy.copy(self)
+        seen._owner = owner
+        return seen
 
     def close(self) -> None:
         """Waits for what was asked for."""
@@ -255,29 +284,29 @@ class ResponseStore:
         self._database.close()
 
     async def save(self, response: dict[str, Any], input: list[Item]) -> None:
-        await self._run(lambda database: database.save(response, input))
+        await self._run(lambda database: database.save(response, input, self._owner))
 
     async def response(self, id: str) -> dict[str, Any]:
         """Raises not_found_error, too."""
-        return _found(await self._run(lambda database: database.response(id)), id)
+        return _found(await self._run(lambda database: database.response(id, self._owner)), id)
 
     async def delete(self, id: str) -> None:
         """Raises not_found_error, too."""
-        _found(await self._run(lambda database: database.delete(id)), id)
+        _found(await self._run(lambda database: database.delete(id, self._owner)), id)
 
     async def item(self, id: str) -> Item | None:
-        return await self._run(lambda database: database.item(id))
+        return await self._run(lambda database: database.item(id, self._owner))
 
     async def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page:
         """Raises not_found_error, too."""
 
         def read(database: Database) -> Page | None:
-            return database.input_items(id, after=after, limit=limit, order=order)
+            return database.input_items(id, self._owner, after=after, limit=limit, order=order)
 
         return _found(await self._run(read), id)
 
     async def conversation(self, id: str) -> list[Item]:
-        return await self._run(lambda database: database.conversation(id))
+        return await self._run(lambda database: database.conversation(id, self._owner))
 
     async def _run(self, work: Callable[[Database], T]) -> T:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 """The whole description, launched in both ways, with a stand-in for the engine."""
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -340,3 +341,12 @@ def test_two_things_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text("T: {}")
     with pytest.raises(ValueError, match="T is both"):
         bundle(tmp_path / "root.yaml")
+
+
+def test_queries_are_not_logged() -> None:
+    from handlers.connexion_run import without_query  # which patches Connexion
+
+    told = ("127.0.0.1:1", "GET", "/props?api_key=sesame", "1.1", 401)
+    record = logging.LogRecord("uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d', told, None)
+    assert without_query(record)
+    assert record.getMessage() == '127.0.0.1:1 - "GET /props HTTP/1.1" 401'

@@ -6,7 +6,7 @@ from typing import Any
 
 from uvicorn import Config, Server
 
-from specllama.transport import Protocol
+from specllama.connection import Connection
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -21,7 +21,7 @@ async def _app(scope: dict[str, Any], receive: object, send: Send) -> None:
 
 
 async def _answer(query: str) -> bytes:
-    config = Config(_app, http=Protocol, lifespan="off", port=0, log_level="critical")
+    config = Config(_app, http=Connection, lifespan="off", port=0, log_level="critical")
     server = Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:

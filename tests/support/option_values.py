@@ -62,6 +62,9 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "device": WORDS.filter(lambda names: "none" not in names),
     "api_key": WORDS,
     "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
+    "allowed_hosts": st.lists(
+        st.sampled_from(["*", "llm.example.org", "box", "my-server.local"]), min_size=1
+    ).map(tuple),
     "cors_origins": st.lists(
         st.sampled_from(["*", "localhost", "https://a.example:1"]), min_size=1
     ).map(tuple),

@@ -100,6 +100,19 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none (plain HTTP)",
         ),
     ] = ""
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _http(
+            names="--allowed-hosts",
+            env="LLAMA_ARG_ALLOWED_HOSTS",
+            metavar="NAME,...",
+            help="Names by which clients may call the server, beside localhost and addresses; * "
+            "stands for all. Requests for other names are answered with 403.",
+            default="none on addresses of this machine alone, all on others",
+            read=addresses.host_names,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
     cors_origins: Annotated[
         tuple[str, ...],
         _http(
@@ -154,6 +167,18 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="How long to wait for a client that neither sends nor reads.",
         ),
     ] = 600
+    head_timeout: Annotated[
+        int,
+        _http(
+            names="--head-timeout",
+            env="LLAMA_ARG_HEAD_TIMEOUT",
+            metavar="SECONDS",
+            min=1,
+            max=INT32_MAX,
+            help="How long the head of a request may take from its first byte to its last; a "
+            "slower one is answered with 408.",
+        ),
+    ] = 60
     max_body_size: Annotated[
         int,
         _http(

@@ -152,7 +152,7 @@ def test_leaving_a_plain_request(client: httpx.Client) -> None:
 def half_a_request(address: tuple[str, int]) -> socket.socket:
     connection = socket.create_connection(address, timeout=20)
     connection.sendall(
-        b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b'Content-Length: 100\r\n\r\n{"seconds":'
     )
     return connection

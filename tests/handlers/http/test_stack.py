@@ -1,6 +1,7 @@
 """The prepared ways through Connexion's middlewares lead where Connexion's own do."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def specification() -> Specification:
 
 
 def destination(
-    middleware: type[RoutingMiddleware], specification: Specification, base: str, **request: str
+    middleware: type[RoutingMiddleware], specification: Specification, base: str, **request: Any
 ) -> Any:
     """The notes about the operation, or the exception."""
     seen: list[Any] = []
@@ -54,13 +55,26 @@ def destination(
 @pytest.mark.parametrize("root", ["", "/proxy"])
 @pytest.mark.parametrize(
     "path",
-    ["/tokenize", "/health", "/v1/responses", "/v1/responses/r1", "/slots/1", "/x", "/tokenize/"],
+    ["/tokenize", "/health", "/v1/responses", "/v1/responses/r1", "/slots/1", "/x"],
 )
 def test_same_destination(specification: Specification, base: str, root: str, path: str) -> None:
     for method in METHODS:
         request = {"method": method, "path": root + base + path, "root_path": root}
         ours = destination(Routing, specification, base, **request)
         assert ours == destination(RoutingMiddleware, specification, base, **request), request
+
+
+@pytest.mark.parametrize("path", ["/tokenize/", "/slots/1/", "/x/", "/tokenize//"])
+@pytest.mark.parametrize(("keys", "status"), [((), 404), ((b"key",), 401)])
+def test_no_path_ends_with_a_slash(
+    specification: Specification, path: str, keys: tuple[bytes, ...], status: int
+) -> None:
+    state = {"runtime": SimpleNamespace(api_keys=keys)}
+    for root in ("", "/proxy"):
+        request: dict[str, Any] = {"path": root + path, "root_path": root, "state": state}
+        for method in METHODS:
+            raised = destination(Routing, specification, "", method=method, **request)
+            assert raised.startswith(f"HTTPException(status_code={status}"), raised
 
 
 def test_paths_without_parameters_are_known(specification: Specification) -> None:

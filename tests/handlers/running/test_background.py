@@ -24,11 +24,11 @@ def test_work_is_shown_until_it_ends() -> None:
         async def work() -> None:
             await go.wait()
 
-        jobs.start("a", shown, work())
-        assert jobs.shown("a") is shown
-        assert jobs.shown("b") is None
+        jobs.start(("", "a"), shown, work())
+        assert jobs.shown(("", "a")) is shown
+        assert jobs.shown(("", "b")) is None
         go.set()
-        while jobs.shown("a") is not None:
+        while jobs.shown(("", "a")) is not None:
             await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -38,10 +38,10 @@ def test_work_is_cancelled_and_waited_for() -> None:
     async def run() -> None:
         jobs, ended = Jobs(), list[str]()
         for id in "abc":
-            jobs.start(id, {}, endless(ended, id))
+            jobs.start(("", id), {}, endless(ended, id))
         await asyncio.sleep(0)
-        await jobs.cancel("b")
-        await jobs.cancel("nobody")
+        await jobs.cancel(("", "b"))
+        await jobs.cancel(("", "nobody"))
         assert ended == ["b"]
         await jobs.stop()
         assert sorted(ended) == ["a", "b", "c"]
@@ -55,11 +55,11 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs = Jobs()
         for id in "ab":
             jobs.check_room()
-            jobs.start(id, {}, endless([], id))
+            jobs.start(("", id), {}, endless([], id))
         with pytest.raises(EngineError, match="2 responses in the background"):
             jobs.check_room()
         await asyncio.sleep(0)
-        await jobs.cancel("a")
+        await jobs.cancel(("", "a"))
         await asyncio.sleep(0)
         jobs.check_room()
         await jobs.stop()

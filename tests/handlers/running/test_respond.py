@@ -156,7 +156,7 @@ def test_the_head_of_a_stream_comes_when_its_prompt_begins(client: httpx.Client)
 def test_a_client_that_goes_away_releases_the_engine(client: httpx.Client, stream: bool) -> None:
     content = json.dumps({"script": [[0, "a"], "hang"], "stream": stream}).encode()
     head = (
-        b"POST /stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % len(content)
     )
     address = client.base_url.host, client.base_url.port

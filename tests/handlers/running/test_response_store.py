@@ -309,3 +309,45 @@ def test_a_database_that_fails_is_a_server_error(tmp_path: Path) -> None:
         store.close()
 
     asyncio.run(run())
+
+
+def test_another_owner_finds_nothing() -> None:
+    with closing(Database()) as database:
+        database.save(response("a"), [message("in of a")], "me")
+        database.save(response("b", "a"), [message("in of b")], "me")
+        for other in ("", "you"):
+            assert database.response("a", other) is None
+            assert database.item("in of a", other) is None
+            page = database.input_items("a", other, after=None, limit=1, order="asc")
+            assert page is None
+            assert not database.delete("a", other)
+            with pytest.raises(EngineError, match="there is no response 'b'"):
+                database.conversation("b", other)
+        assert database.response("a", "me") is not None
+        assert len(database.conversation("b", "me")) == 4
+
+
+def test_a_file_without_owners_is_taken_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "r.db")
+    with closing(Database(path)) as database:
+        database.save(response("a"), [])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("ALTER TABLE responses DROP COLUMN owner; PRAGMA user_version = 1")
+    with closing(Database(path)) as database:
+        database.save(response("b"), [], "me")
+        assert database.response("a") is not None
+        assert database.response("a", "me") is None
+
+
+def test_one_store_for_several_owners() -> None:
+    async def use() -> None:
+        store = ResponseStore()
+        mine, yours = store.of("me"), store.of("you")
+        await mine.save(response("a"), [])
+        assert await mine.response("a")
+        for other in (yours, store):
+            with pytest.raises(EngineError, match="there is no response 'a'"):
+                await other.response("a")
+        store.close()
+
+    asyncio.run(use())

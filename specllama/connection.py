@@ -1,0 +1,238 @@
+"""One connection: uvicorn's HTTP protocol, with limits for what clients send, and for how long they
+take.
+
+httptools bounds neither the head of a request nor what stands between the parts of a body, and
+uvicorn waits for a head, for an idle client, and for one that doesn't read, without end.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from handlers.http.errors import RequestError
+from handlers.http.refusal import refusal
+from specllama.stalls import Stall
+from specllama.transport import Gathering
+
+log = logging.getLogger("http")
+
+MAX_HEAD = 64 << 10
+"""Bytes of a head; as many may stand between two parts of a body."""
+MAX_FIELDS = 100
+LINGERING = 2.0  # s in which a refused client may read why, and send what nobody reads
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long, in seconds, a client may take for the head of a request, and may leave unread what
+    waits for it. uvicorn has the limit for idle connections (`timeout_keep_alive`)."""
+
+    head: float = 60
+    unread: float = 600
+
+
+class Connection(HttpToolsProtocol):
+    """What can't become a request is answered with the error envelope, behind the answers to
+    the requests before it, and ends the connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: Limits = Limits(),
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._in_head = False
+        self._in_body = False
+        self._head_timed = False
+        self._n_fed = 0  # bytes since the end of a head or the last byte of a body
+        self._came_on = False  # there was such an end, or byte, in what was fed last
+        self._running: RequestResponseCycle | None = None  # `cycle` is the one that was read last
+        self._refused = False  # nothing more is read
+        self._last_words: bytes | None = None  # to be said behind the running answers
+        self._lingering: asyncio.TimerHandle | None = None
+
+    # ---- the connection ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._stall = Stall(transport, self._limits.unread)
+        super().connection_made(Gathering(transport, self._stall))
+        self._arm(self.timeout_keep_alive)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._stall.end()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stall.end()
+
+    def _arm(self, seconds: float) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._in_head:
+            seconds = self._limits.head
+            self._refuse(408, f"the head of the request did not come within {seconds:g} seconds")
+        else:
+            super().timeout_keep_alive_handler()
+
+    # ---- what comes --------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) <= MAX_HEAD - self._n_fed or self._in_body:
+            self._feed(data)
+            return
+        rest = memoryview(data)
+        while rest and not self._refused:
+            n = MAX_HEAD - self._n_fed
+            self._feed(rest[:n])
+            rest = rest[n:]
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        if self._refused:
+            return
+        self._came_on = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(bytes(data[upgrade.args[0] :]))
+            return
+        except httptools.HttpParserError as error:
+            self._refuse_unreadable(error)
+            return
+        self._n_fed = 0 if self._came_on else self._n_fed + len(data)
+        if self._n_fed >= MAX_HEAD:
+            if self._in_body:
+                self._refuse(400, f"{MAX_HEAD} bytes of the body's framing are without content")
+            else:
+                self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
+        elif self._in_head and not self._head_timed:
+            self._head_timed = True
+            self._arm(self._limits.head)
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Reads the request again as if it asked for no other protocol: the parser takes what
+        follows the head for that protocol's, and not for a body."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400, "CONNECT is for proxies, and this server is none")
+            return
+        version = self.parser.get_http_version().encode()
+        fields = [b"%b:%b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(fields))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._n_fed = 0
+        self._feed(head)
+        self._feed(rest)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # behind the body, where a field must not become one of the head
+        if len(self.headers) == MAX_FIELDS:
+            raise RequestError(431, f"the head of the request has more than {MAX_FIELDS} fields")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = self._head_timed = False
+        self._came_on = True
+        if self.parser.should_upgrade():
+            return
+        self._unset_keepalive_if_required()
+        super().on_headers_complete()
+        self._in_body = True
+
+    def on_body(self, body: bytes) -> None:
+        self._came_on = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._in_body = False
+        self._came_on = True
+        super().on_message_complete()
+
+    # ---- answers -----------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        last = not self.pipeline
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if last and self._last_words is not None:
+            self._end_with(self._last_words)
+        elif self._in_head:  # it came while others were answered
+            self._arm(self._limits.head)
+
+    def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+        if isinstance(cause, RequestError):
+            self._refuse(cause.failure.status, cause.failure.info.message)
+            return
+        if not isinstance(cause, httptools.HttpParserError):
+            log.error("the head of a request could not be taken in", exc_info=cause)
+        self._refuse(400, f"the request can't be read: {cause}")
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._refused, self._in_head = True, False
+        answered = self._running is None or self._running.response_complete
+        if self._in_body and self._running is self.cycle:
+            if self._running.response_started:  # a second answer would be taken for another's
+                self.transport.close()
+                return
+            self._running.disconnected = answered = True
+            self._running.message_event.set()
+        elif self._in_body:
+            self.pipeline.popleft()  # it waits behind others, without all of its body
+        words = refusal(RequestError(status, message))
+        if answered:
+            self._end_with(words)
+        else:
+            self._last_words = words
+
+    def _end_with(self, words: bytes) -> None:
+        """Sends `words` and ends the connection. Closing it at once would reset it while the client
+        is sending, so that it would never see them."""
+        self._unset_keepalive_if_required()
+        self.transport.write(words)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._lingering = self.loop.call_later(LINGERING, self.transport.abort)
+        else:
+            self.transport.close()

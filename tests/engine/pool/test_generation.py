@@ -1,0 +1,100 @@
+"""The events of a generation on their way to who reads them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine.errors import EngineError
+from engine.params import GenerationParams
+from engine.pool import generation as generation_module
+from engine.pool.client import EngineClient
+from engine.pool.generation import Generation
+from engine.processes.framing import frame
+from engine.protocol.messages import Cancel, Delta, Event, Finished, Step, TokenProbs
+from tests.support.factories import TIMINGS, finished, model_info
+
+MANY = generation_module.MAX_WAITING
+
+
+class Sink(asyncio.WriteTransport):
+    """Remembers what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += bytes(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_module, "GRACE", 0.0)
+
+
+def delta(id: int, n_probs: int = 0) -> Delta:
+    probs = [TokenProbs(1, b"a", 0.0, [(1, b"a", 0.0)] * n_probs)] if n_probs else []
+    return Delta(id, "a", [1], 0, TIMINGS, probs)
+
+
+def run(test: Callable[[EngineClient, Sink, Generation], Awaitable[None]]) -> None:
+    async def with_loop() -> None:
+        sink = Sink()
+        client = EngineClient(sink, model_info())
+        await test(client, sink, client.generate(["a"], GenerationParams(stream=True)))
+        await asyncio.sleep(0)
+
+    asyncio.run(with_loop())
+
+
+async def come(client: EngineClient, *events: Event) -> None:
+    """The events come, and what then happens by itself has happened."""
+    client.dispatch(Step(list(events)))
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("n_probs", [0, 1023])
+def test_what_nobody_reads_ends_the_generation(n_probs: int) -> None:
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        n = MANY // (n_probs + 1)
+        await come(client, *[delta(1, n_probs)] * n)
+        assert client.n_running == 1
+        await come(client, delta(1, n_probs), delta(1))
+        assert client.n_running == 0
+        assert sink.data.endswith(frame(Cancel(1)))
+        await come(client, *[delta(1)] * 10)  # on their way when it was cancelled
+        with pytest.raises(EngineError, match="as fast as it is generated"):
+            await anext(generation)
+        with pytest.raises(StopAsyncIteration):
+            await anext(generation)
+
+    run(test)
+
+
+def test_a_reader_that_catches_up_goes_on() -> None:
+    """All comes at once after a pause of the whole process, and is read before anything ends."""
+
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        for _ in range(3):
+            client.dispatch(Step([delta(1)] * (MANY + 1)))
+            for _ in range(MANY + 1):
+                assert isinstance(await anext(generation), Delta)
+            await come(client)
+        assert client.n_running == 1
+
+    run(test)
+
+
+def test_what_is_complete_is_kept() -> None:
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        await come(client, *[delta(1)] * (MANY + 1), finished(id=1))
+        events = [event async for event in generation]
+        assert len(events) == MANY + 2
+        assert isinstance(events[-1], Finished)
+
+    run(test)
