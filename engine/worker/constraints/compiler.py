@@ -11,14 +11,11 @@ others of its kind. Masks are computed in a small pool while the model decodes.
 """
 
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher
 
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger
@@ -27,7 +24,8 @@ from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
 from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
-from engine.worker.constraints.matching import TOO_COMPLEX, ConstraintError, begin, consume, mask
+from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
+from engine.worker.constraints.matching import ConstraintError, begin, consume
 from engine.worker.constraints.memory import Memory
 from engine.worker.constraints.source import WHAT, Kind, Source
 from engine.worker.constraints.trial.messages import Refused
@@ -41,22 +39,6 @@ T = TypeVar("T")
 CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
 QUICK_SECONDS = 0.5  # of the processor, for a trial in the lane that most sources never leave
 COSTLY_SECONDS = 5.0  # for one in the other lane, which nothing may exceed
-MASK_THREADS = 2
-MASK_SECONDS = 0.5
-"""The time of the processor after which a mask is the last one of its text."""
-INLINE_SECONDS = 2e-4
-"""After a mask that took less, the next one is computed at once: mostly it takes a few
-microseconds, and handing it to another thread would take longer."""
-
-
-@dataclass(frozen=True)
-class _Mask:
-    """The tokens that may come next, in ascending order; all of them end the text if `ended`."""
-
-    bits: bytes
-    allowed: TokenArray
-    ended: bool
-    seconds: float  # that it took
 
 
 @dataclass(frozen=True)
@@ -65,7 +47,7 @@ class _Compiled:
     `relaxed` as in `Guided`."""
 
     matcher: LLMatcher
-    mask: _Mask
+    mask: Mask
     vocabulary: Vocabulary
     waiting: Waiting | None
     relaxed: tuple[str, ...]
@@ -82,14 +64,14 @@ class Guided(NamedTuple):
 class Constraint:
     """The constraint of one generation. Belongs to the thread that steps."""
 
-    def __init__(self, compiled: _Compiled, compiler: "Compiler") -> None:
+    def __init__(self, compiled: _Compiled, masks: Masks) -> None:
         self._matcher = compiled.matcher.deep_copy()
         self._vocabulary = compiled.vocabulary
-        self._compiler = compiler
+        self._masks = masks
         self._mask = compiled.mask
-        self._pending: Future[_Mask] | None = None
+        self._pending: Future[Mask] | None = None
 
-    def _current(self) -> _Mask:
+    def _current(self) -> Mask:
         if self._pending is not None:
             self._mask = self._pending.result()
             self._pending = None
@@ -125,9 +107,9 @@ class Constraint:
         if self._matcher.is_stopped():
             return True
         if last.seconds < INLINE_SECONDS:
-            self._mask = self._compiler._next(self._matcher, last)
+            self._mask = self._masks.next(self._matcher, last)
         else:
-            self._pending = self._compiler._masks.submit(self._compiler._next, self._matcher, last)
+            self._pending = self._masks.soon(self._matcher, last)
         return False
 
 
@@ -175,18 +157,24 @@ class Compiler:
     Raises GrammarError for what is wrong with a text. Safe to use from any thread.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        quick_seconds: float = QUICK_SECONDS,
+        costly_seconds: float = COSTLY_SECONDS,
+    ) -> None:
+        """The seconds are those of the processor for a trial in each lane."""
         self._model = model
-        self._eog = np.array(sorted(model.eog), np.int32)
         self._memory: Memory[bytes, _Compiled] = Memory(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
-        self._quick, self._costly = Lane(QUICK_SECONDS), Lane(COSTLY_SECONDS, lasts=False)
+        self._quick, self._costly = Lane(quick_seconds), Lane(costly_seconds, lasts=False)
         self._quick_thread, self._costly_thread = DeepThread(), DeepThread()
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead
-        self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
+        self._masks = Masks(model)
 
     def prepare(self, is_busy: Callable[[], bool]) -> None:
         """Read the vocabulary in the background, so that the first constraint needn't wait for
@@ -230,6 +218,11 @@ class Compiler:
                 work.n_orders += 1
             return work
 
+    @property
+    def n_bytes(self) -> int:
+        """The size of what is remembered."""
+        return self._memory.n_bytes
+
     def drop(self, order: Order) -> None:
         """Nobody waits for `order` any more: unless others want the same, it is not done."""
         work = order.work
@@ -270,11 +263,13 @@ class Compiler:
         except GrammarError as error:
             raise GrammarError(str(error)) from None  # one for each who asks
         if compiled.waiting is None:
-            return Guided(Constraint(compiled, self), compiled.relaxed)
+            return Guided(Constraint(compiled, self._masks), compiled.relaxed)
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(work.source.triggers, thoughts)
         texts = compiled.vocabulary.texts
-        lazy = LazyConstraint(lambda: Constraint(compiled, self), compiled.waiting, texts, search)
+        lazy = LazyConstraint(
+            lambda: Constraint(compiled, self._masks), compiled.waiting, texts, search
+        )
         return Guided(lazy, compiled.relaxed)
 
     def _source(self, params: GenerationParams) -> Source | None:
@@ -325,7 +320,7 @@ class Compiler:
         self._costly.close()
         self._quick_thread.close()
         self._costly_thread.close()
-        self._masks.shutdown(cancel_futures=True)
+        self._masks.close()
 
     # ---- in the threads of the lanes -----------------------------------------------------
 
@@ -340,8 +335,12 @@ class Compiler:
             self._end(work, error)
 
     def _take_costly_lane(self, work: _Work, vocabulary: Vocabulary) -> None:
+        """Try it again without what may be costly if it is too much for this lane, too."""
         try:
-            self._compile(work, vocabulary, self._costly)
+            try:
+                self._compile(work, vocabulary, self._costly)
+            except TooCostlyError:
+                self._compile(work, vocabulary, self._costly, leniently=True)
         except TooCostlyError:
             what = WHAT[work.source.kind]
             self._end(work, GrammarError(f"Failed to parse {what}: it takes too much work"))
@@ -359,20 +358,22 @@ class Compiler:
         else:
             work.compiled.set_exception(outcome)
 
-    def _compile(self, work: _Work, vocabulary: Vocabulary, lane: Lane) -> None:
+    def _compile(
+        self, work: _Work, vocabulary: Vocabulary, lane: Lane, *, leniently: bool = False
+    ) -> None:
         """Raises GrammarError, TooCostlyError, and OSError if there can be no trial."""
         source = work.source
         try:
             if not work.n_orders:
                 raise AbandonedError
-            tried = lane.run(work, source, vocabulary, self._token_id)
+            tried = lane.run(work, source, vocabulary, self._token_id, leniently=leniently)
         except AbandonedError:
             raise GrammarError("nobody waits for it any more") from None
         if isinstance(tried, Refused):
             raise GrammarError(tried.message)
         try:
             matcher = begin(vocabulary.tokenizer, tried.grammar)
-            first = self._next(matcher, None)
+            first = self._masks.next(matcher, None)
             waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
         except (GrammarError, ConstraintError) as error:
             raise GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}") from None
@@ -386,26 +387,6 @@ class Compiler:
             return id if id < self._model.n_vocab else None
         ids = self._model.tokenize(written.encode(), add_special=False, parse_special=True)
         return int(ids[0]) if len(ids) == 1 else None
-
-    # ---- in the threads for masks --------------------------------------------------------
-
-    def _next(self, matcher: LLMatcher, last: _Mask | None) -> _Mask:
-        """The tokens that `matcher` allows next; `last` itself if they haven't changed."""
-        begun, used = time.perf_counter(), time.thread_time()
-        bits = mask(matcher)
-        if time.thread_time() - used > MASK_SECONDS:
-            raise ConstraintError(TOO_COMPLEX)
-        seconds = time.perf_counter() - begun
-        if last is not None and bits == last.bits:
-            return replace(last, seconds=seconds)
-        flags: npt.NDArray[np.uint8] = np.unpackbits(
-            np.frombuffer(bits, np.uint8), count=self._model.n_vocab, bitorder="little"
-        )
-        allowed = np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
-        if not len(allowed):
-            raise ConstraintError("no token can come next")
-        ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
-        return _Mask(bits, allowed, ended, seconds)
 
 
 def _shown(params: GenerationParams) -> frozenset[int]:

@@ -20,11 +20,16 @@ Check = Callable[[str], None]
 
 
 def compilable(
-    source: Source, check: Check, token_id: Callable[[str], int | None]
+    source: Source,
+    check: Check,
+    token_id: Callable[[str], int | None],
+    *,
+    leniently: bool = False,
 ) -> tuple[str, tuple[str, ...]]:
-    """`source` in the notation of llguidance, and the keywords that are left out of it. `token_id`
-    as in `gbnf.to_lark`. Raises GrammarError and SchemaError."""
-    schemas = prepared(source)
+    """`source` in the notation of llguidance, and the keywords that are left out of it:
+    `leniently`, all that may be costly. `token_id` as in `gbnf.to_lark`. Raises GrammarError and
+    SchemaError."""
+    schemas = prepared(source, leniently=leniently)
     grammar = translated(source, schemas, token_id)
     try:
         check(grammar)

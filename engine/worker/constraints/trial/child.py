@@ -109,7 +109,7 @@ class Trials:
 
         try:
             before = _resident()
-            grammar, relaxed = compilable(job.source, check, token_id)
+            grammar, relaxed = compilable(job.source, check, token_id, leniently=job.leniently)
             if unknown:
                 return Unknown([*unknown])
             matcher = begin(vocabulary.tokenizer, grammar)

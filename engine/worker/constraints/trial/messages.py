@@ -16,13 +16,15 @@ class Tokens(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """A source to be tried against a vocabulary, which has a number; `tokens` come along with the
     first job for it. `ids` are the tokens that names in a grammar stand for, as far as they are
-    known; `seconds` is the time of the processor that the job may take."""
+    known; `seconds` is the time of the processor that the job may take;
+    `leniently` as in `relaxing.compilable`."""
 
     source: Source
     vocabulary: int
     seconds: float
     tokens: Tokens | None = None
     ids: dict[str, int | None] = {}
+    leniently: bool = False
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from engine.processes.commands import environment, trial_command
 from engine.processes.framing import FrameError, FrameReader, Started, frame
 from engine.worker.constraints.source import Source
@@ -59,14 +61,19 @@ class Lane:
         source: Source,
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
+        *,
+        leniently: bool = False,
     ) -> Tried | Refused:
-        """Try `source`. `token_id` as in `gbnf.to_lark`; `owner` is for `abandon`.
+        """Try `source`. `token_id` as in `gbnf.to_lark`, `leniently` as in
+        `relaxing.compilable`; `owner` is for `abandon`.
 
         Raises TooCostlyError, AbandonedError, and OSError if no process can be started.
         """
         fit = False
         try:
-            answer = self._ask(self._take(owner, vocabulary), source, vocabulary, token_id)
+            answer = self._ask(
+                self._take(owner, vocabulary), source, vocabulary, token_id, leniently
+            )
             fit = not (isinstance(answer, Refused) and answer.is_costly)
         except _EndedError:
             pass
@@ -83,12 +90,16 @@ class Lane:
         source: Source,
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
+        leniently: bool,
     ) -> Tried | Refused:
         """Raises _EndedError."""
-        answer = process.ask(source, vocabulary, self._seconds, {})
+        number, seconds = vocabulary.number, self._seconds
+        job = Job(source, number, seconds, leniently=leniently)
+        answer = process.ask(job, vocabulary)
         if isinstance(answer, Unknown):
             ids = {name: token_id(name) for name in answer.names}
-            answer = process.ask(source, vocabulary, self._seconds, ids)
+            job = Job(source, number, seconds, ids=ids, leniently=leniently)
+            answer = process.ask(job, vocabulary)
         assert not isinstance(answer, Unknown)
         return answer
 
@@ -166,19 +177,17 @@ class _Process:
     def takes(self, vocabulary: Vocabulary) -> bool:
         return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
 
-    def ask(
-        self, source: Source, vocabulary: Vocabulary, seconds: float, ids: dict[str, int | None]
-    ) -> Answer:
+    def ask(self, job: Job, vocabulary: Vocabulary) -> Answer:
         """Raises _EndedError."""
-        is_new = vocabulary.number not in self._known
-        tokens = Tokens(vocabulary.lexemes, vocabulary.eog) if is_new else None
-        self._known.add(vocabulary.number)
-        job = frame(Job(source, vocabulary.number, seconds, tokens, ids))
+        if vocabulary.number not in self._known:
+            self._known.add(vocabulary.number)
+            tokens = Tokens(vocabulary.lexemes, vocabulary.eog)
+            job = msgspec.structs.replace(job, tokens=tokens)
         clock = threading.Timer(self._clock, self.kill)
         clock.daemon = True
         clock.start()
         try:
-            return self._exchange(job)
+            return self._exchange(frame(job))
         except (OSError, FrameError):
             raise _EndedError from None
         finally:
