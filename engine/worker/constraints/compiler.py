@@ -335,11 +335,13 @@ class Compiler:
             self._end(work, error)
 
     def _take_costly_lane(self, work: _Work, vocabulary: Vocabulary) -> None:
-        """Try it again without what may be costly if it is too much for this lane, too."""
+        """Try again without what may be costly in schemas if it is too much for this lane, too."""
         try:
             try:
                 self._compile(work, vocabulary, self._costly)
             except TooCostlyError:
+                if work.source.kind == "grammar":
+                    raise
                 self._compile(work, vocabulary, self._costly, leniently=True)
         except TooCostlyError:
             what = WHAT[work.source.kind]

