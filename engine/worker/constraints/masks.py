@@ -13,8 +13,11 @@ from engine.worker.constraints.matching import TOO_COMPLEX, ConstraintError, mas
 from engine.worker.tokens import TokenArray
 
 THREADS = 2
-MAX_SECONDS = 0.5
-"""The time of the processor after which a mask is the last one of its text."""
+MAX_SECONDS = 0.25
+"""The time of the processor after which a mask is the last one of its text: others wait for it."""
+FREE_SECONDS = 0.01
+SLOW_SECONDS = 2.0
+"""The time of the processor that all masks of a text may take, beyond `FREE_SECONDS` each."""
 INLINE_SECONDS = 2e-4
 """After a mask that took less, the next one is computed at once: mostly it takes a few
 microseconds, and handing it to another thread would take longer."""
@@ -28,6 +31,7 @@ class Mask:
     allowed: TokenArray
     ended: bool
     seconds: float  # that it took
+    slow_seconds: float = 0.0  # of the processor, beyond those that are free, with those before it
 
 
 class Masks:
@@ -47,11 +51,13 @@ class Masks:
         Raises ConstraintError."""
         begun, used = time.perf_counter(), time.thread_time()
         bits = mask(matcher)
-        if time.thread_time() - used > MAX_SECONDS:
-            raise ConstraintError(TOO_COMPLEX)
+        used = time.thread_time() - used
         seconds = time.perf_counter() - begun
+        slow = max(0.0, used - FREE_SECONDS) + (last.slow_seconds if last is not None else 0.0)
+        if used > MAX_SECONDS or slow > SLOW_SECONDS:
+            raise ConstraintError(TOO_COMPLEX)
         if last is not None and bits == last.bits:
-            return replace(last, seconds=seconds)
+            return replace(last, seconds=seconds, slow_seconds=slow)
         flags: npt.NDArray[np.uint8] = np.unpackbits(
             np.frombuffer(bits, np.uint8), count=self._n_vocab, bitorder="little"
         )
@@ -59,7 +65,7 @@ class Masks:
         if not len(allowed):
             raise ConstraintError("no token can come next")
         ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
-        return Mask(bits, allowed, ended, seconds)
+        return Mask(bits, allowed, ended, seconds, slow)
 
     def close(self) -> None:
         """Wait for the threads: what they use is the model's."""
