@@ -9,7 +9,11 @@ is left alone.
 import gc
 import sys
 
-_PROGRAMS = {"engine.chat.rendering.child", "engine.worker.__main__"}
+_PROGRAMS = {
+    "engine.chat.rendering.child",
+    "engine.worker.__main__",
+    "engine.worker.constraints.trial.child",
+}
 
 
 def pause() -> None:

@@ -1,4 +1,4 @@
-"""The commands of the processes that the server starts. It imports next to nothing."""
+"""The commands of the processes that server and engine start. It imports next to nothing."""
 
 import os
 import sys
@@ -27,6 +27,12 @@ def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SE
 def inspect_command(memory: int, seconds: float) -> Command:
     """The command of a process that reads model files (`engine.catalog.inspect.child`)."""
     return (sys.executable, "-P", "-m", "engine.catalog.inspect.child", str(memory), str(seconds))
+
+
+def trial_command(memory: int, seconds: float) -> Command:
+    """The command of a process that tries grammars (`engine.worker.constraints.trial.child`)."""
+    module = "engine.worker.constraints.trial.child"
+    return (sys.executable, "-P", "-m", module, str(memory), str(seconds))
 
 
 def download_command() -> Command:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -62,11 +63,12 @@ from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
 from engine.worker.generation.engine import Engine
+from engine.worker.generation.preparation import Preparing
 from engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from engine.worker.generation.request import Request
 from engine.worker.slot_actions import SlotActions, SlotTask
 
-M = TypeVar("M", bound=ToEngine)
+M = TypeVar("M")
 
 ServerLink = Link[ToEngine, ToServer]
 
@@ -96,6 +98,7 @@ class Worker:
         self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
+        self._compiling: dict[int, Preparing] = {}  # those whose constraint is being compiled
         self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
 
     def run(self) -> None:
@@ -143,7 +146,7 @@ class Worker:
         if not (isinstance(self._engine, Engine) and self._preparing):
             return True
         deadline = time.perf_counter() + min(GATHER_SECONDS, self._engine.gather_seconds)
-        while self._preparing:
+        while len(self._preparing) > len(self._compiling):
             seconds = deadline - time.perf_counter()
             try:
                 message = self._inbox.get(seconds > 0, max(0.0, seconds))
@@ -172,6 +175,7 @@ class Worker:
             case Cancel(id=id):
                 if id in self._preparing:
                     self._cancelled.add(id)
+                    self._drop(id)
                 else:
                     self._engine.cancel(id)
                     self._slot_actions.cancel(id)
@@ -254,7 +258,28 @@ class Worker:
         return Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
-        self._inbox.put(self._generator.prepare(message))
+        """As far as possible without waiting for a constraint: a thread that waits prepares
+        nothing for others."""
+        preparing = self._generator.begin(message)
+        if preparing.order.is_ready:
+            self._complete(preparing)
+            return
+        self._compiling[message.id] = preparing
+        if message.id in self._cancelled:
+            self._drop(message.id)
+        preparing.order.when_ready(partial(self._go_on, preparing))
+
+    def _go_on(self, preparing: Preparing) -> None:
+        self._compiling.pop(preparing.submit.id, None)
+        self._start(preparing.submit.id, self._complete, preparing)
+
+    def _complete(self, preparing: Preparing) -> None:
+        self._inbox.put(self._generator.complete(preparing))
+
+    def _drop(self, id: int) -> None:
+        """End the compilation that only the cancelled request `id` has wanted."""
+        if (preparing := self._compiling.pop(id, None)) is not None:
+            self._generator.drop(preparing)
 
     def _prepare_job(self, message: Embed | Rerank) -> None:
         self._inbox.put(self._embedder.prepare(message))

@@ -20,6 +20,8 @@ from engine.formats.json_schema import TYPES
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
 
 MAX_NAME = 128  # characters
+MAX_WORK = 20_000  # steps that the schemas of all tools may take: some tenths of a second
+MIN_WORK = 500  # for each of many tools
 _NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it as a marker
 _ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
@@ -92,7 +94,7 @@ def answer_grammar(
     Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
     schema comes to light only in the engine, whose error names the tool, too.
     """
-    lark = Lark()
+    lark = Lark(max(MIN_WORK, MAX_WORK // max(1, len(tools))))
     functions = _functions(tools, tool_name, lark)
     if not functions and schema is None:
         return None

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from engine.chat.grammar.lark import Lark
 from engine.errors import EngineError, invalid_request
 from engine.formats.json_schema import at_pointer, escaped, implied_type, says_type
+from engine.formats.work import Work
 
 MAX_DEPTH = 32  # of references and alternatives
 MAX_PROPERTIES = 1000
 MAX_BRANCHES = 200  # of one property
 MAX_NESTING = 8  # of parts that name properties
+CHARACTERS = 256  # of a schema's text that are a step of work
 
 Schema = dict[str, Any]
 
@@ -60,6 +62,13 @@ class ArgumentSchemas:
         self._what = what
         self._root = root
         self._at_root = at
+        self._work = Work(lark.steps)
+        self._carried: Schema | None = None
+        self._carried_length = 0
+
+    def spend(self, steps: int) -> None:
+        """Raises OutOfWorkError, as all methods may do."""
+        self._work.spend(steps)
 
     def leave_out(self, branch: Branch, *words: str) -> None:
         for word in words:
@@ -85,6 +94,7 @@ class ArgumentSchemas:
 
     def _properties(self, whole: Branch, depth: int) -> dict[str, Branch]:
         """The properties that the schema names, also in its parts."""
+        self.spend(1 + len(self._mapping(whole.schema, "properties")))
         found = {
             name: Branch(each, f"{whole.at}/properties/{escaped(name)}")
             for name, each in self._mapping(whole.schema, "properties").items()
@@ -99,6 +109,7 @@ class ArgumentSchemas:
 
     def branches(self, branch: Branch, depth: int = 0) -> list[Branch]:
         """Schemas of which the value follows any."""
+        self.spend(1)
         if branch.schema is True:
             return [Branch({}, branch.at)]
         if branch.schema is False:
@@ -143,6 +154,7 @@ class ArgumentSchemas:
             values = schema["enum"]
         else:
             return None
+        self.spend(len(values))
         self.leave_out(branch, *sorted(schema.keys() - ANNOTATIONS - {"const", "enum"}))
         fitting = [value for value in values if is_a(value, types_of(schema))]
         if not fitting:
@@ -170,14 +182,22 @@ class ArgumentSchemas:
         """A reference to the JSON of `branch`."""
         schema: Any = branch.schema
         if isinstance(schema, dict):
-            carried = {
-                word: self._root[word] for word in ("$defs", "definitions") if word in self._root
-            }
-            if carried and '"$ref"' in _dumped(schema):
-                schema = {**carried, **schema}
+            text = _dumped(schema)
+            self.spend(1 + len(text) // CHARACTERS)
+            if '"$ref"' in text:
+                schema = {**self._definitions(), **schema}
         elif schema is True:
             schema = {"type": list(TYPES)}
         return self._lark.json(self._what, schema, branch.at)
+
+    def _definitions(self) -> Schema:
+        """The definitions of the root, which come along with every schema that refers to any."""
+        if self._carried is None:
+            words = ("$defs", "definitions")
+            self._carried = {word: self._root[word] for word in words if word in self._root}
+            self._carried_length = len(_dumped(self._carried))
+        self.spend(self._carried_length // CHARACTERS)
+        return self._carried
 
     def error(self, why: str) -> EngineError:
         return invalid_request(f"Failed to parse {self._what}: {why}")

@@ -15,9 +15,11 @@ _PLAIN = re.compile(r"[a-zA-Z0-9]")
 
 
 class Lark:
-    """The rules and schemas of one grammar."""
+    """The rules and schemas of one grammar. `steps` is the budget of work for each tool whose
+    schema is analysed for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
         self._lines: list[str] = []
         self._reserved = 0
         self._names: dict[tuple[str, str], str] = {}

@@ -24,6 +24,7 @@ from engine.chat.grammar.argument_schemas import (
 from engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.string_regex import StringError, string_regex
 from engine.chat.syntax import KEY, TaggedArguments
+from engine.formats.work import OutOfWorkError
 
 ANY_OBJECT = {"type": "object"}
 
@@ -47,9 +48,15 @@ def tagged_arguments(
     """The symbol of all arguments of a tool; `what` is what error messages call its schema,
     `parameters`, and `at` is where that stands (`engine.params.NamedSchema`). May be empty.
 
-    Raises EngineError (invalid_request_error) for a schema that is wrong or too large.
+    A schema that takes too much work is left out. Raises EngineError (invalid_request_error) for
+    one that is wrong or too large.
     """
-    return _Arguments(lark, tags, ArgumentSchemas(lark, what, parameters, at)).symbol()
+    try:
+        return _Arguments(lark, tags, ArgumentSchemas(lark, what, parameters, at)).symbol()
+    except OutOfWorkError:
+        lark.leave_out(at)
+        anything = ArgumentSchemas(lark, what, ANY_OBJECT, at)
+        return _Arguments(lark, tags, anything).symbol()
 
 
 class _Values(NamedTuple):
@@ -171,6 +178,7 @@ class _Arguments:
         inner: list[Branch] = []
         free = False
         for branch in branches:
+            self._schemas.spend(1)
             types = types_of(branch.schema)
             if (fixed := self._schemas.fixed_values(branch)) is not None:
                 texts += [(each, branch.at) for each in fixed if isinstance(each, str)]
@@ -196,6 +204,7 @@ class _Arguments:
                 value = json.loads(text)
                 for each in inner:
                     fixed = each.schema.get("enum")
+                    self._schemas.spend(1 + len(fixed) if isinstance(fixed, list) else 1)
                     if isinstance(fixed, list) and value in fixed:
                         return False  # which is allowed, and written there
                     values = fixed if isinstance(fixed, list) else []

@@ -5,75 +5,40 @@ made safe: it has no limits, so that `s ::= "a" s "b" | "a" s "c" | "a"` doubles
 every character, and it loops, overflows the stack or ends the process on others; nothing of it
 can be interrupted. It also walks the whole vocabulary on the critical path.
 
-Compiling happens in a thread with a stack of its own, because llguidance's recursion is as deep
-as the schema's references; masks are computed in a small pool while the model decodes.
+A source is tried in a process first (`trial`), which has limits of work and memory, and is
+compiled here only if that went well. There are two lanes, so that a costly one delays only
+others of its kind. Masks are computed in a small pool while the model decodes.
 """
 
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher
 
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger
 from engine.worker.backend import Model
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
-from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
 from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
-from engine.worker.constraints.source import (
-    WHAT,
-    Kind,
-    SchemaError,
-    Source,
-    alone,
-    named_schemas,
-    prepared,
-    translated,
-)
+from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
+from engine.worker.constraints.matching import ConstraintError, begin, consume
+from engine.worker.constraints.memory import Memory
+from engine.worker.constraints.source import WHAT, Kind, Source
+from engine.worker.constraints.trial.messages import Refused
+from engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from engine.worker.tokens import TokenArray
 
 T = TypeVar("T")
 
-CACHED = 64  # compiled grammars that are kept
-MASK_THREADS = 2
-INLINE_SECONDS = 2e-4
-"""After a mask that took less, the next one is computed at once: mostly it takes a few
-microseconds, and handing it to another thread would take longer."""
-# What a hostile grammar may use. The fuel is spent in tens of milliseconds.
-_LIMITS = LLParserLimits(
-    max_items_in_row=4000,
-    initial_lexer_fuel=2_000_000,
-    step_lexer_fuel=400_000,
-    step_max_items=800_000,
-    max_lexer_states=50_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
-
-
-class ConstraintError(Exception):
-    """The generation can't go on under its constraint."""
-
-
-@dataclass(frozen=True)
-class _Mask:
-    """The tokens that may come next, in ascending order; all of them end the text if `ended`."""
-
-    bits: bytes
-    allowed: TokenArray
-    ended: bool
-    seconds: float  # that it took
+CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
+QUICK_SECONDS = 0.5  # of the processor, for a trial in the lane that most sources never leave
+COSTLY_SECONDS = 5.0  # for one in the other lane, which nothing may exceed
 
 
 @dataclass(frozen=True)
@@ -82,7 +47,7 @@ class _Compiled:
     `relaxed` as in `Guided`."""
 
     matcher: LLMatcher
-    mask: _Mask
+    mask: Mask
     vocabulary: Vocabulary
     waiting: Waiting | None
     relaxed: tuple[str, ...]
@@ -99,14 +64,14 @@ class Guided(NamedTuple):
 class Constraint:
     """The constraint of one generation. Belongs to the thread that steps."""
 
-    def __init__(self, compiled: _Compiled, compiler: "Compiler") -> None:
+    def __init__(self, compiled: _Compiled, masks: Masks) -> None:
         self._matcher = compiled.matcher.deep_copy()
         self._vocabulary = compiled.vocabulary
-        self._compiler = compiler
+        self._masks = masks
         self._mask = compiled.mask
-        self._pending: Future[_Mask] | None = None
+        self._pending: Future[Mask] | None = None
 
-    def _current(self) -> _Mask:
+    def _current(self) -> Mask:
         if self._pending is not None:
             self._mask = self._pending.result()
             self._pending = None
@@ -137,16 +102,53 @@ class Constraint:
         return self._consume(self._vocabulary.spelled(text))
 
     def _consume(self, tokens: list[int]) -> bool:
-        mask = self._current()
-        if not self._matcher.consume_tokens(tokens):
-            raise ConstraintError(_reason(self._matcher))
+        last = self._current()
+        consume(self._matcher, tokens)
         if self._matcher.is_stopped():
             return True
-        if mask.seconds < INLINE_SECONDS:
-            self._mask = self._compiler._next(self._matcher, mask)
+        if last.seconds < INLINE_SECONDS:
+            self._mask = self._masks.next(self._matcher, last)
         else:
-            self._pending = self._compiler._masks.submit(self._compiler._next, self._matcher, mask)
+            self._pending = self._masks.soon(self._matcher, last)
         return False
+
+
+class Order:
+    """A request's wish for the constraint of `source` (None: there is none)."""
+
+    def __init__(
+        self, params: GenerationParams, work: "_Work | None", vocabulary: Future[Vocabulary] | None
+    ) -> None:
+        self.params = params
+        self.work = work
+        self.vocabulary = vocabulary  # if there is a limit of thinking
+
+    @property
+    def is_ready(self) -> bool:
+        """True if `Compiler.guide` doesn't wait."""
+        return all(each.done() for each in self._awaited())
+
+    def when_ready(self, then: Callable[[], None]) -> None:
+        """Call `then` when the order is ready, in this thread or another one."""
+        for each in self._awaited():
+            if not each.done():
+                each.add_done_callback(lambda _: self.when_ready(then))
+                return
+        then()
+
+    def _awaited(self) -> list[Future[Any]]:
+        compiled = self.work.compiled if self.work is not None else None
+        return [each for each in (compiled, self.vocabulary) if each is not None]
+
+
+class _Work:
+    """A source on its way to be compiled, for `n_orders`."""
+
+    def __init__(self, key: bytes, source: Source) -> None:
+        self.key = key
+        self.source = source
+        self.compiled: Future[_Compiled] = Future()
+        self.n_orders = 0
 
 
 class Compiler:
@@ -155,68 +157,120 @@ class Compiler:
     Raises GrammarError for what is wrong with a text. Safe to use from any thread.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        quick_seconds: float = QUICK_SECONDS,
+        costly_seconds: float = COSTLY_SECONDS,
+    ) -> None:
+        """The seconds are those of the processor for a trial in each lane."""
         self._model = model
-        self._eog = np.array(sorted(model.eog), np.int32)
-        self._cache: OrderedDict[bytes, _Compiled | GrammarError] = OrderedDict()
+        self._memory: Memory[bytes, _Compiled] = Memory(CACHE_BYTES)
+        self._under_way: dict[bytes, _Work] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
-        self._thread = DeepThread()
+        self._quick, self._costly = Lane(quick_seconds), Lane(costly_seconds, lasts=False)
+        self._quick_thread, self._costly_thread = DeepThread(), DeepThread()
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead
-        self._masks = ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="mask")
+        self._masks = Masks(model)
 
     def prepare(self, is_busy: Callable[[], bool]) -> None:
         """Read the vocabulary in the background, so that the first constraint needn't wait for
         it: while `is_busy` says that there is nothing to do, or when a constraint comes."""
         idle = self._idle = IdleTime(is_busy)
-        self._thread.submit(lambda: self._vocabularies.get(pause=idle.wait))
+        self._quick_thread.submit(lambda: self._vocabularies.get(pause=idle.wait))
 
     def _soon(self, work: Callable[[], T]) -> Future[T]:
-        """`work` in the compiler's thread, behind what it does already."""
+        """`work` in the thread of the quick lane, behind what it does already."""
         if self._idle is not None:
             self._idle.hurry()
-        return self._thread.submit(work)
+        return self._quick_thread.submit(work)
 
     def guided(self, params: GenerationParams) -> Guided:
-        """What the grammar or the schema of `params`, and its limit of thinking, let a text be.
-        `params.preserved_tokens` are ids.
+        """`guide` of `order`."""
+        return self.guide(self.order(params))
 
-        The first use of a text compiles it, which may take a second. Raises GrammarError.
-        """
-        constraint, relaxed = self._constraint(params)
-        answer = params.answer
+    def order(self, params: GenerationParams) -> Order:
+        """Begin to compile the grammar or the schema of `params`, whose `preserved_tokens` are
+        ids; never waits. Raises GrammarError."""
+        source = self._source(params)
+        work = self._work(source) if source is not None else None
+        vocabulary = None
+        if (answer := params.answer) and answer.thoughts and answer.reasoning_budget >= 0:
+            vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params)))
+        return Order(params, work, vocabulary)
+
+    def _work(self, source: Source) -> _Work:
+        key = source.key
+        with self._lock:
+            work = self._under_way.get(key)
+            if work is None:
+                work = _Work(key, source)
+                if (found := self._memory.get(key)) is not None:
+                    work.compiled.set_result(found)
+                    return work
+                self._under_way[key] = work
+                work.n_orders = 1
+                self._soon(lambda: self._take_lane(work))
+            else:
+                work.n_orders += 1
+            return work
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of what is remembered."""
+        return self._memory.n_bytes
+
+    def drop(self, order: Order) -> None:
+        """Nobody waits for `order` any more: unless others want the same, it is not done."""
+        work = order.work
+        if work is None:
+            return
+        with self._lock:
+            work.n_orders -= 1
+            if work.n_orders > 0 or work.compiled.done():
+                return
+            if self._under_way.get(work.key) is work:
+                del self._under_way[work.key]
+        self._quick.abandon(work)
+        self._costly.abandon(work)
+
+    def guide(self, order: Order) -> Guided:
+        """What the grammar or the schema, and the limit of thinking, let a text be; waits for
+        the `order`. Raises GrammarError."""
+        params, answer = order.params, order.params.answer
+        constraint, relaxed = self._constraint(params, order.work)
         if answer is None:
             return Guided(constraint, relaxed)
         relaxed = (*answer.relaxed, *relaxed)
-        if answer.thoughts is None or answer.reasoning_budget < 0:
+        if order.vocabulary is None or answer.thoughts is None:
             return Guided(constraint, relaxed)
-        vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params))).result()
         closing = self._model.tokenize(
             answer.thoughts.end.encode(), add_special=False, parse_special=True
         ).tolist()
+        texts = order.vocabulary.result().texts
         limit = answer.reasoning_budget
-        guide = ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
+        guide = ThinkingLimit(constraint, answer.thoughts, limit, closing, texts)
         return Guided(guide, relaxed)
 
-    def _constraint(self, params: GenerationParams) -> Guided:
-        source = self._source(params)
-        if source is None:
+    def _constraint(self, params: GenerationParams, work: _Work | None) -> Guided:
+        if work is None:
             return Guided(None)
-        key = source.key
-        found = self._cached(key)
-        if found is None:
-            found = self._soon(lambda: self._compile_once(key, source)).result()
-        if isinstance(found, GrammarError):
-            raise GrammarError(str(found))
-        if found.waiting is None:
-            return Guided(Constraint(found, self), found.relaxed)
-        compiled = found
+        try:
+            compiled = work.compiled.result()
+        except GrammarError as error:
+            raise GrammarError(str(error)) from None  # one for each who asks
+        if compiled.waiting is None:
+            return Guided(Constraint(compiled, self._masks), compiled.relaxed)
         thoughts = params.answer.thoughts if params.answer else None
-        search = TriggerSearch(source.triggers, thoughts)
+        search = TriggerSearch(work.source.triggers, thoughts)
         texts = compiled.vocabulary.texts
-        lazy = LazyConstraint(lambda: Constraint(compiled, self), found.waiting, texts, search)
-        return Guided(lazy, found.relaxed)
+        lazy = LazyConstraint(
+            lambda: Constraint(compiled, self._masks), compiled.waiting, texts, search
+        )
+        return Guided(lazy, compiled.relaxed)
 
     def _source(self, params: GenerationParams) -> Source | None:
         """Raises GrammarError."""
@@ -262,84 +316,71 @@ class Compiler:
         self._closed.set()
         if self._idle is not None:
             self._idle.hurry()
-        self._thread.close()
-        self._masks.shutdown(cancel_futures=True)
+        self._quick.close()
+        self._costly.close()
+        self._quick_thread.close()
+        self._costly_thread.close()
+        self._masks.close()
 
-    # ---- in the compiler's thread --------------------------------------------------------
+    # ---- in the threads of the lanes -----------------------------------------------------
 
-    def _compile_once(self, key: bytes, source: Source) -> _Compiled | GrammarError:
-        found = self._cached(key)
-        if found is None:
+    def _take_lane(self, work: _Work) -> None:
+        """Try and compile in the quick lane; if it is too costly for that, in the other one."""
+        try:
+            vocabulary = self._vocabularies.get(frozenset(work.source.shown))
+            self._compile(work, vocabulary, self._quick)
+        except TooCostlyError:
+            self._costly_thread.submit(lambda: self._take_costly_lane(work, vocabulary))
+        except Exception as error:
+            self._end(work, error)
+
+    def _take_costly_lane(self, work: _Work, vocabulary: Vocabulary) -> None:
+        """Try again without what may be costly in schemas if it is too much for this lane, too."""
+        try:
             try:
-                found = self._compile(source)
-            except GrammarError as error:
-                found = GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}")
-            except SchemaError as error:
-                found = GrammarError(str(error))
-            with self._lock:
-                self._cache[key] = found
-                if len(self._cache) > CACHED:
-                    self._cache.popitem(last=False)
-        return found
+                self._compile(work, vocabulary, self._costly)
+            except TooCostlyError:
+                if work.source.kind == "grammar":
+                    raise
+                self._compile(work, vocabulary, self._costly, leniently=True)
+        except TooCostlyError:
+            what = WHAT[work.source.kind]
+            self._end(work, GrammarError(f"Failed to parse {what}: it takes too much work"))
+        except Exception as error:
+            self._end(work, error)
 
-    def _cached(self, key: bytes) -> _Compiled | GrammarError | None:
+    def _end(self, work: _Work, outcome: "_Compiled | Exception", n_bytes: int = 0) -> None:
         with self._lock:
-            if (found := self._cache.get(key)) is not None:
-                self._cache.move_to_end(key)
-            return found
+            if self._under_way.get(work.key) is work:
+                del self._under_way[work.key]
+            if isinstance(outcome, _Compiled):
+                self._memory.put(work.key, outcome, n_bytes)
+        if isinstance(outcome, _Compiled):
+            work.compiled.set_result(outcome)
+        else:
+            work.compiled.set_exception(outcome)
 
-    def _compile(self, source: Source) -> _Compiled:
-        vocabulary = self._vocabularies.get(frozenset(source.shown))
-        schemas = prepared(source)
+    def _compile(
+        self, work: _Work, vocabulary: Vocabulary, lane: Lane, *, leniently: bool = False
+    ) -> None:
+        """Raises GrammarError, TooCostlyError, and OSError if there can be no trial."""
+        source = work.source
         try:
-            matcher, mask = self._begin(vocabulary, translated(source, schemas, self._token_id))
-        except GrammarError as error:
-            schemas = self._relaxed(vocabulary, source, schemas, error)
-            matcher, mask = self._begin(vocabulary, translated(source, schemas, self._token_id))
-        waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
-        relaxed = (where for schema in schemas.values() for where in schema.relaxed)
-        return _Compiled(matcher, mask, vocabulary, waiting, tuple(dict.fromkeys(relaxed)))
-
-    def _begin(self, vocabulary: Vocabulary, grammar: str) -> tuple[LLMatcher, _Mask]:
-        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise GrammarError(_reason(matcher))
+            if not work.n_orders:
+                raise AbandonedError
+            tried = lane.run(work, source, vocabulary, self._token_id, leniently=leniently)
+        except AbandonedError:
+            raise GrammarError("nobody waits for it any more") from None
+        if isinstance(tried, Refused):
+            raise GrammarError(tried.message)
         try:
-            return matcher, self._next(matcher, None)
-        except ConstraintError as error:
-            raise GrammarError(str(error)) from None
-
-    def _relaxed(
-        self,
-        vocabulary: Vocabulary,
-        source: Source,
-        schemas: Mapping[str, Prepared],
-        error: GrammarError,
-    ) -> dict[str, Prepared]:
-        """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
-        one is at fault by itself, `error` if none is."""
-        relaxed = dict(schemas)
-        for name, named in named_schemas(source).items():
-            try:
-                relaxed[name] = self._compilable(vocabulary, named, schemas[name])
-            except GrammarError as fault:
-                raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
-        if relaxed == schemas:
-            raise error
-        return relaxed
-
-    def _compilable(self, vocabulary: Vocabulary, named: NamedSchema, schema: Prepared) -> Prepared:
-        """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
-        try:
-            self._begin(vocabulary, alone(schema))
-        except GrammarError as error:
-            for leniency in more_lenient(named.schema, error):
-                with suppress(GrammarError):
-                    lenient = prepare(named.schema, named.at, leniency)
-                    self._begin(vocabulary, alone(lenient))
-                    return lenient
-            raise
-        return schema
+            matcher = begin(vocabulary.tokenizer, tried.grammar)
+            first = self._masks.next(matcher, None)
+            waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
+        except (GrammarError, ConstraintError) as error:
+            raise GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}") from None
+        compiled = _Compiled(matcher, first, vocabulary, waiting, tried.relaxed)
+        self._end(work, compiled, tried.n_bytes + first.allowed.nbytes)
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -349,46 +390,6 @@ class Compiler:
         ids = self._model.tokenize(written.encode(), add_special=False, parse_special=True)
         return int(ids[0]) if len(ids) == 1 else None
 
-    # ---- in the threads for masks --------------------------------------------------------
-
-    def _next(self, matcher: LLMatcher, last: _Mask | None) -> _Mask:
-        """The tokens that `matcher` allows next; `last` itself if they haven't changed."""
-        begun = time.perf_counter()
-        bits = matcher.compute_bitmask()
-        if matcher.is_error():
-            raise ConstraintError(_reason(matcher))
-        seconds = time.perf_counter() - begun
-        if last is not None and bits == last.bits:
-            return replace(last, seconds=seconds)
-        flags: npt.NDArray[np.uint8] = np.unpackbits(
-            np.frombuffer(bits, np.uint8), count=self._model.n_vocab, bitorder="little"
-        )
-        allowed = np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
-        if not len(allowed):
-            raise ConstraintError("no token can come next")
-        ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
-        return _Mask(bits, allowed, ended, seconds)
-
 
 def _shown(params: GenerationParams) -> frozenset[int]:
     return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """llguidance's error without the state of its parser."""
-    message = matcher.get_error().split("\n<")[0].strip()
-    for marker, meaning in _MEANINGS.items():
-        if marker in message:
-            return meaning
-    return message or "no text can match"
-
-
-_COMPLEX = "the constraint is too complex, or forces a text without end"
-_MEANINGS = {
-    "panic": "it is too large",
-    "NoExtensionBias": "no text can match",
-    "oo many": _COMPLEX,
-    "TooComplex": _COMPLEX,
-    "fuel": _COMPLEX,
-    "max is": _COMPLEX,
-}

@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.worker.constraints.schema_references import Work
+from engine.formats.work import Work
 
 Schema = dict[str, Any]
 Resolve = Callable[[str], Any]
 
 _MAX_PROPERTIES = 64
 _TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
+_CHARACTERS = 16  # of a value that are a step of work
 _NESTING = 8  # how deep the search for a difference goes
 
 
@@ -67,8 +68,7 @@ class _Possible:
         work.spend(1)
         self._narrow_types(schema)
         for values in _finite(schema):
-            work.spend(len(values))
-            known = frozenset(map(_canonical, values))
+            known = frozenset(_canonical(value, work) for value in values)
             self.values = known if self.values is None else self.values & known
         self.low = max(self.low, _number(schema, "minimum", self.low))
         self.high = min(self.high, _number(schema, "maximum", self.high))
@@ -80,7 +80,9 @@ class _Possible:
             names = frozenset(properties)
             self.named = names if self.named is None else self.named & names
         required = schema.get("required")
-        for name in required[:_MAX_PROPERTIES] if isinstance(required, list) else []:
+        required = required[:_MAX_PROPERTIES] if isinstance(required, list) else []
+        work.spend(len(properties) + len(required))
+        for name in required:
             if isinstance(name, str):
                 inner = properties.get(name)
                 self.required[name] = _Possible.of(inner, resolve, work, nesting + 1)
@@ -152,9 +154,11 @@ def _number(schema: Mapping[str, Any], key: str, otherwise: float) -> float:
     return value
 
 
-def _canonical(value: Any) -> str:
+def _canonical(value: Any, work: Work) -> str:
     """The same text for equal values: 1.0 is 1, and the order of names doesn't count."""
-    return json.dumps(_integral(value), sort_keys=True)
+    text = json.dumps(_integral(value), sort_keys=True)
+    work.spend(1 + len(text) // _CHARACTERS)
+    return text
 
 
 def _integral(value: Any) -> Any:

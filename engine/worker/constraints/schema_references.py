@@ -1,28 +1,10 @@
-"""References inside of a JSON schema, and the budget of work for whoever follows them."""
+"""References inside of a JSON schema."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
 from engine.formats.json_schema import at_pointer
-
-
-class OutOfWorkError(Exception):
-    """An analysis of a schema takes more work than it may."""
-
-
-class Work:
-    """A budget for the analyses of one schema, counted in their steps, so that the same schema
-    always ends the same way on any machine."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-
-    def spend(self, steps: int) -> None:
-        """Raises OutOfWorkError, from then on each time."""
-        self._left -= steps
-        if self._left < 0:
-            raise OutOfWorkError
 
 
 class References:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from engine.formats.json_schema import implied_type, says_type
-from engine.worker.constraints.schema_references import References, Work, base_of
+from engine.formats.work import Work
+from engine.worker.constraints.schema_references import References, base_of
 
 Name = tuple[str, str]
 """A property's name under the keyword `properties`, or a pattern under `patternProperties`."""

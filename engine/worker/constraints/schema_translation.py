@@ -13,10 +13,11 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from engine.formats.json_schema import escaped, implied_type, says_type
+from engine.formats.work import OutOfWorkError, Work
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.schema_branches import exclude_each_other
 from engine.worker.constraints.schema_keywords import Keywords
-from engine.worker.constraints.schema_references import OutOfWorkError, References, Work, base_of
+from engine.worker.constraints.schema_references import References, base_of
 from engine.worker.constraints.schema_surroundings import (
     Name,
     Surroundings,

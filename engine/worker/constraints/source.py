@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from engine.params import GrammarTrigger, NamedSchema
 from engine.worker.constraints import gbnf
 from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.json_schema import Prepared, prepare
+from engine.worker.constraints.json_schema import EXACT, Leniency, Prepared, most_lenient, prepare
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -53,18 +53,23 @@ class Source(msgspec.Struct, frozen=True):
         return blake2b(msgspec.msgpack.encode(self)).digest()
 
 
-def prepared(source: Source) -> dict[str, Prepared]:
-    """The schemas of `source` by their names, `ALONE` if it is one. Raises GrammarError and
-    SchemaError."""
+def prepared(source: Source, *, leniently: bool = False) -> dict[str, Prepared]:
+    """The schemas of `source` by their names, `ALONE` if it is one; `leniently`, what may be
+    costly is left out. Raises GrammarError and SchemaError."""
     if source.kind == "json_schema":
-        return {ALONE: prepare(source.text)}
+        return {ALONE: prepare(source.text, leniency=_leniency(source.text, leniently))}
     found: dict[str, Prepared] = {}
     for name, named in source.schemas.items():
         try:
-            found[name] = prepare(named.schema, named.at)
+            leniency = _leniency(named.schema, leniently)
+            found[name] = prepare(named.schema, named.at, leniency)
         except GrammarError as error:
             raise SchemaError(f"Failed to parse {named.name}: {error}") from None
     return found
+
+
+def _leniency(text: str, leniently: bool) -> Leniency:
+    return most_lenient(text) if leniently else EXACT
 
 
 def named_schemas(source: Source) -> dict[str, NamedSchema]:

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 
 from llguidance import LLTokenizer
 
@@ -17,8 +18,11 @@ class Vocabulary:
     """The tokens of a model while the control tokens `shown` are text like any other.
 
     `texts` are the bytes of every token, nothing for those that don't show in a text. `bytes`
-    are 256 tokens, one for each byte; those that the model lacks come after its own.
+    are 256 tokens, one for each byte; those that the model lacks come after its own. `lexemes` are
+    all of these as llguidance has them, `number` is no other vocabulary's.
     """
+
+    _numbers = count()
 
     def __init__(self, model: Model, lexemes: list[bytes], shown: frozenset[int]) -> None:
         lexemes = lexemes.copy()
@@ -33,12 +37,14 @@ class Vocabulary:
                 single[text] = len(lexemes)
                 lexemes.append(text)
             self.bytes.append(single[text])
+        self.lexemes, self.eog = lexemes, sorted(model.eog)
+        self.number = next(self._numbers)
         address, tokenize = model.tokenizer_addresses()
         self.tokenizer: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # no stub
             tokens=lexemes,
             vocab_ptr=address,
             tokenize_fptr=tokenize,
-            eos_token=sorted(model.eog),
+            eos_token=self.eog,
         )
 
     def spelled(self, text: bytes) -> list[int]:

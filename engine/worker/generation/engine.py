@@ -1,6 +1,7 @@
 """The engine proper: from prepared requests to events, one step at a time.
 
-`prepare` may run in any thread; everything else belongs to the thread that calls `step`.
+`prepare`, or `begin` and `complete`, may run in any thread; everything else belongs to the thread
+that calls `step`.
 """
 
 import logging
@@ -32,13 +33,14 @@ from engine.worker.backend import (
 from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.backend.model_info import model_info
 from engine.worker.cache.prefix_cache import Key
-from engine.worker.constraints.compiler import Compiler, ConstraintError
+from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.matching import ConstraintError
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
 from engine.worker.generation.filling import fill
 from engine.worker.generation.planning import Planner, sequence_ids
-from engine.worker.generation.preparation import Preparation
+from engine.worker.generation.preparation import Preparation, Preparing
 from engine.worker.generation.prompts import detokenize
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
@@ -87,6 +89,18 @@ class Engine:
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""
         return self._preparation.prepare(submit)
+
+    def begin(self, submit: Submit) -> Preparing:
+        """As much of `prepare` as doesn't wait for a constraint. Raises `EngineError`."""
+        return self._preparation.begin(submit)
+
+    def complete(self, preparing: Preparing) -> Request:
+        """The rest of `prepare`. Raises `EngineError`."""
+        return self._preparation.finish(preparing)
+
+    def drop(self, preparing: Preparing) -> None:
+        """Nobody waits for the request any more; `complete` may fail."""
+        self._preparation.drop(preparing)
 
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""

@@ -1,20 +1,22 @@
 """From what a client submits to a request that is ready for the step.
 
-Tokenizing a long prompt and compiling a grammar take longer than a step, so `prepare` runs in
-any thread. It reads what doesn't change while the engine serves, and the scales of the adapters.
+Tokenizing a long prompt takes longer than a step, so it runs in any thread; compiling a grammar
+may take seconds, and keeps none waiting. What is read here doesn't change while the engine serves,
+but for the scales of the adapters.
 """
 
 import logging
 import random
 import time
 from functools import partial
+from typing import NamedTuple
 
 from engine.errors import invalid_request
 from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
 from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
-from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.compiler import Compiler, Order
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.lazy import Guide
 from engine.worker.generation.adapters import LoraScales
@@ -32,6 +34,16 @@ from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
 MAX_TOLD = 20  # keywords in one message
+
+
+class Preparing(NamedTuple):
+    """A request that waits for its constraint. `shown` are the control tokens that are text."""
+
+    submit: Submit
+    tokens: TokenArray
+    shown: frozenset[int]
+    order: Order
+    arrived: float
 
 
 class Preparation:
@@ -60,14 +72,31 @@ class Preparation:
         self._strict_schemas = options.sampling.strict_schemas
 
     def prepare(self, submit: Submit) -> Request:
-        """Tokenize, check and build what the steps need; the parameters of `submit` become those
-        that are in force. Raises `EngineError`."""
+        """`finish` of `begin`: waits for the constraint. Raises `EngineError`."""
+        return self.finish(self.begin(submit))
+
+    def begin(self, submit: Submit) -> "Preparing":
+        """Tokenize, check, and order the constraint; the parameters of `submit` become those that
+        are in force. Raises `EngineError`."""
         arrived = time.perf_counter()
         tokens = self._tokenize(submit)
-        params = submit.params
-        shown = self._resolve(params)
+        shown = self._resolve(submit.params)
         try:
-            guide, relaxed = self._compiler.guided(params)
+            order = self._compiler.order(submit.params)
+        except GrammarError as error:
+            raise invalid_request(str(error)) from None
+        return Preparing(submit, tokens, shown, order, arrived)
+
+    def drop(self, preparing: "Preparing") -> None:
+        """Nobody waits for the request any more."""
+        self._compiler.drop(preparing.order)
+
+    def finish(self, preparing: "Preparing") -> Request:
+        """Build what the steps need, once the constraint is ready. Raises `EngineError`."""
+        submit, tokens, shown, order, arrived = preparing
+        params = submit.params
+        try:
+            guide, relaxed = self._compiler.guide(order)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         if relaxed and self._strict_schemas:

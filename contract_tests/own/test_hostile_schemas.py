@@ -1,0 +1,101 @@
+"""Small schemas that take for ever to compile stop nobody else, over real sockets."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from contract_tests.kit.server import Server
+
+ENDLESS = {"type": "integer", "allOf": [{"multipleOf": p} for p in (9973, 9967, 9949, 9941)]}
+NAMES = [f"p{i}" for i in range(64)]
+OPTIONAL = {"properties": {f"p{i}": {"type": "null"} for i in range(10_000)}}
+GRAMMAR = 'root ::= s root?\ns ::= ((((("a"{999}){999}){999}){999}){%d})'
+
+
+def itself(name: str) -> dict[str, Any]:
+    properties = {each: {"$ref": f"#/$defs/{name}"} for each in NAMES}
+    return {"type": "object", "required": NAMES, "properties": properties}
+
+
+ITSELF = {
+    "$defs": {"a": itself("a"), "b": itself("b")},
+    "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+}
+
+
+def body(**constraint: Any) -> dict[str, Any]:
+    return {"prompt": "Once upon a time", "n_predict": 8, **constraint}
+
+
+def titled(schema: dict[str, Any], i: int) -> dict[str, Any]:
+    """The same schema, which no cache knows."""
+    return {**schema, "title": f"number {i}"}
+
+
+@contextmanager
+def abandoned(server: Server, request: dict[str, Any], n: int) -> Iterator[None]:
+    """`n` clients that ask for as much, and go away at the end without having read anything."""
+    data = json.dumps(request).encode()
+    sockets = [server.raw(server.head("/completion", len(data)) + data) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def test_usual_schemas_are_answered_meanwhile(server: Server) -> None:
+    usual = body(json_schema={"enum": ["one", "two"]}, n_predict=20)
+    expected = server.ask("/completion", usual)["content"]
+    assert json.loads(expected) in ("one", "two")
+    stop, answers = threading.Event(), []
+
+    def honest() -> None:
+        i = 0
+        while not stop.is_set():
+            answers.append(server.ask("/completion", {**usual, "json_schema": {"const": i}}))
+            i += 1
+
+    thread = threading.Thread(target=honest)
+    with abandoned(server, body(json_schema=titled(ENDLESS, 1)), 4):
+        thread.start()
+        try:
+            refused = server.post("/completion", body(grammar=GRAMMAR % 998), timeout=300)
+            relaxed = server.post("/completion", body(json_schema=titled(ITSELF, 1)), timeout=300)
+            optional = server.post("/completion", body(json_schema=OPTIONAL), timeout=300)
+        finally:
+            stop.set()
+            thread.join()
+    assert [json.loads(each["content"]) for each in answers] == list(range(len(answers)))
+    assert len(answers) > 1, "nobody else got on"
+    assert refused.status_code == 400
+    assert "Failed to parse grammar" in refused.json()["error"]["message"]
+    assert (relaxed.status_code, relaxed.headers["x-specllama-relaxed"]) == (200, "#/oneOf")
+    assert optional.status_code in (200, 400)
+    assert server.ask("/completion", usual)["content"] == expected
+
+
+def test_what_is_too_costly_is_left_out(server: Server) -> None:
+    answer = server.post("/completion", body(json_schema=titled(ENDLESS, 2)), timeout=300)
+    assert answer.status_code == 200, answer.text
+    told = answer.headers["x-specllama-relaxed"].split(", ")
+    assert told == [f"#/allOf/{i}/multipleOf" for i in range(4)]
+
+
+def test_many_heavy_tools(server: Server) -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{i}", "parameters": titled(ENDLESS, i)}}
+        for i in range(128)
+    ]
+    request = {"messages": [{"role": "user", "content": "Go"}], "max_tokens": 4, "tools": tools}
+    data = json.dumps(request).encode()
+    hostile = server.raw(server.head("/v1/chat/completions", len(data)) + data)
+    try:
+        for i in range(3):
+            answer = server.ask("/completion", body(json_schema={"const": i}))
+            assert json.loads(answer["content"]) == i
+    finally:
+        hostile.close()
+    assert server.get("/health").status_code == 200

@@ -1,0 +1,71 @@
+"""From a source to a grammar that compiles, with as little left out of its schemas as possible."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from engine.params import NamedSchema
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
+from engine.worker.constraints.source import (
+    SchemaError,
+    Source,
+    alone,
+    named_schemas,
+    prepared,
+    translated,
+)
+
+Check = Callable[[str], None]
+"""Compiles a grammar, or raises GrammarError."""
+
+
+def compilable(
+    source: Source,
+    check: Check,
+    token_id: Callable[[str], int | None],
+    *,
+    leniently: bool = False,
+) -> tuple[str, tuple[str, ...]]:
+    """`source` in the notation of llguidance, and the keywords that are left out of it:
+    `leniently`, all that may be costly. `token_id` as in `gbnf.to_lark`. Raises GrammarError and
+    SchemaError."""
+    schemas = prepared(source, leniently=leniently)
+    grammar = translated(source, schemas, token_id)
+    try:
+        check(grammar)
+    except GrammarError as error:
+        schemas = _relaxed(check, source, schemas, error)
+        grammar = translated(source, schemas, token_id)
+        check(grammar)
+    relaxed = (where for schema in schemas.values() for where in schema.relaxed)
+    return grammar, tuple(dict.fromkeys(relaxed))
+
+
+def _relaxed(
+    check: Check, source: Source, schemas: Mapping[str, Prepared], error: GrammarError
+) -> dict[str, Prepared]:
+    """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
+    one is at fault by itself, `error` if none is."""
+    relaxed = dict(schemas)
+    for name, named in named_schemas(source).items():
+        try:
+            relaxed[name] = _compilable(check, named, schemas[name])
+        except GrammarError as fault:
+            raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
+    if relaxed == schemas:
+        raise error
+    return relaxed
+
+
+def _compilable(check: Check, named: NamedSchema, schema: Prepared) -> Prepared:
+    """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
+    try:
+        check(alone(schema))
+    except GrammarError as error:
+        for leniency in more_lenient(named.schema, error):
+            with suppress(GrammarError):
+                lenient = prepare(named.schema, named.at, leniency)
+                check(alone(lenient))
+                return lenient
+        raise
+    return schema

@@ -1,0 +1,209 @@
+"""A trial process: does one job after the other until its stdin ends.
+
+    python -m engine.worker.constraints.trial.child BYTES SECONDS       (started by
+    engine.worker.constraints.trial.parent)
+
+Requests bring grammars and schemas, and what small ones take to be analysed and compiled has no
+bounds that could be told beforehand: in here that may end the process, without harm to the engine.
+BYTES is the limit of the address space, where the platform can set one; each job has a limit of
+the processor's time, where the platform can set one. The engine ends a process that takes more
+than SECONDS for a job.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final, TypeVar
+
+from llguidance import LLMatcher, LLTokenizer
+from llguidance._tokenizer import TokenizerWrapper
+
+import engine.processes.collecting as collecting
+from engine.processes.framing import Started, frame
+from engine.processes.stdio import Link, do_jobs, leave, take_over
+from engine.worker.constraints.deep_thread import DeepThread
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.matching import (
+    TOO_COMPLEX,
+    ConstraintError,
+    begin,
+    consume,
+    mask,
+)
+from engine.worker.constraints.relaxing import compilable
+from engine.worker.constraints.source import WHAT, SchemaError
+from engine.worker.constraints.trial.messages import (
+    Answer,
+    Job,
+    Refused,
+    Tokens,
+    Tried,
+    Unknown,
+    job_decoder,
+)
+
+WALKS: Final = 2  # texts that are begun under each grammar
+STEPS: Final = 16  # their tokens
+STEP_SECONDS: Final = 0.1
+"""The processor's time that one step may take. What is beside the mask holds the engine's GIL."""
+MAX_KEPT: Final = 256 << 20  # bytes that a compiled grammar may keep
+
+T = TypeVar("T")
+
+
+class _Vocabulary:
+    def __init__(self, tokens: Tokens) -> None:
+        self.eog = frozenset(tokens.eog)
+        self.tokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokens(tokens.texts, tokens.eog[0])), eos_token=tokens.eog
+        )
+
+
+class _Tokens:
+    """What llguidance asks of a tokenizer. It tokenizes by the bytes: what is forced need not be
+    spelled as the model would."""
+
+    bos_token_id = None
+
+    def __init__(self, texts: list[bytes], eos: int) -> None:
+        self.eos_token_id = eos
+        self.tokens = texts
+        self._bytes = {text[0]: id for id, text in enumerate(texts) if len(text) == 1}
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [self._bytes[byte] for byte in text]
+
+
+class Trials:
+    """Answers jobs; keeps the vocabularies."""
+
+    def __init__(self) -> None:
+        self._vocabularies: dict[int, _Vocabulary] = {}
+        self._thread = DeepThread()  # llguidance recurses as deep as a schema's references
+
+    def reply(self, job: Job) -> bytes:
+        """The answer to `job`, ready to be written."""
+        if job.tokens is not None:
+            self._vocabularies[job.vocabulary] = _Vocabulary(job.tokens)
+        with _limited(job.seconds):
+            return frame(self._thread.submit(lambda: self._answer(job)).result())
+
+    def _answer(self, job: Job) -> Answer:
+        vocabulary = self._vocabularies[job.vocabulary]
+        unknown: dict[str, None] = {}
+
+        def token_id(name: str) -> int | None:
+            if name not in job.ids:
+                unknown[name] = None
+                return 0
+            return job.ids[name]
+
+        def check(grammar: str) -> None:
+            if not unknown:
+                _try(vocabulary, grammar)
+
+        try:
+            before = _resident()
+            grammar, relaxed = compilable(job.source, check, token_id, leniently=job.leniently)
+            if unknown:
+                return Unknown([*unknown])
+            matcher = begin(vocabulary.tokenizer, grammar)
+            n_bytes = max(len(grammar), _resident() - before)
+            del matcher
+        except GrammarError as error:
+            return Refused(f"Failed to parse {WHAT[job.source.kind]}: {error}")
+        except SchemaError as error:
+            return Refused(str(error))
+        except (MemoryError, RecursionError):
+            return Refused("", is_costly=True)
+        return Tried(grammar, relaxed, n_bytes)
+
+
+def _try(vocabulary: _Vocabulary, grammar: str) -> None:
+    """Compile `grammar`, and begin texts under it. Raises GrammarError."""
+    before = _resident()
+    matcher = begin(vocabulary.tokenizer, grammar)
+    if _resident() - before > MAX_KEPT:
+        raise GrammarError("it is too large")
+    try:
+        first = mask(matcher)
+    except ConstraintError as error:
+        raise GrammarError(str(error)) from None
+    if not any(first):
+        raise GrammarError("no token can come next")
+    failures: list[str] = []
+    for seed in range(WALKS):
+        copy = _quick(matcher.deep_copy)
+        try:
+            _walk(copy, first, vocabulary.eog, random.Random(seed))
+        except ConstraintError as error:
+            failures.append(str(error))
+    if len(failures) == WALKS:
+        raise GrammarError(failures[0])
+
+
+def _walk(matcher: LLMatcher, bits: bytes, eog: frozenset[int], chance: random.Random) -> None:
+    """Begin a text by chance. Raises ConstraintError if the matcher fails, GrammarError if it is
+    slow."""
+    for _ in range(STEPS):
+        token = _any_of(bits, chance)
+        if token in eog:
+            return
+        _quick(partial(consume, matcher, [token]))
+        if matcher.is_stopped():
+            return
+        bits = _quick(partial(mask, matcher))
+        if not any(bits):
+            raise ConstraintError("no token can come next")
+
+
+def _any_of(bits: bytes, chance: random.Random) -> int:
+    """The number of a bit that is set, one of any eight in a row by chance."""
+    start = chance.randrange(len(bits))
+    rest = bits[start:].lstrip(b"\0") or bits.lstrip(b"\0")
+    return 8 * (len(bits) - len(rest)) + chance.choice([i for i in range(8) if rest[0] >> i & 1])
+
+
+def _quick(work: Callable[[], T]) -> T:
+    """The result of a part of a step. Raises GrammarError if it takes too long."""
+    begun = time.thread_time()
+    result = work()
+    if time.thread_time() - begun > STEP_SECONDS:
+        raise GrammarError(TOO_COMPLEX)
+    return result
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End this process when it has used the processor for `seconds`."""
+    if not hasattr(signal, "ITIMER_PROF"):  # Windows: the engine looks at the clock
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _resident() -> int:
+    """The bytes of memory in use, as far as the platform tells."""
+    with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def main() -> None:
+    link: Link[Job, Started] = take_over(job_decoder)
+    if hasattr(os, "nice"):
+        os.nice(5)  # whoever generates comes first
+    collecting.resume()
+    do_jobs(link, Trials().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,55 @@
+"""The messages between the engine and a trial process. One job at a time, so they need no ids."""
+
+import msgspec
+
+from engine.processes.framing import Started
+from engine.worker.constraints.source import Source
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """A vocabulary: the bytes of every token, and those that end a text."""
+
+    texts: list[bytes]
+    eog: list[int]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A source to be tried against a vocabulary, which has a number; `tokens` come along with the
+    first job for it. `ids` are the tokens that names in a grammar stand for, as far as they are
+    known; `seconds` is the time of the processor that the job may take;
+    `leniently` as in `relaxing.compilable`."""
+
+    source: Source
+    vocabulary: int
+    seconds: float
+    tokens: Tokens | None = None
+    ids: dict[str, int | None] = {}
+    leniently: bool = False
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """The grammar names tokens that are not among `Job.ids`."""
+
+    names: list[str]
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """The source in the notation of llguidance, which can compile it and go on with it; the
+    keywords that are left out of its schemas; the memory that it keeps."""
+
+    grammar: str
+    relaxed: tuple[str, ...]
+    n_bytes: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A fault in the source, as a message for its author. `is_costly`: it takes too much work."""
+
+    message: str
+    is_costly: bool = False
+
+
+Answer = Unknown | Tried | Refused
+
+job_decoder = msgspec.msgpack.Decoder(Job)
+answer_decoder = msgspec.msgpack.Decoder(Started | Answer)

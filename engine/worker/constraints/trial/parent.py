@@ -1,0 +1,217 @@
+"""The engine's side of the trial processes (`engine.worker.constraints.trial.child`).
+
+A lane tries one source after the other, each in the same process until one is too much for it. It
+blocks the thread that calls it, outside of the GIL.
+"""
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine.processes.commands import environment, trial_command
+from engine.processes.framing import FrameError, FrameReader, Started, frame
+from engine.worker.constraints.source import Source
+from engine.worker.constraints.trial.messages import (
+    Answer,
+    Job,
+    Refused,
+    Tokens,
+    Tried,
+    Unknown,
+    answer_decoder,
+)
+from engine.worker.constraints.vocabulary import Vocabulary
+
+MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
+CLOCK_FACTOR: Final = 20
+"""The processor's time is what is limited. The clock counts only for a process that doesn't get on:
+times the limit for a job."""
+MAX_VOCABULARIES: Final = 4  # that one process takes
+READ_SIZE: Final = 1 << 16
+
+
+class TooCostlyError(Exception):
+    """A trial took more work or memory than it may, or ended its process."""
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the trial any more."""
+
+
+class Lane:
+    """Tries of which each may take `seconds` of the processor."""
+
+    def __init__(self, seconds: float, *, memory: int = MEMORY_LIMIT, lasts: bool = True) -> None:
+        """Unless it `lasts`, a process is for one source only."""
+        self._seconds = seconds
+        self._memory = memory
+        self._lasts = lasts
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._present: object = None  # whom the running trial is for
+        self._closed = False
+
+    def run(
+        self,
+        owner: object,
+        source: Source,
+        vocabulary: Vocabulary,
+        token_id: Callable[[str], int | None],
+        *,
+        leniently: bool = False,
+    ) -> Tried | Refused:
+        """Try `source`. `token_id` as in `gbnf.to_lark`, `leniently` as in
+        `relaxing.compilable`; `owner` is for `abandon`.
+
+        Raises TooCostlyError, AbandonedError, and OSError if no process can be started.
+        """
+        fit = False
+        try:
+            answer = self._ask(
+                self._take(owner, vocabulary), source, vocabulary, token_id, leniently
+            )
+            fit = not (isinstance(answer, Refused) and answer.is_costly)
+        except _EndedError:
+            pass
+        finally:
+            is_abandoned = self._present is not owner or self._closed
+            self._release(fit=fit)
+        if fit:
+            return answer
+        raise AbandonedError if is_abandoned else TooCostlyError
+
+    def _ask(
+        self,
+        process: "_Process",
+        source: Source,
+        vocabulary: Vocabulary,
+        token_id: Callable[[str], int | None],
+        leniently: bool,
+    ) -> Tried | Refused:
+        """Raises _EndedError."""
+        number, seconds = vocabulary.number, self._seconds
+        job = Job(source, number, seconds, leniently=leniently)
+        answer = process.ask(job, vocabulary)
+        if isinstance(answer, Unknown):
+            ids = {name: token_id(name) for name in answer.names}
+            job = Job(source, number, seconds, ids=ids, leniently=leniently)
+            answer = process.ask(job, vocabulary)
+        assert not isinstance(answer, Unknown)
+        return answer
+
+    def abandon(self, owner: object) -> None:
+        """End the trial for `owner`, if it is running."""
+        with self._lock:
+            if self._present is owner and self._process is not None:
+                self._present = None
+                self._process.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the present process."""
+        with self._lock:
+            return self._process.pid if self._process is not None else None
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                if self._present is None:
+                    self._process.close()
+
+    def _take(self, owner: object, vocabulary: Vocabulary) -> "_Process":
+        with self._lock:
+            if self._closed:
+                raise AbandonedError
+            self._present = owner
+            if self._process is not None and not self._process.takes(vocabulary):
+                self._discard()
+            if self._process is None:
+                self._process = _Process(self._memory, self._seconds)
+            return self._process
+
+    def _release(self, *, fit: bool) -> None:
+        with self._lock:
+            self._present = None
+            if not (fit and self._lasts):
+                self._discard()
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
+            self._process = None
+
+
+class _EndedError(Exception):
+    """The process ended."""
+
+
+class _Process:
+    """One process, with one job at a time."""
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        """Raises OSError."""
+        self._clock = CLOCK_FACTOR * seconds
+        self._known: set[int] = set()  # vocabularies that it has been given
+        self._frames: FrameReader[Started | Answer] = FrameReader(answer_decoder)
+        self._process = subprocess.Popen(
+            trial_command(memory, self._clock),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Rust says there that memory is short, at any length
+            env=environment(),
+            bufsize=0,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def takes(self, vocabulary: Vocabulary) -> bool:
+        return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
+
+    def ask(self, job: Job, vocabulary: Vocabulary) -> Answer:
+        """Raises _EndedError."""
+        if vocabulary.number not in self._known:
+            self._known.add(vocabulary.number)
+            tokens = Tokens(vocabulary.lexemes, vocabulary.eog)
+            job = msgspec.structs.replace(job, tokens=tokens)
+        clock = threading.Timer(self._clock, self.kill)
+        clock.daemon = True
+        clock.start()
+        try:
+            return self._exchange(frame(job))
+        except (OSError, FrameError):
+            raise _EndedError from None
+        finally:
+            clock.cancel()
+
+    def _exchange(self, job: bytes) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        data = memoryview(job)
+        while data:
+            data = data[os.write(self._process.stdin.fileno(), data) :]
+        while received := os.read(self._process.stdout.fileno(), READ_SIZE):
+            for answer in self._frames.feed(received):
+                if not isinstance(answer, Started):
+                    return answer
+        raise _EndedError
+
+    def kill(self) -> None:
+        """Safe from any thread."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close its pipes, which nobody uses any more."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()

@@ -1,0 +1,91 @@
+"""Trials in processes with limits: what is too much for one harms nobody else."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from engine.params import GenerationParams
+from engine.worker.backend import Model
+from engine.worker.constraints.compiler import CACHE_BYTES, Compiler
+from engine.worker.constraints.gbnf import GrammarError
+from tests.support.hostile_sources import ENDLESS, GRAMMARS, SOURCES
+from tests.support.memory_use import resident
+
+SIMPLE = json.dumps({"const": "simple"})
+FOR_EVER = 1e6  # seconds
+
+
+@pytest.fixture(scope="module")
+def hurried(model: Model) -> Iterator[Compiler]:
+    """A compiler that gives up soon, so that the tests take less time."""
+    compiler = Compiler(model, quick_seconds=0.3, costly_seconds=1.0)
+    compiler.guided(GenerationParams(json_schema=SIMPLE))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture
+def patient(model: Model) -> Iterator[Compiler]:
+    """A compiler whose costly lane never gives up."""
+    compiler = Compiler(model, quick_seconds=0.1, costly_seconds=FOR_EVER)
+    yield compiler
+    compiler.close()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_everything_ends_and_keeps_little(hurried: Compiler, name: str) -> None:
+    before = resident()
+    with suppress(GrammarError):
+        assert hurried.guided(SOURCES[name]).guide is not None
+    assert resident() - before < CACHE_BYTES
+    assert hurried.guided(GenerationParams(json_schema='{"const": 1}')).guide is not None
+
+
+def test_what_is_too_costly_is_left_out_and_told(hurried: Compiler) -> None:
+    relaxed = hurried.guided(GenerationParams(json_schema=json.dumps(ENDLESS))).relaxed
+    assert relaxed == tuple(f"#/allOf/{i}/multipleOf" for i in range(4))
+
+
+def test_failures_are_not_kept(hurried: Compiler) -> None:
+    before = hurried.n_bytes
+    for _ in range(2):
+        with pytest.raises(GrammarError):
+            hurried.guided(GenerationParams(grammar=GRAMMARS["nests of {1000}"]))
+    assert hurried.n_bytes == before
+
+
+def test_others_are_answered_meanwhile_and_a_dropped_one_ends(patient: Compiler) -> None:
+    endless = GenerationParams(json_schema=json.dumps(ENDLESS))
+    first, second = patient.order(endless), patient.order(endless)
+    other = patient.order(GenerationParams(json_schema=json.dumps({**ENDLESS, "title": "other"})))
+    for i in range(5):
+        simple = GenerationParams(json_schema=json.dumps({"const": i}))
+        assert patient.guided(simple).guide is not None
+    assert not first.is_ready
+    done = [threading.Event(), threading.Event()]
+    first.when_ready(done[0].set)
+    other.when_ready(done[1].set)
+    patient.drop(first)
+    assert not first.is_ready, "somebody else wants it"
+    patient.drop(second)
+    assert done[0].wait(60)
+    patient.drop(other)
+    assert done[1].wait(60)
+    for order in (first, second, other):
+        with pytest.raises(GrammarError, match="nobody waits"):
+            patient.guide(order)
+    again = patient.order(endless)
+    assert not again.is_ready, "an order that was dropped answers nobody"
+    patient.drop(again)
+
+
+def test_closing_ends_what_runs(model: Model) -> None:
+    compiler = Compiler(model, quick_seconds=FOR_EVER)
+    order = compiler.order(GenerationParams(json_schema=json.dumps(ENDLESS)))
+    compiler.close()
+    assert order.is_ready
+    with pytest.raises(GrammarError):
+        compiler.guide(order)
