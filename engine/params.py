@@ -92,7 +92,8 @@ class AnswerRules(msgspec.Struct, frozen=True):
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
     it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`
     tokens are ended; -1 sets no limit. `relaxed` are keywords of schemas that the grammar leaves
-    out, in the form of `NamedSchema.at`.
+    out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that stands in the
+    prompt: a JSON schema of the whole text holds for it, too.
     """
 
     lark: str = ""
@@ -100,6 +101,7 @@ class AnswerRules(msgspec.Struct, frozen=True):
     thoughts: Thoughts | None = None
     reasoning_budget: int = -1
     relaxed: list[str] = []
+    given: str = ""
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):

@@ -47,16 +47,18 @@ def answer_params(
     *,
     thinking: bool,
     reasoning_budget: int = -1,
+    given: str = "",
 ) -> GenerationParams:
     """`params` with everything that an answer in `syntax` needs: its markers are to be shown,
-    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit).
+    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit). The
+    text of the answer begins with `given`, which is in the prompt.
 
     Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
     """
     wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
     thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
     if grammar is None:
-        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget)
+        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget, given=given)
         changes: dict[str, Any] = {}
     else:
         if params.grammar or params.json_schema:

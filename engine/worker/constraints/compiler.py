@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher
 
 from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
 from engine.worker.backend import Model
@@ -29,6 +29,7 @@ from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
 from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
 from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
+from engine.worker.constraints.limits import LIMITS, reason
 from engine.worker.constraints.source import (
     WHAT,
     Kind,
@@ -50,16 +51,6 @@ MASK_THREADS = 2
 INLINE_SECONDS = 2e-4
 """After a mask that took less, the next one is computed at once: mostly it takes a few
 microseconds, and handing it to another thread would take longer."""
-# What a hostile grammar may use. The fuel is spent in tens of milliseconds.
-_LIMITS = LLParserLimits(
-    max_items_in_row=4000,
-    initial_lexer_fuel=2_000_000,
-    step_lexer_fuel=400_000,
-    step_max_items=800_000,
-    max_lexer_states=50_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
 
 
 class ConstraintError(Exception):
@@ -139,8 +130,9 @@ class Constraint:
     def _consume(self, tokens: list[int]) -> bool:
         mask = self._current()
         if not self._matcher.consume_tokens(tokens):
-            raise ConstraintError(_reason(self._matcher))
+            raise ConstraintError(reason(self._matcher))
         if self._matcher.is_stopped():
+            self._mask = replace(mask, ended=True)
             return True
         if mask.seconds < INLINE_SECONDS:
             self._mask = self._compiler._next(self._matcher, mask)
@@ -210,7 +202,10 @@ class Compiler:
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
         if found.waiting is None:
-            return Guided(Constraint(found, self), found.relaxed)
+            constraint = Constraint(found, self)
+            if source.kind == "json_schema" and params.answer and params.answer.given:
+                _follow(constraint, params.answer.given)
+            return Guided(constraint, found.relaxed)
         compiled = found
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(source.triggers, thoughts)
@@ -301,9 +296,9 @@ class Compiler:
         return _Compiled(matcher, mask, vocabulary, waiting, tuple(dict.fromkeys(relaxed)))
 
     def _begin(self, vocabulary: Vocabulary, grammar: str) -> tuple[LLMatcher, _Mask]:
-        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise GrammarError(_reason(matcher))
+            raise GrammarError(reason(matcher))
         try:
             return matcher, self._next(matcher, None)
         except ConstraintError as error:
@@ -356,7 +351,7 @@ class Compiler:
         begun = time.perf_counter()
         bits = matcher.compute_bitmask()
         if matcher.is_error():
-            raise ConstraintError(_reason(matcher))
+            raise ConstraintError(reason(matcher))
         seconds = time.perf_counter() - begun
         if last is not None and bits == last.bits:
             return replace(last, seconds=seconds)
@@ -374,21 +369,11 @@ def _shown(params: GenerationParams) -> frozenset[int]:
     return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
 
 
-def _reason(matcher: LLMatcher) -> str:
-    """llguidance's error without the state of its parser."""
-    message = matcher.get_error().split("\n<")[0].strip()
-    for marker, meaning in _MEANINGS.items():
-        if marker in message:
-            return meaning
-    return message or "no text can match"
-
-
-_COMPLEX = "the constraint is too complex, or forces a text without end"
-_MEANINGS = {
-    "panic": "it is too large",
-    "NoExtensionBias": "no text can match",
-    "oo many": _COMPLEX,
-    "TooComplex": _COMPLEX,
-    "fuel": _COMPLEX,
-    "max is": _COMPLEX,
-}
+def _follow(constraint: Constraint, given: str) -> None:
+    """Go on behind the beginning of an answer, which is in the prompt. Raises GrammarError."""
+    try:
+        constraint.spell(given.encode())
+    except ConstraintError:
+        raise GrammarError(
+            "the last message begins an answer that doesn't follow the JSON schema"
+        ) from None
