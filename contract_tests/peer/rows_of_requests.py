@@ -151,14 +151,6 @@ ROWS = (
         requests=r"chat: tool without parameters|agents: MCP tool, empty",
     ),
     Accepted(
-        "Progress in streams of chats",
-        "Each event of progress opens the assistant's turn, and one more opens it after them.",
-        "The turn is opened once, before them.",
-        "Clients that join the pieces of a stream read the role as often as it comes.",
-        r"missing (prompt_progress|choices\[\]\.delta\.(role|content))",
-        requests=r"chat: progress, streamed",
-    ),
-    Accepted(
         "Built-in tools",
         "`web_search` and the like are status 500 in chats, functions in Messages.",
         "They are left out, and the log says so. Status 501 if one is demanded.",
