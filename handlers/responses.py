@@ -43,7 +43,7 @@ async def create_response(body: dict[str, Any]) -> Response:
         # Only events show which tokens belong to the message and which to thoughts and calls.
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
-    response = new_response(body, body.get("model") or model.name, params)
+    response = new_response(body, model.name, params)
     output = Output(probabilities)
 
     async def complete(status: Status, finished: Finished) -> dict[str, Any]:

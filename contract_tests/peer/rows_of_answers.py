@@ -33,13 +33,6 @@ ROWS = (
         r"|content\[\]\.(id|name|input)$).*",
     ),
     Accepted(
-        "Name of the model",
-        "Answers name the model as the server does; only chats name it as the request did.",
-        "All answers name it as the request did.",
-        "Clients compare the two names.",
-        r"value model",
-    ),
-    Accepted(
         "`tokens_cached`",
         "All tokens of the slot when the answer ends.",
         "Tokens of the prompt that were taken from the cache.",
@@ -54,12 +47,14 @@ ROWS = (
         r"value generation_settings\.seed",
     ),
     Accepted(
-        "How an answer is parsed, in `generation_settings`",
-        "`reasoning_format`, `chat_format` and `generation_prompt` are what the server would use.",
-        "They are what the operation does: the native ones don't parse.",
-        "The native operations leave thoughts in the text on both servers.",
-        r"value generation_settings\.(reasoning_format|chat_format|generation_prompt)"
+        "How a chat is parsed, in `generation_settings` of `verbose`",
+        "`chat_format` names the server's own parser, `preserved_tokens` and `generation_prompt` "
+        "are what it uses.",
+        "They are empty, `chat_format` is `Content-only`.",
+        "They are the inside of that server; requests can't make use of them.",
+        r"value generation_settings\.(chat_format|generation_prompt)"
         r"|length generation_settings\.preserved_tokens",
+        requests=r"chat: verbose",
     ),
     Accepted(
         "JSON schemas in `generation_settings`",
@@ -191,13 +186,5 @@ ROWS = (
         "They have none.",
         "Nobody reads it.",
         r"header missing Content-Type",
-    ),
-    Accepted(
-        "End of the chat template",
-        "`/props` shows it without its last line end.",
-        "It is as in the model's file.",
-        "Jinja drops the line end anyway.",
-        r"value chat_template",
-        r"/props",
     ),
 )

@@ -21,7 +21,7 @@ Kind = Literal["grammar", "json_schema", "answer"]
 
 _JSON_OPTIONS: "JsonCompileOptions" = {
     # As in llama.cpp: models that may go on with white space for ever sometimes do.
-    "whitespace_pattern": r" |\n[ \t]{0,20}",
+    "whitespace_pattern": r" |\n{1,2}[ \t]{0,20}",
     "lenient": False,
     "coerce_one_of": False,
 }
