@@ -1,6 +1,6 @@
 """What differs wherever it occurs."""
 
-from contract_tests.peer.row import Accepted
+from contract_tests.peer.row import Accepted, Extent
 
 ROWS = (
     Accepted(
@@ -23,14 +23,15 @@ ROWS = (
         "It names the field and what is right. The texts that clients look for are the same.",
         "`error.type` and `error.code` are for programs, the message is for people.",
         r"wording .*error\.message",
+        extent=Extent.WORDS,
     ),
     Accepted(
-        "More fields in answers",
-        "",
-        "Some answers have more fields: counts, settings in force, the `param` of an error.",
-        "The documents of the APIs name them; clients ignore fields that they don't know.",
-        r"extra (?!(.*\.)?(message|delta)\.(content|reasoning_content|tool_calls)$"
-        r"|content\[\]\.(id|name|input)$).*",
+        "`default_generation_settings` of `/props`",
+        "`reasoning_format` is `none`, whatever is in force.",
+        "It is the format in force.",
+        "These are the defaults.",
+        r"value generation_settings\.reasoning_format",
+        r"/props",
     ),
     Accepted(
         "`tokens_cached`",

@@ -44,6 +44,7 @@ REQUESTS = [
     *both_ways("timings", PATH, {**BASE, "timings_per_token": True}),
     *both_ways("progress", PATH, {**BASE, "return_progress": True, "cache_prompt": False}),
     *both_ways("a schema", PATH, {**BASE, "max_tokens": 40, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": OBJECT}}}),
+    *both_ways("thoughts and a schema", PATH, {**BASE, "max_tokens": 40, "response_format": SCHEMA, "chat_template_kwargs": {"enable_thinking": True}}),
     *both_ways("JSON", PATH, {**BASE, "max_tokens": 20, "response_format": {"type": "json_object"}}),
     *both_ways("a tool, required", PATH, {**BASE, "max_tokens": 60, "tools": [TOOL], "tool_choice": "required"}),
     *both_ways("a tool, auto", PATH, {**BASE, "tools": [TOOL], "tool_choice": "auto"}),

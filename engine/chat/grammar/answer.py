@@ -23,7 +23,7 @@ MAX_NAME = 128  # characters
 _NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it as a marker
 _ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
-_SPACE = "/[ \\t\\n]{1,8}/"
+_SPACE = "/( |\\n{1,2}[ \\t]{0,20}){1,2}/"  # as llama-server lets it be before an answer
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
 _HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
@@ -276,7 +276,8 @@ class _Answer:
         return sequence(thoughts, self._space(), body)
 
     def only(self, body: str) -> str:
-        return sequence(self._space() if self._calls.opening[:1].isspace() else "", body)
+        begins_with_space = self._syntax.reasoning or self._calls.opening[:1].isspace()
+        return sequence(self._space() if begins_with_space else "", body)
 
     def _space(self) -> str:
         return f"{self.lark.terminal(_SPACE)}?"
