@@ -1,6 +1,6 @@
 """POST /completion in the native format, POST /v1/completions in OpenAI's."""
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from starlette.responses import Response
 
@@ -51,8 +51,10 @@ async def create_completion(body: dict[str, Any]) -> Response:
 def _reasoning_format(body: dict[str, Any], options: Options) -> ReasoningFormat:
     """What `generation_settings` shows: these operations don't parse their answers, so that any
     value does."""
-    given = body.get("reasoning_format")
-    return given if given in get_args(ReasoningFormat) else options.chat.reasoning_format
+    for known in get_args(ReasoningFormat):
+        if body.get("reasoning_format") == known:
+            return cast(ReasoningFormat, known)
+    return options.chat.reasoning_format
 
 
 create_completion_plural = create_completion

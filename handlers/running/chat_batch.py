@@ -166,6 +166,7 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         schema=schema,
         prompt=prompt.begun,
         may_think=not _must_not_think(request),
+        texts={name: lark for name, lark in request.free_text.items() if lark},
     )
     return answer_params(
         params,

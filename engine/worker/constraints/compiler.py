@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
+from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedGrammar, NamedSchema
 from engine.worker.backend import Model
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
@@ -38,6 +38,7 @@ from engine.worker.constraints.source import (
     alone,
     named_schemas,
     prepared,
+    text_alone,
     translated,
 )
 from engine.worker.constraints.triggers import TriggerSearch
@@ -227,7 +228,7 @@ class Compiler:
             return None
         shown = _shown(params)
         if not params.grammar_lazy:
-            return Source(kind, text, answer.schemas, sorted(shown))
+            return Source(kind, text, answer.schemas, sorted(shown), grammars=answer.grammars)
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -235,7 +236,8 @@ class Compiler:
             self._check_trigger(trigger, shown)
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
-        return Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
+        control = sorted(shown | tokens)
+        return Source(kind, text, answer.schemas, control, triggers, answer.grammars)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model
@@ -286,6 +288,8 @@ class Compiler:
     def _compile(self, source: Source) -> _Compiled:
         vocabulary = self._vocabularies.get(frozenset(source.shown))
         schemas = prepared(source)
+        for named_grammar in source.grammars.values():
+            self._check_text(vocabulary, named_grammar)
         try:
             matcher, mask = self._begin(vocabulary, translated(source, schemas, self._token_id))
         except GrammarError as error:
@@ -303,6 +307,14 @@ class Compiler:
             return matcher, self._next(matcher, None)
         except ConstraintError as error:
             raise GrammarError(str(error)) from None
+
+    def _check_text(self, vocabulary: Vocabulary, named: NamedGrammar) -> None:
+        """Raises SchemaError for a grammar that is wrong, or too large."""
+        for text in (named.lark, named.in_json):
+            try:
+                self._begin(vocabulary, text_alone(text))
+            except GrammarError as fault:
+                raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
 
     def _relaxed(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger, NamedSchema
+from engine.params import GrammarTrigger, NamedGrammar, NamedSchema
 from engine.worker.constraints import gbnf
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import Prepared, prepare
@@ -40,13 +40,14 @@ class SchemaError(Exception):
 
 class Source(msgspec.Struct, frozen=True):
     """Everything that a compiled grammar depends on. `shown` are the control tokens that are
-    text for it; `triggers` of a lazy one."""
+    text for it; `triggers` of a lazy one; `grammars` are those that it refers to."""
 
     kind: Kind
     text: str
     schemas: dict[str, NamedSchema] = {}
     shown: list[int] = []
     triggers: list[GrammarTrigger] = []
+    grammars: dict[str, NamedGrammar] = {}
 
     @property
     def key(self) -> bytes:
@@ -91,7 +92,13 @@ def translated(
     # A text that is forced would be spelled out, although one control token says the same.
     options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
     others = [{"name": name, "json_schema": _carrying(each)} for name, each in schemas.items()]
-    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others]})
+    texts = [{"name": name, "lark_grammar": each.in_json} for name, each in source.grammars.items()]
+    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others, *texts]})
+
+
+def text_alone(lark: str) -> str:
+    """A grammar of nothing but a text."""
+    return json.dumps({"grammars": [{"lark_grammar": lark}]})
 
 
 def alone(schema: Prepared) -> str:
