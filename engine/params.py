@@ -86,13 +86,24 @@ class NamedSchema(msgspec.Struct, frozen=True):
     at: str = "#"
 
 
+class NamedGrammar(msgspec.Struct, frozen=True):
+    """A client's grammar of a text in llguidance's dialect of Lark, and what error messages call
+    it. `in_json` is the same for the text between the quotes of a string of JSON."""
+
+    name: str
+    lark: str
+    in_json: str
+
+
 class AnswerRules(msgspec.Struct, frozen=True):
     """The form of a chat's answer. Made by `engine.chat.grammar.answer`, part of no request.
 
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
-    it stands for the JSON schema `schemas[NAME]`. Thoughts of more than `reasoning_budget`
+    it stands for the JSON schema `schemas[NAME]`, or for a string that follows the grammar
+    `grammars[NAME]`, without its quotes. Thoughts of more than `reasoning_budget`
     tokens are ended; -1 sets no limit. `relaxed` are keywords of schemas that the grammar leaves
-    out, in the form of `NamedSchema.at`.
+    out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that stands in the
+    prompt: a JSON schema of the whole text holds for it, too.
     """
 
     lark: str = ""
@@ -100,6 +111,8 @@ class AnswerRules(msgspec.Struct, frozen=True):
     thoughts: Thoughts | None = None
     reasoning_budget: int = -1
     relaxed: list[str] = []
+    given: str = ""
+    grammars: dict[str, NamedGrammar] = {}
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):

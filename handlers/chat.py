@@ -26,21 +26,21 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
     engine = await model.engine()
-    prepared = await prepare(model, engine, chat_request(body, model.options), params)
+    request = chat_request(body, model.options)
+    prepared = await prepare(model, engine, request, params)
     params = prepared.params
-    name = body.get("model") or model.name
     native = None
     if verbose := wants_verbose(body, model.current.options.log):
         native = NativeFormat(
-            name,
             model.name,
             engine.info.n_ctx,
             params,
+            reasoning_format=request.reasoning_format,
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
     form = ChatFormat(
-        head("chat.completion.chunk" if params.stream else "chat.completion", name),
+        head("chat.completion.chunk" if params.stream else "chat.completion", model.name),
         timings_per_token=params.timings_per_token,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         n=n,

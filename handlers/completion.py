@@ -1,9 +1,11 @@
 """POST /completion in the native format, POST /v1/completions in OpenAI's."""
 
-from typing import Any
+from typing import Any, cast, get_args
 
 from starlette.responses import Response
 
+from engine.chat.request import ReasoningFormat
+from engine.options import Options
 from engine.protocol.messages import Infill, Prompt
 from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import text_probabilities
@@ -31,10 +33,10 @@ async def create_completion(body: dict[str, Any]) -> Response:
     probabilities = text_probabilities(body, params)
     engine = await model.engine()
     native = NativeFormat(
-        body.get("model") or model.name,
         model.name,
         engine.info.n_ctx,
         params,
+        reasoning_format=_reasoning_format(body, model.options),
         probabilities=probabilities,
         response_fields=body.get("response_fields") or (),
     )
@@ -44,6 +46,15 @@ async def create_completion(body: dict[str, Any]) -> Response:
 
     ping = ping_of(body, model.options)
     return await respond(start, native, stream=params.stream, ping=ping)
+
+
+def _reasoning_format(body: dict[str, Any], options: Options) -> ReasoningFormat:
+    """What `generation_settings` shows: these operations don't parse their answers, so that any
+    value does."""
+    for known in get_args(ReasoningFormat):
+        if body.get("reasoning_format") == known:
+            return cast(ReasoningFormat, known)
+    return options.chat.reasoning_format
 
 
 create_completion_plural = create_completion
@@ -63,19 +74,18 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
         asked = [Infill(prefix=prompt, suffix=[suffix]) for prompt in prompts]
     engine = await model.engine()
     echoes = [await text_of(engine, prompt) for prompt in prompts] if body.get("echo") else ()
-    name = body.get("model") or model.name
     native = None
     if verbose := wants_verbose(body, model.current.options.log):
         native = NativeFormat(
-            name,
             model.name,
             engine.info.n_ctx,
             params,
+            reasoning_format=model.options.chat.reasoning_format,
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
     form = TextFormat(
-        head("text_completion", name),
+        head("text_completion", model.name),
         timings_per_token=params.timings_per_token,
         n=n,
         n_candidates=n_candidates,

@@ -24,7 +24,7 @@ async def create_message(body: dict[str, Any]) -> Response:
     request = message_request(body, model.options)
     params = message_params(body, model.options.engine.generation_defaults())
     form = MessageFormat(
-        body.get("model") or model.name,
+        model.name,
         stop_sequences=list(params.stop),
         show_thinking=(body.get("thinking") or {}).get("display") != "omitted",
     )

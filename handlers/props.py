@@ -67,9 +67,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         described = await description(model, info, tool_source or source)
         caps = dict(described.caps) if described else {}
     props = {
-        "default_generation_settings": slot_json(
-            unused_slot(info.n_ctx if info else 0), options.engine.generation_defaults(), model.name
-        ),
+        "default_generation_settings": slot_json(unused_slot(info.n_ctx if info else 0), model),
         "total_slots": info.n_slots if info else options.engine.context.n_slots(),
         "model_alias": model.name,
         "model_ftype": info.ftype if info else "",
@@ -81,7 +79,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "endpoint_metrics": server.model.operations.metrics,
         "ui": False,
         "ui_settings": {},
-        "chat_template": source,
+        "chat_template": source.removesuffix("\n"),  # which Jinja drops
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",

@@ -63,7 +63,7 @@ async def create_response(body: dict[str, Any]) -> Response:
         # when a response in the background begins.
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
-    response = new_response(body, body.get("model") or model.name, params)
+    response = new_response(body, model.name, params)
     output = Output(probabilities)
 
     async def complete(status: Status, finished: Finished) -> dict[str, Any]:

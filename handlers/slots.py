@@ -5,13 +5,12 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 from engine.errors import invalid_request, not_supported, unavailable
-from engine.params import GenerationParams
 from engine.protocol.messages import SlotState
 from engine.protocol.slot_names import check_name
 from handlers.apis.native.results import settings_json
 from handlers.http.disconnect import until_disconnect
 from handlers.http.json_answer import JSONAnswer
-from handlers.running.served import served
+from handlers.running.served import Served, served
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
@@ -24,8 +23,7 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     slots = await engine.slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
-    defaults = model.options.engine.generation_defaults()
-    shown = [slot_json(slot, defaults, model.name) for slot in slots]
+    shown = [slot_json(slot, model) for slot in slots]
     if not model.options.operations.slots_text:
         shown = [without_texts(each) for each in shown]
     return JSONAnswer(shown)
@@ -62,15 +60,17 @@ async def act_on_slot(
     )
 
 
-def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
-    """One slot; `defaults` are the settings of one that was never used."""
+def slot_json(slot: SlotState, model: Served) -> dict[str, Any]:
+    """One slot of `model`, which has the settings of the server if it was never used."""
+    params = slot.params or model.options.engine.generation_defaults()
+    form = model.options.chat.reasoning_format
     return {
         "id": slot.id,
         "id_task": slot.id_task,
         "n_ctx": slot.n_ctx,
         "speculative": False,
         "is_processing": slot.is_processing,
-        "params": settings_json(slot.params or defaults, slot.n_ctx, model),
+        "params": settings_json(params, slot.n_ctx, model.name, form),
         "prompt": slot.prompt,
         "generated": slot.generated,
         "next_token": {

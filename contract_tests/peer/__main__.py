@@ -2,18 +2,22 @@
 
     python -m contract_tests.peer --peer /path/llama-server [--peer-arg=--no-repack] [-k REGEX]
 
+With --record, what the documentation says of the counts is that of this run.
+
 Exit code 1 if there is a difference without a reason, 2 if the peer is missing.
 """
 
 import argparse
+import json
 import re
 import sys
 import tempfile
 from itertools import groupby
 from pathlib import Path
 
+from contract_tests.peer.accepted import COUNTS
 from contract_tests.peer.comparison import differences
-from contract_tests.peer.report import Compared, report
+from contract_tests.peer.report import Compared, counts, report
 from contract_tests.peer.request import Request, all_requests
 from contract_tests.peer.servers import STAGES, Side
 from engine.shipped import model_path
@@ -26,8 +30,11 @@ def main() -> int:
     parser.add_argument("--model", default=str(model_path()), help="the model of both")
     parser.add_argument("-k", dest="choice", default="", help="requests whose names match, alone")
     parser.add_argument("-v", dest="verbose", action="store_true", help="all cases, with bodies")
+    parser.add_argument("--record", action="store_true", help="keep the counts of this run")
     parser.add_argument("--list", action="store_true", help="the names of the requests")
     given = parser.parse_args()
+    if given.record and given.choice:
+        parser.error("--record is for all requests")
     chosen = [each for each in all_requests() if re.search(given.choice, each.name)]
     if given.list:
         print("\n".join(each.name for each in chosen))
@@ -46,7 +53,11 @@ def main() -> int:
             peer = [str(given.peer), *given.peer_arg]
             results += _stage(Path(directory), given.model, stage, peer, list(requests))
     print(report(results, verbose=given.verbose))
-    return int(any(each.unexplained for each in results))
+    failed = any(each.unexplained for each in results)
+    if given.record and not failed:
+        found = {extent.name.lower(): n for extent, n in counts(results).items()}
+        COUNTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    return int(failed)
 
 
 def _stage(

@@ -3,23 +3,35 @@
 python -m contract_tests.peer.accepted > docs/coming-from-llama-server.md
 """
 
-from contract_tests.peer import rows_of_answers, rows_of_requests
+import json
+from pathlib import Path
+
+from contract_tests.peer import rows_of_answers, rows_of_keys, rows_of_requests
 from contract_tests.peer.comparison import Difference
 from contract_tests.peer.request import Request
+from contract_tests.peer.row import Accepted, Extent
 
-ACCEPTED = (*rows_of_answers.ROWS, *rows_of_requests.ROWS)
+ACCEPTED = (*rows_of_keys.ROWS, *rows_of_answers.ROWS, *rows_of_requests.ROWS)
+COUNTS = Path(__file__).with_name("counts.json")
+"""How many requests are how far apart, of the last whole run that `--record` kept."""
+MEANINGS = {
+    Extent.EQUAL: "have equal answers",
+    Extent.KEYS: "have equal answers but for the additional keys that the table names",
+    Extent.WORDS: "have errors that are equal but for their words",
+    Extent.VALUES: "differ in a status or a value as the table says",
+}
 
 
-def reason(request: Request, difference: Difference) -> str | None:
-    """The title of the row that explains the difference."""
-    return next((each.title for each in ACCEPTED if each.covers(request, difference)), None)
+def row_of(request: Request, difference: Difference) -> Accepted | None:
+    """The row that explains the difference."""
+    return next((each for each in ACCEPTED if each.covers(request, difference)), None)
 
 
 INTRODUCTION = """# Coming from llama-server
 
 What works with llama-server works here: the same options, paths, fields and answers. `nox -s peer`
 sends the same requests to both and compares the answers, all but ids, times and how much of a
-prompt was cached. What differs on purpose is this.
+prompt was cached. Of {total} requests {counts}. What differs on purpose is this.
 
 | | llama-server | specllama | why |
 |---|---|---|---|"""
@@ -27,7 +39,17 @@ prompt was cached. What differs on purpose is this.
 
 def page() -> str:
     rows = (f"| {each.title} | {each.there} | {each.here} | {each.reason} |" for each in ACCEPTED)
-    return "\n".join([INTRODUCTION, *rows, ""])
+    counts = recorded()
+    told = [f"{counts[extent]} {meaning}" for extent, meaning in MEANINGS.items()]
+    said = f"{', '.join(told[:-1])}, and {told[-1]}"
+    total = f"{sum(counts.values()):,}"
+    introduction = INTRODUCTION.format(total=total, counts=said)
+    return "\n".join([introduction, *rows, ""])
+
+
+def recorded() -> dict[Extent, int]:
+    counts = json.loads(COUNTS.read_text("utf-8"))
+    return {extent: counts[extent.name.lower()] for extent in Extent}
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from contract_tests.peer.accepted import reason
+from contract_tests.peer.accepted import MEANINGS, row_of
 from contract_tests.peer.comparison import Difference
 from contract_tests.peer.request import Request
+from contract_tests.peer.row import Extent
 
 EXAMPLES = 6
 
@@ -18,25 +19,36 @@ class Compared:
 
     @property
     def unexplained(self) -> list[Difference]:
-        return [each for each in self.found if reason(self.request, each) is None]
+        return [each for each in self.found if row_of(self.request, each) is None]
 
     @property
     def reasons(self) -> set[str]:
-        return {title for each in self.found if (title := reason(self.request, each))}
+        return {row.title for each in self.found if (row := row_of(self.request, each))}
+
+    @property
+    def extent(self) -> Extent:
+        """That of the row that reaches farthest."""
+        rows = (row_of(self.request, each) for each in self.found)
+        return max((row.extent if row else Extent.VALUES for row in rows), default=Extent.EQUAL)
+
+
+def counts(results: list[Compared]) -> dict[Extent, int]:
+    """How many of the requests whose differences are all accepted are how far apart."""
+    found = Counter(each.extent for each in results if not each.unexplained)
+    return {extent: found[extent] for extent in Extent}
 
 
 def report(results: list[Compared], *, verbose: bool) -> str:
-    equal = sum(not each.found for each in results)
-    explained = [each for each in results if each.found and not each.unexplained]
     rest = [each for each in results if each.unexplained]
-    lines = [
-        f"{len(results)} requests: {equal} equal, {len(explained)} differ as accepted, "
-        f"{len(rest)} differ.",
+    lines = [f"{len(results)} requests, of which"]
+    lines += [f"  {n:4} {MEANINGS[extent]}" for extent, n in counts(results).items()]
+    lines += [
+        f"  {len(rest):4} differ without a reason",
         "",
         "Accepted, by reason (a request may have several):",
     ]
-    counts = Counter(title for each in results for title in each.reasons)
-    lines += [f"  {n:4} {title}" for title, n in counts.most_common()]
+    by_reason = Counter(title for each in results for title in each.reasons)
+    lines += [f"  {n:4} {title}" for title, n in by_reason.most_common()]
     causes: dict[str, list[tuple[Request, Difference]]] = defaultdict(list)
     for each in rest:
         for difference in each.unexplained:

@@ -1,10 +1,22 @@
 """A row of the table of accepted differences."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
 
 from contract_tests.peer.comparison import Difference
 from contract_tests.peer.request import Request
+
+
+class Extent(IntEnum):
+    """How far two answers are apart."""
+
+    EQUAL = 0
+    KEYS = 1  # ours has more keys, each of them named in the table
+    WORDS = 2  # an error is told in other words, too
+    VALUES = 3  # a status, a value or a key that the peer has
 
 
 @dataclass(frozen=True)
@@ -19,6 +31,14 @@ class Accepted:
     causes: str
     paths: str = ""
     requests: str = ""
+    extent: Extent = Extent.VALUES
+
+    @classmethod
+    def more(cls, title: str, keys: Sequence[str], reason: str, paths: str) -> Self:
+        """A row of keys that only our answers have, each by its whole name."""
+        named = ", ".join(f"`{key}`" for key in keys)
+        causes = rf"extra ({'|'.join(map(re.escape, keys))})"
+        return cls(title, "", f"There are {named}.", reason, causes, paths, extent=Extent.KEYS)
 
     def covers(self, request: Request, difference: Difference) -> bool:
         return bool(

@@ -1,6 +1,6 @@
 """What differs wherever it occurs."""
 
-from contract_tests.peer.row import Accepted
+from contract_tests.peer.row import Accepted, Extent
 
 ROWS = (
     Accepted(
@@ -23,21 +23,15 @@ ROWS = (
         "It names the field and what is right. The texts that clients look for are the same.",
         "`error.type` and `error.code` are for programs, the message is for people.",
         r"wording .*error\.message",
+        extent=Extent.WORDS,
     ),
     Accepted(
-        "More fields in answers",
-        "",
-        "Some answers have more fields: counts, settings in force, the `param` of an error.",
-        "The documents of the APIs name them; clients ignore fields that they don't know.",
-        r"extra (?!(.*\.)?(message|delta)\.(content|reasoning_content|tool_calls)$"
-        r"|content\[\]\.(id|name|input)$).*",
-    ),
-    Accepted(
-        "Name of the model",
-        "Answers name the model as the server does; only chats name it as the request did.",
-        "All answers name it as the request did.",
-        "Clients compare the two names.",
-        r"value model",
+        "`default_generation_settings` of `/props`",
+        "`reasoning_format` is `none`, whatever is in force.",
+        "It is the format in force.",
+        "These are the defaults.",
+        r"value generation_settings\.reasoning_format",
+        r"/props",
     ),
     Accepted(
         "`tokens_cached`",
@@ -54,12 +48,14 @@ ROWS = (
         r"value generation_settings\.seed",
     ),
     Accepted(
-        "How an answer is parsed, in `generation_settings`",
-        "`reasoning_format`, `chat_format` and `generation_prompt` are what the server would use.",
-        "They are what the operation does: the native ones don't parse.",
-        "The native operations leave thoughts in the text on both servers.",
-        r"value generation_settings\.(reasoning_format|chat_format|generation_prompt)"
+        "How a chat is parsed, in `generation_settings` of `verbose`",
+        "`chat_format` names the server's own parser, `preserved_tokens` and `generation_prompt` "
+        "are what it uses.",
+        "They are empty, `chat_format` is `Content-only`.",
+        "They are the inside of that server; requests can't make use of them.",
+        r"value generation_settings\.(chat_format|generation_prompt)"
         r"|length generation_settings\.preserved_tokens",
+        requests=r"chat: verbose",
     ),
     Accepted(
         "JSON schemas in `generation_settings`",
@@ -200,13 +196,5 @@ ROWS = (
         "They have none.",
         "Nobody reads it.",
         r"header missing Content-Type",
-    ),
-    Accepted(
-        "End of the chat template",
-        "`/props` shows it without its last line end.",
-        "It is as in the model's file.",
-        "Jinja drops the line end anyway.",
-        r"value chat_template",
-        r"/props",
     ),
 )

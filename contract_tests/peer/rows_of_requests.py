@@ -29,7 +29,7 @@ ROWS = (
         "`n_predict` and `max_tokens` of 0 generate one token.",
         "They generate none.",
         "The documents say that 0 reads the prompt alone.",
-        rf"{OTHER_TEXT}|length (tokens|content)|value stop",
+        rf"{OTHER_TEXT}|length (tokens|content)|value stop|extra \w+",
         requests=r"chat: max_tokens 0|completion: no tokens|infill: nothing to predict"
         r"|sampling-fields: (n_predict|max_tokens) 0$|messages: max_tokens 0|llama-vscode: prepare",
     ),
@@ -98,18 +98,25 @@ ROWS = (
         "A last token, which ends the generation, follows where a grammar has nothing more.",
         "The answer ends there.",
         "The texts are the same, without the wait for a token that nobody sees.",
-        COUNTS,
-        requests=r"chat: grammar|completion: (a grammar|grammar and schema)"
+        rf"{COUNTS}|value choices\[\]\.finish_reason",
+        requests=r"chat: (grammar|a prefill of (whole )?JSON)"
+        r"|completion: (a grammar|grammar and schema)"
         r"|sampling-fields: (grammar 'root|json_schema \{'(enum|const)')"
         r"|instructor: JSON(, streamed)?$",
     ),
     Accepted(
-        "Spaces and numbers in constrained JSON",
-        "At most two line ends and twenty spaces between two parts, 16 digits in an integer.",
-        "Single line ends and spaces as JSON has them; an integer has as many digits as it needs.",
+        "Spaces, numbers and tokens in constrained JSON",
+        "White space may stand before commas in some objects, and twice in empty ones; integers "
+        "have 16 digits. A name that must come is spelled in any tokens. JSON may stand in a "
+        "fence of Markdown, which is taken away.",
+        "White space may stand between any two parts; an integer has as many digits as it needs. "
+        "A text that must come is in the tokens that the tokenizer makes of it. JSON is alone.",
         "Other constraints of the same schemas: a model that writes JSON writes the same.",
-        OTHER_TEXT,
+        rf"{OTHER_TEXT}|value choices\[\]\.finish_reason",
         requests=r"completion: a schema|sampling-fields: json_schema \{'items'"
+        r"|chat: (a schema|JSON|json_schema|format without schema)|agents: schema,"
+        r"|instructor: (JSON|schema|strict)"
+        r"|langchain: structured by a schema|vercel-ai: (an object|an enum)"
         r"|recorded-.*(structured_output|stream)",
     ),
     Accepted(
@@ -118,10 +125,7 @@ ROWS = (
         "What the model's template writes behind the tag follows: a line end, say.",
         "It is what the model has learnt.",
         rf"{OTHER_TEXT}|value choices\[\]\.finish_reason",
-        r"(/v1)?/chat/completions$",
-        r"chat: (a schema|JSON|json_schema|format without schema)|agents: schema,"
-        r"|instructor: (JSON|schema|strict)"
-        r"|langchain: structured by a schema|vercel-ai: (an object|an enum)",
+        requests=r"chat: thoughts and a schema",
     ),
     Accepted(
         "A call that is demanded",
@@ -131,7 +135,7 @@ ROWS = (
         rf"{OTHER_TEXT}|value choices\[\]\.finish_reason"
         r"|(type|extra|missing|value|length) (choices\[\]\.message\."
         r"(content|tool_calls|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
-        r"|output\[\]\.(role|type|content))",
+        r"|output|output\[\]\.(role|type|content|call_id|name|arguments))",
         requests=r"chat: (a tool, required|a tool by name|tools in parallel)"
         r"|recorded-.*: \d+ (tools|structured_output)"
         r"|messages: a tool(, streamed| by name)?$|responses: a tool(, streamed)?$"
@@ -152,14 +156,6 @@ ROWS = (
         "Templates that go through the properties fail with an empty object.",
         OTHER_PROMPT,
         requests=r"chat: tool without parameters|agents: MCP tool, empty",
-    ),
-    Accepted(
-        "Progress in streams of chats",
-        "Each event of progress opens the assistant's turn, and one more opens it after them.",
-        "The turn is opened once, before them.",
-        "Clients that join the pieces of a stream read the role as often as it comes.",
-        r"missing (prompt_progress|choices\[\]\.delta\.(role|content))",
-        requests=r"chat: progress, streamed",
     ),
     Accepted(
         "Built-in tools",
@@ -183,7 +179,8 @@ ROWS = (
         "They are ignored.",
         "They are tools, and the answer has the same form.",
         "OpenAI's API has them, and older clients send them.",
-        rf"{OTHER_PROMPT}|type choices\[\]\.message\.content|value choices\[\]\.finish_reason",
+        rf"{OTHER_PROMPT}|type choices\[\]\.message\.content|value choices\[\]\.finish_reason"
+        r"|extra choices\[\]\.message\.function_call",
         requests=r"chat: functions|aider: edits as a function",
     ),
     Accepted(

@@ -8,14 +8,15 @@ import pytest
 
 from contract_tests.peer import accepted
 from contract_tests.peer.comparison import Difference, differences
-from contract_tests.peer.report import Compared, report
+from contract_tests.peer.report import Compared, counts, report
 from contract_tests.peer.request import all_requests, post
-from contract_tests.peer.row import Accepted
+from contract_tests.peer.row import Accepted, Extent
 from contract_tests.peer.servers import STAGES, Answer
 
 GREEDY = post("a", "/completion", {"prompt": "a", "temperature": 0})
 DRAWN = post("a", "/completion", {"prompt": "a"})
 JSON = {"Content-Type": "application/json"}
+MORE = Difference("extra", "generation_settings.n_ctx")
 STREAM = {"Content-Type": "text/event-stream"}
 
 
@@ -88,16 +89,21 @@ def test_status_and_headers() -> None:
 
 
 def test_the_report_tells_reasons_from_the_rest() -> None:
-    told = report(
-        [
-            Compared(GREEDY, []),
-            Compared(GREEDY, [Difference("status", "400 for 500")]),
-            Compared(GREEDY, [Difference("missing", "surprise", "", "5")]),
-        ],
-        verbose=False,
-    )
-    assert told.startswith("3 requests: 1 equal, 1 differ as accepted, 1 differ.")
+    status, surprise = Difference("status", "400 for 500"), Difference("missing", "surprise")
+    words = Difference("wording", "error.message")
+    results = [Compared(GREEDY, []), *(Compared(GREEDY, [MORE, *rest]) for rest in
+        ([], [words], [words, status], [surprise], [Difference("extra", "surprise")]))]  # fmt: skip
+    assert counts(results) == {
+        Extent.EQUAL: 1,
+        Extent.KEYS: 1,
+        Extent.WORDS: 1,
+        Extent.VALUES: 1,
+    }
+    told = report(results, verbose=False)
+    assert told.startswith("6 requests, of which\n     1 have equal answers\n")
+    assert "2 differ without a reason" in told
     assert "missing surprise" in told
+    assert "extra surprise" in told
 
 
 def test_the_requests() -> None:
@@ -113,6 +119,10 @@ def test_a_row_speaks_of_requests_that_exist(row: Accepted) -> None:
     requests = [each for each in all_requests() if re.match(row.paths, each.path)]
     for choice in re.split(r"\|(?=[a-z-]+: )", row.requests):
         assert any(re.match(choice, each.name) for each in requests), choice
+
+
+def test_the_counts_are_of_these_requests() -> None:
+    assert sum(accepted.recorded().values()) == len(all_requests()), "run it with --record"
 
 
 def test_the_page_is_the_table() -> None:

@@ -21,8 +21,9 @@ class ChatRequest(msgspec.Struct, kw_only=True):
 
     `tool_name` (with `tool_choice` "required") is the one tool that has to be called. The tools
     named in `free_text` take a plain text: what they are to the model is a function whose one
-    parameter is `FREE_TEXT`. An answer that goes on with a last message begins with what that
-    says, unless `repeat_given` is off.
+    parameter is `FREE_TEXT`. Beside each stands the grammar of its text in Lark, "" for any text.
+    An answer that goes on with a last message begins with what that says, unless `repeat_given` is
+    off.
     `template_variables` are for the template only, those of the request over those of the
     server. How to generate, a JSON schema for the answer included, is in `GenerationParams`.
     """
@@ -32,7 +33,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool | None = None  # None: what the template can express
-    free_text: list[str] = []
+    free_text: dict[str, str] = {}
     parse_tool_calls: bool = True
     reasoning_format: ReasoningFormat = "auto"
     reasoning_budget: int = -1  # tokens; 0: no thinking, -1: no limit

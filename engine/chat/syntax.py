@@ -5,6 +5,7 @@ it in a chat template, `engine.chat.parse.parser` parses answers by it, and
 An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
 """
 
+import re
 from typing import Literal
 
 import msgspec
@@ -26,6 +27,8 @@ PLACEHOLDERS: dict[Hole, str] = {
 """Stand-ins for holes in texts, from a private area of Unicode."""
 KEY = "\ue004"
 """Stands in `TaggedArguments.end` for the key once more."""
+BARE_KEY = re.compile(r"[^\s,:=\"'`()\[\]{}<>|]*")
+"""The name of an argument that no marker stands before: what it can be told from."""
 HOLES_BY_PLACEHOLDER = {text: hole for hole, text in PLACEHOLDERS.items()}
 
 

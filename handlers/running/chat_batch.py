@@ -112,7 +112,9 @@ async def prepare(
 def _unparsed(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> PreparedChat:
     """An answer that is all content, with the markers that the model writes in it."""
     request = msgspec.structs.replace(request, reasoning_format="none")
-    bound = answer_params(params, prompt.syntax, None, thinking=prompt.thinking)
+    bound = answer_params(
+        params, prompt.syntax, None, thinking=prompt.thinking, given=_begun_text(prompt)
+    )
     parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
     given = _given(prompt, request) if request.repeat_given else ()
     return PreparedChat(prompt.text, bound, parser, given)
@@ -141,7 +143,8 @@ def _schemas(request: ChatRequest) -> dict[str, Any] | None:
 def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> GenerationParams:
     """`params` with what the syntax of the answer, its tools and its schema make of it."""
     syntax, tools = prompt.syntax, request.tools if request.tool_choice != "none" else []
-    if not syntax.markers:
+    given = _begun_text(prompt)
+    if not syntax.markers and not given:
         return params
     schema = None
     # A schema of the whole text is the engine's own business: the text may be the whole answer,
@@ -163,6 +166,7 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         schema=schema,
         prompt=prompt.begun,
         may_think=not _must_not_think(request),
+        texts={name: lark for name, lark in request.free_text.items() if lark},
     )
     return answer_params(
         params,
@@ -170,7 +174,13 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         grammar,
         thinking=prompt.thinking,
         reasoning_budget=request.reasoning_budget,
+        given=given,
     )
+
+
+def _begun_text(prompt: ChatPrompt) -> str:
+    """The beginning of the answer's text that the prompt ends with."""
+    return prompt.given.content if prompt.answering and prompt.given else ""
 
 
 def _must_not_think(request: ChatRequest) -> bool:

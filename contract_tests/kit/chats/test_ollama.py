@@ -73,7 +73,7 @@ def test_show(client: Client, server: Server) -> None:
     shown = client.show(MODEL)
     props = server.get("/props").json()
     [listed] = client.list().models
-    assert shown.template == props["chat_template"]
+    assert (shown.template or "").removesuffix("\n") == props["chat_template"]
     assert shown.details == listed.details
     assert shown.modified_at == listed.modified_at
     assert shown.modelinfo is not None

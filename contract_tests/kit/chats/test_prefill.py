@@ -1,5 +1,6 @@
 """An answer whose beginning the client has written: where it is repeated, and where not."""
 
+import json
 from typing import Any
 
 import pytest
@@ -77,3 +78,35 @@ def test_other_apis(server: Server) -> None:
     assert block["text"] == content
     body = asked(BEGUN, options={"temperature": 0}, stream=False)
     assert BEGUN["content"] + server.ask("/api/chat", body)["message"]["content"] == content
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 20]}},
+    "required": ["name", "age"],
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+
+
+def _begun(content: str) -> dict[str, Any]:
+    last = {"role": "assistant", "content": content}
+    return asked(last, response_format=FORM, max_tokens=100)
+
+
+@pytest.mark.parametrize("content", ['{"name": "Ada", ', '{"na', '{"name": "A'])
+def test_a_schema_holds_for_the_whole_answer(content: str, server: Server) -> None:
+    [(_, answer)] = whole(server, **_begun(content))
+    assert answer.startswith(content)
+    assert set(json.loads(answer)) == {"name", "age"}
+    assert streamed(server, **_begun(content)) == ("", answer)
+
+
+def test_a_beginning_that_is_the_whole_answer(server: Server) -> None:
+    complete = '{"name": "Ada", "age": 20}'
+    assert whole(server, **_begun(complete)) == [("", complete)]
+
+
+def test_a_beginning_that_the_schema_refuses(server: Server) -> None:
+    refused = server.post(CHAT, _begun("Hello"))
+    assert refused.status_code == 400
+    assert "begins an answer" in refused.json()["error"]["message"]

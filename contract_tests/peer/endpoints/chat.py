@@ -15,6 +15,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "The weather", "parameters": OBJECT},
 }
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": OBJECT}}
 CALL = {
     "id": "call_1",
     "type": "function",
@@ -43,6 +44,7 @@ REQUESTS = [
     *both_ways("timings", PATH, {**BASE, "timings_per_token": True}),
     *both_ways("progress", PATH, {**BASE, "return_progress": True, "cache_prompt": False}),
     *both_ways("a schema", PATH, {**BASE, "max_tokens": 40, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": OBJECT}}}),
+    *both_ways("thoughts and a schema", PATH, {**BASE, "max_tokens": 40, "response_format": SCHEMA, "chat_template_kwargs": {"enable_thinking": True}}),
     *both_ways("JSON", PATH, {**BASE, "max_tokens": 20, "response_format": {"type": "json_object"}}),
     *both_ways("a tool, required", PATH, {**BASE, "max_tokens": 60, "tools": [TOOL], "tool_choice": "required"}),
     *both_ways("a tool, auto", PATH, {**BASE, "tools": [TOOL], "tool_choice": "auto"}),
@@ -123,6 +125,13 @@ REQUESTS = [
     _said("a name", {"role": "user", "name": "Ann", "content": "Hi"}),
     _said("a prefill", *USER, {"role": "assistant", "content": "Llamas are"}),
     _said("a prefill of parts", *USER, {"role": "assistant", "content": [{"type": "text", "text": "Llamas are"}]}),
+    *(
+        _said(
+            f"a prefill of {name}", *USER, {"role": "assistant", "content": begun},
+            response_format=SCHEMA, chat_template_kwargs={"enable_thinking": False},
+        )
+        for name, begun in (("JSON", '{"city": "Li'), ("whole JSON", '{"city": "Lima"}'), ("other JSON", "Yes"))
+    ),
     _said("two prefills", *USER, {"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}),
     _said("parts", {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}]}),
     _said("parts none", {"role": "user", "content": []}),

@@ -7,17 +7,26 @@ schemas that the grammar refers to, which the engine translates and checks.
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from engine.chat import harmony_markers as harmony
+from engine.chat.grammar.json_arguments import json_arguments, text_arguments
 from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
 from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax, begun_by
 from engine.errors import invalid_request
 from engine.formats.json_schema import TYPES
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema, Thoughts
+from engine.params import (
+    AnswerRules,
+    GenerationParams,
+    GrammarTrigger,
+    NamedGrammar,
+    NamedSchema,
+    Thoughts,
+)
 
 MAX_NAME = 128  # characters
 MAX_WORK = 20_000  # steps that the schemas of all tools may take: some tenths of a second
@@ -25,7 +34,7 @@ MIN_WORK = 500  # for each of many tools
 _NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it as a marker
 _ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
-_SPACE = "/[ \\t\\n]{1,8}/"
+_SPACE = "/( |\\n{1,2}[ \\t]{0,20}){1,2}/"  # as llama-server lets it be before an answer
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
 _HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
@@ -40,6 +49,7 @@ class AnswerGrammar(msgspec.Struct, frozen=True):
     relaxed: list[str] = []
     lazy: bool = False
     triggers: list[GrammarTrigger] = []
+    grammars: dict[str, NamedGrammar] = {}
 
 
 def answer_params(
@@ -49,22 +59,29 @@ def answer_params(
     *,
     thinking: bool,
     reasoning_budget: int = -1,
+    given: str = "",
 ) -> GenerationParams:
     """`params` with everything that an answer in `syntax` needs: its markers are to be shown,
-    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit).
+    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit). The
+    text of the answer begins with `given`, which is in the prompt.
 
     Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
     """
     wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
     thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
     if grammar is None:
-        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget)
+        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget, given=given)
         changes: dict[str, Any] = {}
     else:
         if params.grammar or params.json_schema:
             raise invalid_request("a grammar or json_schema can't be used together with tools")
         rules = AnswerRules(
-            grammar.lark, grammar.schemas, thoughts, reasoning_budget, grammar.relaxed
+            grammar.lark,
+            grammar.schemas,
+            thoughts,
+            reasoning_budget,
+            grammar.relaxed,
+            grammars=grammar.grammars,
         )
         changes = {"grammar_lazy": grammar.lazy, "grammar_triggers": grammar.triggers}
     preserved = [*params.preserved_tokens, *syntax.markers]
@@ -82,6 +99,7 @@ def answer_grammar(
     schema: Any = None,
     prompt: str = "",
     may_think: bool = True,
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> AnswerGrammar | None:
     """The grammar of an answer in `syntax`; None if any text will do.
 
@@ -89,13 +107,15 @@ def answer_grammar(
     answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
     requires this one. `parallel`: several calls in one answer. `thinking`: the prompt has opened
     the thoughts; whatever else of the answer's syntax `prompt` ends with is not written again.
-    Unless it `may_think`, an answer that isn't lazy has no thoughts but those.
+    Unless it `may_think`, an answer that isn't lazy has no thoughts but those. `texts` are the
+    grammars, in Lark, of tools that take a plain text.
 
     Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
     schema comes to light only in the engine, whose error names the tool, too.
     """
     lark = Lark(max(MIN_WORK, MAX_WORK // max(1, len(tools))))
     functions = _functions(tools, tool_name, lark)
+    _add_texts(functions, texts, syntax, lark)
     if not functions and schema is None:
         return None
     required = bool(functions) and (required or tool_name is not None)
@@ -104,7 +124,9 @@ def answer_grammar(
     if lazy:
         start = answer.lazy_calls(functions, parallel)
         triggers = answer.triggers(functions)
-        return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed, True, triggers)
+        return AnswerGrammar(
+            lark.text(start), lark.schemas, lark.relaxed, True, triggers, lark.grammars
+        )
     bodies = [answer.calls(functions, parallel)] if functions else []
     if schema is not None and not required:
         if functions:
@@ -112,11 +134,11 @@ def answer_grammar(
         bodies.append(answer.text(lark.json("JSON schema", schema or ANY_OBJECT)))
     start = choice(bodies)
     start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
-    return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed)
+    return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed, grammars=lark.grammars)
 
 
 Functions = Mapping[str, Any]
-"""The schemas of the parameters by the names of the tools."""
+"""The schemas of the parameters by the names of the tools, or their `TextArguments`."""
 
 
 def _functions(tools: list[dict[str, Any]], wanted: str | None, lark: Lark) -> dict[str, Any]:
@@ -140,6 +162,22 @@ def _functions(tools: list[dict[str, Any]], wanted: str | None, lark: Lark) -> d
     if wanted not in found:
         raise invalid_request(f"tool_choice: there is no tool {wanted!r}")
     return {wanted: found[wanted]}
+
+
+def _add_texts(
+    functions: dict[str, Any], texts: Mapping[str, str], syntax: OutputSyntax, lark: Lark
+) -> None:
+    """Put the grammars of tools that take a text in place of their schemas, where calls have their
+    arguments in JSON."""
+    tagged = syntax.calls is not None and syntax.calls.tagged is not None
+    for name, text in texts.items():
+        if name not in functions:
+            continue
+        arguments = None if tagged else text_arguments(f"the grammar of the tool {name!r}", text)
+        if arguments is None:
+            lark.leave_out(f"{_place_of(name)}/format")
+        else:
+            functions[name] = arguments
 
 
 def _parameters_of(name: str) -> str:
@@ -248,7 +286,7 @@ class _Answer:
 
     def _arguments(self, name: str, parameters: Any) -> str:
         if self._calls.tagged is None:
-            return self.lark.json(_parameters_of(name), parameters, _place_of(name))
+            return json_arguments(self.lark, _parameters_of(name), parameters, _place_of(name))
         what, at = _parameters_of(name), _place_of(name)
         return tagged_arguments(self.lark, self._calls.tagged, what, parameters, at)
 
@@ -276,7 +314,8 @@ class _Answer:
         return sequence(thoughts, self._space(), body)
 
     def only(self, body: str) -> str:
-        return sequence(self._space() if self._calls.opening[:1].isspace() else "", body)
+        begins_with_space = self._syntax.reasoning or self._calls.opening[:1].isspace()
+        return sequence(self._space() if begins_with_space else "", body)
 
     def _space(self) -> str:
         return f"{self.lark.terminal(_SPACE)}?"
@@ -350,7 +389,7 @@ class _Harmony:
                     literal(header(name)),
                     _HARMONY_JSON,
                     literal(harmony.MESSAGE),
-                    self.lark.json(_parameters_of(name), parameters, _place_of(name)),
+                    json_arguments(self.lark, _parameters_of(name), parameters, _place_of(name)),
                 )
                 for name, parameters in functions.items()
                 for header in headers

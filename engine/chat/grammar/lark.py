@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from engine.errors import invalid_request
-from engine.params import NamedSchema
+from engine.params import NamedGrammar, NamedSchema
 
 ANY = "/(?s:.*)/"
 _PLAIN = re.compile(r"[a-zA-Z0-9]")
@@ -24,6 +24,7 @@ class Lark:
         self._reserved = 0
         self._names: dict[tuple[str, str], str] = {}
         self.schemas: dict[str, NamedSchema] = {}
+        self.grammars: dict[str, NamedGrammar] = {}
         self._relaxed: dict[str, None] = {}
 
     def rule(self, body: str) -> str:
@@ -62,6 +63,12 @@ class Lark:
             self._names[key] = f"s{len(self.schemas)}"
             self.schemas[self._names[key]] = NamedSchema(what, text, at)
         return f"@{self._names[key]}"
+
+    def text_in_json(self, what: str, lark: str, in_json: str) -> str:
+        """A reference to what stands between the quotes of a string of JSON, see `NamedGrammar`."""
+        name = f"g{len(self.grammars)}"
+        self.grammars[name] = NamedGrammar(what, lark, in_json)
+        return f"@{name}"
 
     def reserved(self) -> str:
         """The name of a rule that `define` gives a body: it may refer to itself."""

@@ -23,7 +23,7 @@ from engine.chat.grammar.argument_schemas import (
 )
 from engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.string_regex import StringError, string_regex
-from engine.chat.syntax import KEY, TaggedArguments
+from engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
 from engine.formats.work import OutOfWorkError
 
 ANY_OBJECT = {"type": "object"}
@@ -92,7 +92,12 @@ class _Arguments:
             if key in required:
                 raise self._schemas.error(f"the property {key!r} can have no value")
             return False
-        if self._tags.middle.strip() in key or any(c in key for c in "<>\n"):
+        bare = not self._tags.begin.strip()
+        if bare and not (key and BARE_KEY.fullmatch(key)):
+            readable = False
+        else:
+            readable = self._tags.middle.strip() not in key and not any(c in key for c in "<>\n")
+        if not readable:
             self._lark.leave_out(branch.at)
             return False
         return True

@@ -1,7 +1,6 @@
 """Parses arguments between tags into the text of a JSON object."""
 
 import json
-import re
 from typing import Any
 
 from engine.chat.parse.argument_types import ANY, STRING_ONLY, argument_types, as_json, inner_schema
@@ -9,9 +8,8 @@ from engine.chat.parse.call_shape import Tokens, split, tokens_of
 from engine.chat.parse.json_stream import JsonError, Sink, copy_value
 from engine.chat.parse.literals import copy_literal
 from engine.chat.parse.reader import Reader, Step
-from engine.chat.syntax import KEY, TaggedArguments
+from engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
 
-_WORD = re.compile(r"[\w.-]*")
 _MAX_DEPTH = 64
 
 
@@ -52,7 +50,7 @@ class _Arguments:
         if not self._begin.tokens:
             place = reader.mark()
             yield from reader.space()
-            key = yield from reader.run(_WORD)
+            key = yield from reader.run(BARE_KEY)
             if not key or not (yield from reader.accept_all(middle.tokens)):
                 reader.rewind(place)
                 return None

@@ -13,7 +13,7 @@ others of its kind. Masks are computed in a small pool while the model decodes.
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from llguidance import LLMatcher
@@ -105,6 +105,7 @@ class Constraint:
         last = self._current()
         consume(self._matcher, tokens)
         if self._matcher.is_stopped():
+            self._mask = replace(last, ended=True)
             return True
         if last.seconds < INLINE_SECONDS:
             self._mask = self._masks.next(self._matcher, last)
@@ -263,7 +264,10 @@ class Compiler:
         except GrammarError as error:
             raise GrammarError(str(error)) from None  # one for each who asks
         if compiled.waiting is None:
-            return Guided(Constraint(compiled, self._masks), compiled.relaxed)
+            constraint = Constraint(compiled, self._masks)
+            if work.source.kind == "json_schema" and params.answer and params.answer.given:
+                _follow(constraint, params.answer.given)
+            return Guided(constraint, compiled.relaxed)
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(work.source.triggers, thoughts)
         texts = compiled.vocabulary.texts
@@ -286,7 +290,7 @@ class Compiler:
             return None
         shown = _shown(params)
         if not params.grammar_lazy:
-            return Source(kind, text, answer.schemas, sorted(shown))
+            return Source(kind, text, answer.schemas, sorted(shown), grammars=answer.grammars)
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -294,7 +298,8 @@ class Compiler:
             self._check_trigger(trigger, shown)
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
-        return Source(kind, text, answer.schemas, sorted(shown | tokens), triggers)
+        control = sorted(shown | tokens)
+        return Source(kind, text, answer.schemas, control, triggers, answer.grammars)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model
@@ -393,3 +398,13 @@ class Compiler:
 
 def _shown(params: GenerationParams) -> frozenset[int]:
     return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
+
+
+def _follow(constraint: Constraint, given: str) -> None:
+    """Go on behind the beginning of an answer, which is in the prompt. Raises GrammarError."""
+    try:
+        constraint.spell(given.encode())
+    except ConstraintError:
+        raise GrammarError(
+            "the last message begins an answer that doesn't follow the JSON schema"
+        ) from None

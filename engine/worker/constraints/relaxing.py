@@ -12,6 +12,7 @@ from engine.worker.constraints.source import (
     alone,
     named_schemas,
     prepared,
+    text_alone,
     translated,
 )
 
@@ -30,6 +31,7 @@ def compilable(
     `leniently`, all that may be costly. `token_id` as in `gbnf.to_lark`. Raises GrammarError and
     SchemaError."""
     schemas = prepared(source, leniently=leniently)
+    _check_texts(check, source)
     grammar = translated(source, schemas, token_id)
     try:
         check(grammar)
@@ -39,6 +41,16 @@ def compilable(
         check(grammar)
     relaxed = (where for schema in schemas.values() for where in schema.relaxed)
     return grammar, tuple(dict.fromkeys(relaxed))
+
+
+def _check_texts(check: Check, source: Source) -> None:
+    """Raises SchemaError for a grammar of a text that is wrong, or too large."""
+    for named in source.grammars.values():
+        for text in (named.lark, named.in_json):
+            try:
+                check(text_alone(text))
+            except GrammarError as fault:
+                raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
 
 
 def _relaxed(

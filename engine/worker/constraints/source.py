@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger, NamedSchema
+from engine.params import GrammarTrigger, NamedGrammar, NamedSchema
 from engine.worker.constraints import gbnf
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import EXACT, Leniency, Prepared, most_lenient, prepare
@@ -21,7 +21,7 @@ Kind = Literal["grammar", "json_schema", "answer"]
 
 _JSON_OPTIONS: "JsonCompileOptions" = {
     # As in llama.cpp: models that may go on with white space for ever sometimes do.
-    "whitespace_pattern": r" |\n[ \t]{0,20}",
+    "whitespace_pattern": r" |\n{1,2}[ \t]{0,20}",
     "lenient": False,
     "coerce_one_of": False,
 }
@@ -40,13 +40,14 @@ class SchemaError(Exception):
 
 class Source(msgspec.Struct, frozen=True):
     """Everything that a compiled grammar depends on. `shown` are the control tokens that are
-    text for it; `triggers` of a lazy one."""
+    text for it; `triggers` of a lazy one; `grammars` are those that it refers to."""
 
     kind: Kind
     text: str
     schemas: dict[str, NamedSchema] = {}
     shown: list[int] = []
     triggers: list[GrammarTrigger] = []
+    grammars: dict[str, NamedGrammar] = {}
 
     @property
     def key(self) -> bytes:
@@ -96,7 +97,13 @@ def translated(
     # A text that is forced would be spelled out, although one control token says the same.
     options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
     others = [{"name": name, "json_schema": _carrying(each)} for name, each in schemas.items()]
-    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others]})
+    texts = [{"name": name, "lark_grammar": each.in_json} for name, each in source.grammars.items()]
+    return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others, *texts]})
+
+
+def text_alone(lark: str) -> str:
+    """A grammar of nothing but a text."""
+    return json.dumps({"grammars": [{"lark_grammar": lark}]})
 
 
 def alone(schema: Prepared) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from engine.chat.request import ReasoningFormat
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, PromptProgress
 from handlers.apis.native.probabilities import Probabilities
@@ -38,23 +39,23 @@ def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
 class NativeFormat:
     """The native answers of one request (`handlers.running.respond.Format`).
 
-    `model` is the name that the client used, `model_id` the model's own; `n_ctx` is the size of a
-    slot's context in tokens. With `response_fields`, results have only those.
+    `n_ctx` is the size of a slot's context in tokens; `reasoning_format` is that of chats. With
+    `response_fields`, results have only those.
     """
 
     def __init__(
         self,
         model: str,
-        model_id: str,
         n_ctx: int,
         params: GenerationParams,
         *,
+        reasoning_format: ReasoningFormat = "auto",
         probabilities: Probabilities | None = None,
         response_fields: Sequence[str] = (),
     ) -> None:
         self._model = model
-        self._model_id = model_id
         self._n_ctx = n_ctx
+        self._reasoning_format = reasoning_format
         self._stream = params.stream
         self._with_tokens = params.return_tokens or params.stream
         self._with_timings = params.timings_per_token
@@ -128,7 +129,9 @@ class NativeFormat:
             "tokens_predicted": result.n_decoded,
             "tokens_evaluated": result.n_prompt,
             "tokens_cached": result.timings.cache_n,
-            "generation_settings": settings_json(result.params, self._n_ctx, self._model_id),
+            "generation_settings": settings_json(
+                result.params, self._n_ctx, self._model, self._reasoning_format
+            ),
             "prompt": result.prompt,
             "has_new_line": result.has_new_line,
             "truncated": result.truncated,

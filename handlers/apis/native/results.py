@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine.chat.request import ReasoningFormat
 from engine.params import GenerationParams
 from engine.protocol.messages import Timings
 from handlers.apis.native.constraints import triggers_json
@@ -16,9 +17,11 @@ def float32(value: float) -> float:
     return c_float(value).value
 
 
-def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str, Any]:
+def settings_json(
+    params: GenerationParams, n_ctx: int, model: str, reasoning_format: ReasoningFormat
+) -> dict[str, Any]:
     """The `generation_settings` of a result: every parameter as it was applied, the size of
-    the slot's context in tokens, and the model's name.
+    the slot's context in tokens, the model's name, and what chats do with thoughts.
 
     Numbers are in single precision. A bias of minus infinity becomes null in JSON, which has
     no infinity.
@@ -35,13 +38,15 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
     ]
     settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
     settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
-    return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
+    # The two do the same, and this is the one that says what.
+    shown = "deepseek" if reasoning_format == "auto" else reasoning_format
+    rest = {"n_ctx": n_ctx, "model": model, "reasoning_format": shown}
+    return settings | rest | _FIXED_SETTINGS
 
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
     "chat_format": "Content-only",
-    "reasoning_format": "none",
     "reasoning_in_content": False,
     "thinking_forced_open": False,
     "generation_prompt": "",

@@ -269,6 +269,10 @@ class TextFormat:
         return b"data: " + _encode(chunk) + b"\n\n"
 
 
+_AUTHOR = b'{"role":"assistant","content":null}'
+"""The delta that begins an answer. Reports on the prompt have it, too."""
+
+
 class ChatFormat:
     """The answer of /v1/chat/completions (`handlers.running.respond.Format`), with `n`
     choices; `old_calls` are in OpenAI's old form."""
@@ -294,21 +298,22 @@ class ChatFormat:
         self._native = native
         self._results: list[Finished] = []
         self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
+        self._opened: set[int] = set()
 
     def begin(self, event: ChatEvent) -> bytes:
-        """The chunk that names the author; it comes before any text."""
-        return self._chunk(event.index, b'{"role":"assistant","content":null}')
+        return b""  # reports on the prompt come before the chunk that names the author
 
     def event(self, event: ChatEvent) -> bytes:
-        """The chunks that follow from one event of the engine; maybe none."""
         source, index = event.source, event.index
-        if source.probs:
-            self._probs.setdefault(index, []).extend(source.probs)
         timings = _timings(source.timings) if self._with_timings else b""
         if isinstance(source, Delta) and source.progress:
-            return self._chunk(index, b"{}", timings + _progress(source))
+            return self._chunk(index, _AUTHOR, timings + _progress(source))
+        parts = [] if index in self._opened else [self._chunk(index, _AUTHOR)]
+        self._opened.add(index)
+        if source.probs:
+            self._probs.setdefault(index, []).extend(source.probs)
         calls, as_json = event.message.calls, _old_delta if self._old_calls else _delta
-        parts = [self._chunk(index, as_json(delta, calls), timings) for delta in event.deltas]
+        parts += [self._chunk(index, as_json(delta, calls), timings) for delta in event.deltas]
         if isinstance(source, Finished):
             parts.append(self._finish(source, event.message, index))
         return b"".join(parts)
@@ -368,11 +373,11 @@ def _delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
         case CallStart(index, id, name, free_text):
             call = {"index": index, **_tool_call(ToolCall(id, name, free_text=free_text))}
             return _encode({"tool_calls": [call]})
-        case CallArguments(index, text) if calls[index].free_text:
-            return _encode({"tool_calls": [{"index": index, "custom": {"input": text}}]})
         case CallArguments(index, text):
-            call = {"index": index, "function": {"arguments": text}}
-            return _encode({"tool_calls": [call]})
+            kind, name = (
+                ("custom", "input") if calls[index].free_text else ("function", "arguments")
+            )
+            return _encode({"tool_calls": [{"index": index, kind: {name: text}}]})
 
 
 def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:

@@ -5,6 +5,7 @@ take a plain text are offered; of those that run at other servers, or that other
 trained for, there are none here.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ _CHOICES: Mapping[str, ToolChoice] = {
     "any": "required",
 }
 
+_SLASH = re.compile(r"(?<!\\)/")
 _OWN = ("function", "custom")
 """The types of tools that there are."""
 
@@ -33,7 +35,7 @@ class Offered(msgspec.Struct, frozen=True):
     `left_out` are the types and names of the others."""
 
     tools: list[dict[str, Any]]
-    free_text: list[str] = []
+    free_text: dict[str, str] = {}
     left_out: list[str] = []
 
     @property
@@ -47,7 +49,7 @@ class Chosen(msgspec.Struct, frozen=True):
     tools: list[dict[str, Any]]
     how: ToolChoice
     name: str | None = None
-    free_text: list[str] = []
+    free_text: dict[str, str] = {}
 
 
 def offered(tools: Sequence[Tool]) -> Offered:
@@ -57,16 +59,17 @@ def offered(tools: Sequence[Tool]) -> Offered:
     that are no object's schema.
     """
     functions: list[tuple[int, Tool]] = []
-    free_text: list[str] = []
+    free_text: dict[str, str] = {}
     left_out: list[str] = []
     for index, tool in enumerate(tools):
         match kind := tool.get("type") or "function":
             case "function":
                 functions.append((index, tool.get("function") or tool))
             case "custom":
-                custom = _as_function(tool.get("custom") or tool)
+                given = tool.get("custom") or tool
+                custom = _as_function(given)
                 if all(custom["name"] != function.get("name") for _, function in functions):
-                    free_text.append(custom["name"] or "")
+                    free_text[custom["name"] or ""] = _grammar(given)
                 functions.append((index, custom))
             case _:
                 remark("tools[%d]: this server has no %s; it is left out", index, kind)
@@ -96,10 +99,9 @@ def _functions(functions: Sequence[tuple[int, Tool]]) -> list[dict[str, Any]]:
 
 def _as_function(custom: Tool) -> Tool:
     """A tool that takes a plain text, as a function with one parameter. The grammar of the text
-    is told to the model: inside of JSON it can't be enforced."""
+    is told to the model, which writes better what it is held to."""
     lines = [custom.get("description") or ""]
-    form = custom.get("format") or {}
-    grammar = form.get("grammar") or form  # the two APIs of OpenAI differ in this
+    grammar = _format(custom)
     if isinstance(definition := grammar.get("definition"), str):
         syntax = grammar.get("syntax") or "grammar"
         lines += [f"The input follows this {syntax}:", definition]
@@ -114,6 +116,24 @@ def _as_function(custom: Tool) -> Tool:
             "additionalProperties": False,
         },
     }
+
+
+def _format(custom: Tool) -> Mapping[str, Any]:
+    form = custom.get("format") or {}
+    found: Mapping[str, Any] = form.get("grammar") or form  # the two APIs of OpenAI differ in this
+    return found
+
+
+def _grammar(custom: Tool) -> str:
+    """The grammar of the tool's text in Lark, "" if there is none."""
+    grammar = _format(custom)
+    definition = grammar.get("definition")
+    if not isinstance(definition, str) or not definition:
+        return ""
+    if grammar.get("syntax") != "regex":
+        return definition
+    pattern = _SLASH.sub(r"\/", definition).replace("\n", r"\n")
+    return f"start: /{pattern}/"
 
 
 def chosen(offer: Offered, choice: Choice) -> Chosen:

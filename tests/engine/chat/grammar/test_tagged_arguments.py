@@ -131,6 +131,37 @@ def test_tagged_arguments_come_in_order_if_at_all(compiler: Compiler, model: Mod
     assert not accepts(compiler, model, made, call("ba"))
 
 
+KEYS = ["a.b", "$ref", "@id", "größe", "a/b", "x+y", "#1", "a-b", "a?b!", "日本"]
+
+
+@pytest.mark.parametrize("name", ["literals", "quotes of its own"])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_without_a_marker_is_read_as_it_may_be_written(
+    compiler: Compiler, model: Model, name: str, key: str
+) -> None:
+    syntax, _ = SYNTAXES[name]
+    schema = {"type": "object", "properties": {key: {"type": "integer"}}, "required": [key]}
+    made = params(syntax, tools=[tool("f", schema)])
+    text = {
+        "literals": f"<|calls|>[f({key}=7)]<|/calls|>",
+        "quotes of its own": f"<|call>call:f{{{key}:7}}<call|>",
+    }[name]
+    assert accepts(compiler, model, made, text)
+    assert arguments(syntax, text, "f", schema) == {key: 7}
+
+
+@pytest.mark.parametrize("name", ["literals", "quotes of its own"])
+@pytest.mark.parametrize("key", ["a b", "a,b", "a=b", "a:b", "(a)", "{a}", '"a"', "a|b", ""])
+def test_a_key_that_could_not_be_read_is_not_written(
+    compiler: Compiler, model: Model, name: str, key: str
+) -> None:
+    syntax, _ = SYNTAXES[name]
+    schema = {"type": "object", "properties": {key: {"type": "integer"}}, "required": [key]}
+    made = params(syntax, tools=[tool("f", schema)])
+    [left_out] = compiler.guided(made).relaxed
+    assert left_out.startswith("f#/properties/")
+
+
 def arguments(syntax: OutputSyntax, text: str, name: str, schema: Any) -> Any:
     """The arguments of the only call in `text`, of the tool `name`."""
     calls = syntax.calls

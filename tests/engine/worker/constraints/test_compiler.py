@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.params import GenerationParams
+from engine.params import AnswerRules, GenerationParams
 from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
@@ -58,6 +58,24 @@ def test_a_grammar_ends_the_text(engine: Engine) -> None:
 def test_no_text_at_all(engine: Engine) -> None:
     result = finish(engine, grammar='root ::= ""')
     assert (result.text, result.n_decoded, result.stop_type) == ("", 0, "eos")
+
+
+@pytest.mark.parametrize("given", ["{", '{"name": "Ada", "age"', '{"name":"é', '{"name": "', ""])
+def test_a_schema_goes_on_behind_what_is_given(engine: Engine, given: str) -> None:
+    schema = json.dumps(PERSON)
+    result = finish(engine, json_schema=schema, answer=AnswerRules(given=given))
+    assert set(json.loads(given + result.text)) == {"name", "age"}
+
+
+def test_nothing_follows_a_whole_answer_that_is_given(engine: Engine) -> None:
+    answer = AnswerRules(given='{"name": "", "age": 300}')
+    result = finish(engine, json_schema=json.dumps(PERSON), answer=answer)
+    assert (result.text, result.n_decoded, result.stop_type) == ("", 0, "eos")
+
+
+def test_what_is_given_must_follow_the_schema(engine: Engine) -> None:
+    with pytest.raises(EngineError, match="begins an answer that doesn't follow"):
+        finish(engine, json_schema=json.dumps(PERSON), answer=AnswerRules(given='{"nome'))
 
 
 def test_the_end_comes_only_where_the_grammar_may_end(engine: Engine, model: Model) -> None:

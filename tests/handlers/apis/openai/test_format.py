@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
+from engine.protocol.messages import PromptProgress
 from handlers.apis.openai.format import (
     ChatFormat,
     TextFormat,
@@ -28,6 +30,7 @@ from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 from tests.support.factories import delta, finished
 
 names = st.text(min_size=1)
+AUTHOR = {"role": "assistant", "content": None}
 
 
 def events(data: bytes) -> list[Any]:
@@ -115,8 +118,7 @@ def test_chat_chunks(
     made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
     left: list[ChatDelta] = [Content(rest)] if rest else []
     made.append(ChatEvent(0, left, finished(rest, "limit"), message))
-    stream = [chunks.begin(made[0]), *map(chunks.event, made)]
-    found = events(b"".join(stream))
+    found = events(b"".join(map(chunks.event, made)))
     assert all(chunk.items() >= top.items() for chunk in found)
 
     *found, last = found
@@ -133,9 +135,21 @@ def test_chat_chunks(
     choices = [choice for chunk in found for choice in chunk["choices"]]
     assert {choice["finish_reason"] for choice in choices} == {None}
     deltas = [choice["delta"] for choice in choices]
-    assert deltas[0] == {"role": "assistant", "content": None}
+    assert deltas[0] == AUTHOR
     assert [d["content"] for d in deltas[1:]] == [*texts, *([rest] if rest else [])]
     assert all(("timings" in chunk) == timings for chunk in found[1:])
+
+
+def test_reports_on_the_prompt_open_the_turn_and_the_answer_does_so_again() -> None:
+    chunks = ChatFormat(head("chat.completion.chunk", "m"))
+    report = msgspec.structs.replace(delta(""), progress=PromptProgress(3, 0, 3, 0.1))
+    made = [
+        chunks.event(ChatEvent(0, [], report, ChatMessage())),
+        chunks.event(ChatEvent(0, [Content("a")], delta("a"), ChatMessage())),
+    ]
+    found = events(b"".join(made))
+    assert [each["choices"][0]["delta"] for each in found] == [AUTHOR, AUTHOR, {"content": "a"}]
+    assert ["prompt_progress" in each for each in found] == [True, False, False]
 
 
 def test_thoughts_and_calls_in_an_answer() -> None:
@@ -164,6 +178,7 @@ def test_thoughts_and_calls_in_a_stream() -> None:
     function = {"name": "f", "arguments": ""}
     start = {"index": 0, "id": "c1", "type": "function", "function": function}
     assert [chunk["choices"][0]["delta"] for chunk in found] == [
+        AUTHOR,
         {"reasoning_content": "Hm."},
         {"tool_calls": [start]},
         {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
@@ -192,6 +207,7 @@ def test_calls_of_tools_that_take_a_plain_text() -> None:
     start = CallStart(0, "c1", "patch", free_text=True)
     found = streamed(start, CallArguments(0, "*** "), CallArguments(0, "Begin"))
     assert [choice["delta"] for choice in found] == [
+        AUTHOR,
         {"tool_calls": [{"index": 0, "id": "c1", "type": "custom",
                          "custom": {"name": "patch", "input": ""}}]},
         {"tool_calls": [{"index": 0, "custom": {"input": "*** "}}]},
@@ -211,6 +227,7 @@ def test_the_old_form_of_calls() -> None:
         Content("So:"), CallStart(0, "c1", "f"), CallArguments(0, "{}"), old_calls=True
     )
     assert [choice["delta"] for choice in found] == [
+        AUTHOR,
         {"content": "So:"},
         {"function_call": {"name": "f", "arguments": ""}},
         {"function_call": {"arguments": "{}"}},

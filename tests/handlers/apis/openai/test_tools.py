@@ -52,12 +52,12 @@ def test_a_tool_that_takes_a_plain_text_is_a_function_to_the_model() -> None:
     for form in ({"type": "grammar", **grammar}, {"type": "grammar", "grammar": grammar}):
         tool = {"type": "custom", "name": "patch", "description": "Patches.", "format": form}
         offer = offered([F, tool])
-        assert offer.free_text == ["patch"]
+        assert list(offer.free_text) == ["patch"]
         function = offer.tools[1]["function"]
         assert function["parameters"]["required"] == ["input"]
         lines = ["Patches.", "The input follows this lark:", "start: /.+/"]
         assert function["description"].split("\n") == lines
-    assert offered([{**F, "function": {"name": "patch"}}, PATCH]).free_text == []
+    assert offered([{**F, "function": {"name": "patch"}}, PATCH]).free_text == {}
 
 
 @pytest.mark.parametrize("tool", [{}, {"type": "function"}, {"type": "custom"}])
@@ -123,6 +123,19 @@ def test_a_demand_for_tools_that_were_left_out() -> None:
     assert error.value.info.type == "not_supported_error"
 
 
+def test_a_grammar_of_a_text_is_lark() -> None:
+    def grammar_of(form: Any) -> str:
+        tool = {"type": "custom", "name": "patch", "format": form}
+        return offered([tool]).free_text["patch"]
+
+    regex = {"type": "grammar", "syntax": "regex", "definition": r"a/b\/\d+"}
+    assert grammar_of(regex) == r"start: /a\/b\/\d+/"
+    assert grammar_of({"type": "grammar", "grammar": regex}) == r"start: /a\/b\/\d+/"
+    lark = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
+    assert grammar_of(lark) == "start: /.+/"
+    assert [grammar_of(form) for form in (None, {"type": "text"}, {"type": "grammar"})] == [""] * 3
+
+
 # ---- requests ----------------------------------------------------------------------------
 
 
@@ -133,7 +146,7 @@ def test_the_old_form_of_tools() -> None:
     assert (made.tool_choice, made.tool_name, made.parallel_tool_calls) == ("required", "f", False)
     assert uses_functions(old)
     assert not uses_functions({**old, "tools": [PATCH]})
-    assert chat_request({**old, "tools": [PATCH]}, Options()).free_text == ["patch"]
+    assert chat_request({**old, "tools": [PATCH]}, Options()).free_text == {"patch": ""}
     assert chat_request({**old, "function_call": "none"}, Options()).tool_choice == "none"
 
 

@@ -53,7 +53,7 @@ def test_options_of_the_server_hold_for_thoughts() -> None:
 def test_a_tool_that_takes_a_plain_text() -> None:
     patch = {"type": "custom", "name": "patch"}
     asked = request({"tools": [patch], "tool_choice": patch})
-    assert (asked.free_text, asked.tool_name) == (["patch"], "patch")
+    assert (list(asked.free_text), asked.tool_name) == (["patch"], "patch")
 
 
 def test_instructions_tools_and_variables() -> None:

@@ -1,0 +1,116 @@
+"""Keys that only our answers have. A key that isn't named here is a difference without a reason."""
+
+from contract_tests.peer.row import Accepted
+
+_SETTINGS = (
+    "cache_prompt", "id_slot", "json_schema", "model", "n_cache_reuse", "n_ctx", "n_indent",
+    "return_progress", "return_tokens", "speculative.n_max", "speculative.n_min",
+    "speculative.p_min", "t_max_predict_ms", "thinking_forced_open",
+)  # fmt: skip
+_OF_A_TEXT = (
+    "dry_sequence_breakers", "grammar", "grammar_lazy", "grammar_triggers", "logit_bias",
+    "preserved_tokens", "stop",
+)  # fmt: skip
+_OF_A_SLOT = (
+    "id_task", "n_prompt_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
+    "n_prompt_tokens_restored", "n_prompt_tokens_shared", "next_token",
+)  # fmt: skip
+_OF_ANY_SLOT = ("generated", "id", "is_processing", "prompt", "speculative")
+_OF_A_MESSAGE = (
+    "container", "content[].caller", "content[].citations", "content_block.citations",
+    "delta.container", "delta.stop_details", "request_id", "stop_details", "type",
+    "usage.cache_creation", "usage.cache_creation_input_tokens",
+    "usage.cache_read_input_tokens", "usage.inference_geo", "usage.input_tokens",
+    "usage.output_tokens_details", "usage.server_tool_use", "usage.service_tier",
+)  # fmt: skip
+_OF_A_RESPONSE = (
+    "background", "completed_at", "content_index", "created_at", "error", "frequency_penalty",
+    "incomplete_details", "instructions", "logprobs", "max_output_tokens", "max_tool_calls",
+    "metadata", "model", "output", "output[].summary", "output_index", "parallel_tool_calls",
+    "part.annotations", "part.logprobs", "presence_penalty", "previous_response_id",
+    "prompt_cache_key", "reasoning", "safety_identifier", "sequence_number", "service_tier",
+    "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p",
+    "truncation", "usage", "usage.input_tokens_details.cache_write_tokens",
+    "usage.output_tokens_details", "user",
+)  # fmt: skip
+_SERIES = (
+    "llamacpp:kv_cache_tokens gauge",
+    "llamacpp:kv_cache_usage_ratio gauge",
+    "llamacpp:n_tokens_max gauge",
+    "specllama_inter_token_latency_seconds histogram",
+    "specllama_prompt_tokens_restored_total counter",
+    "specllama_prompt_tokens_shared_total counter",
+    "specllama_request_duration_seconds histogram",
+    "specllama_request_queue_seconds histogram",
+    "specllama_step_seconds histogram",
+    "specllama_time_to_first_token_seconds histogram",
+)
+_NATIVE = r"(/v1)?/(completions?|infill|chat/completions)$|/(v1/)?completion"
+_MESSAGES = r"/v1/messages"
+_RESPONSES = r"(/v1)?/responses"
+
+ROWS = (
+    Accepted.more(
+        "More keys in `generation_settings`",
+        [f"generation_settings.{key}" for key in _SETTINGS],
+        "All that a request can set is in force somewhere: the documents of the server show it.",
+        rf"{_NATIVE}|/props|/slots",
+    ),
+    Accepted.more(
+        "More keys in the `generation_settings` of `/props` and `/slots`",
+        [f"generation_settings.{key}" for key in _OF_A_TEXT],
+        "The settings of a slot have the same keys as those of an answer.",
+        r"/props|/slots",
+    ),
+    Accepted.more(
+        "More keys in `/props`",
+        ["role", *(f"default_generation_settings.{key}" for key in (*_OF_ANY_SLOT, *_OF_A_SLOT))],
+        "The documents of the server show a whole slot, and clients of a router look for `role`.",
+        r"/props",
+    ),
+    Accepted.more(
+        "More keys in `/slots`",
+        [f"[].{key}" for key in (*_OF_A_SLOT, "params")],
+        "The documents of the server show them, of a slot that was never used, too.",
+        r"/slots",
+    ),
+    Accepted.more(
+        "More keys in lists of models",
+        [
+            f"data[].{key}"
+            for key in ("architecture", "can_remove", "in_cache", "path", "source", "status")
+        ],
+        "A router of llama-server has them; here one server is both.",
+        r"(/v1)?/models",
+    ),
+    Accepted.more(
+        "More series in `/metrics`",
+        _SERIES,
+        "Latencies can't be told from counters, and older dashboards read the cache's gauges.",
+        r"/metrics",
+    ),
+    Accepted.more(
+        "More keys in chat completions",
+        ["choices[].logprobs", "choices[].message.refusal"],
+        "OpenAI's API always has them, and strict clients want them.",
+        r"(/v1)?/chat/completions",
+    ),
+    Accepted.more(
+        "More keys in Messages",
+        _OF_A_MESSAGE,
+        "Anthropic's API has them (`type` and `request_id` in errors), strict clients want them.",
+        _MESSAGES,
+    ),
+    Accepted.more(
+        "More keys in Responses",
+        _OF_A_RESPONSE,
+        "OpenAI's API requires them, and strict clients want them.",
+        _RESPONSES,
+    ),
+    Accepted.more(
+        "`timings` in Responses",
+        ["timings"],
+        "The other operations have them, too.",
+        _RESPONSES,
+    ),
+)
