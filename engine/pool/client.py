@@ -18,6 +18,7 @@ from engine.protocol.messages import (
     Delta,
     Detokenize,
     Embed,
+    EndThoughts,
     Event,
     Failed,
     Finished,
@@ -137,6 +138,10 @@ class Generation:
         """Stop, if it is still running. Safe to call at any time, any number of times."""
         self._over = True
         self._client._forget(self._id)
+
+    def end_thoughts(self) -> None:
+        """Let it come to its answer, if it is thinking and its parameters allow this."""
+        self._client._end_thoughts(self._id)
 
     def _put(self, event: Event) -> None:
         self._events.append(event)
@@ -305,6 +310,10 @@ class EngineClient:
     def _forget(self, id: int) -> None:
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
+
+    def _end_thoughts(self, id: int) -> None:
+        if id in self._generations and self._dead is None:
+            self._send(EndThoughts(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
         future: asyncio.Future[Reply | Vectors] = asyncio.get_running_loop().create_future()

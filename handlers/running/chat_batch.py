@@ -90,6 +90,7 @@ async def prepare(
     itself is at fault.
     """
     prompt = await rendered_prompt(model, engine, request)
+    params = msgspec.structs.replace(params, generation_prompt="")  # the template's own counts
     if model.options.chat.skip_chat_parsing:
         return _unparsed(prompt, request, params)
     parser = partial(
@@ -169,13 +170,13 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         syntax,
         grammar,
         thinking=prompt.thinking,
-        reasoning_budget=request.reasoning_budget,
+        budget=request.thinking_budget,
     )
 
 
 def _must_not_think(request: ChatRequest) -> bool:
     switched_off = request.template_variables.get("enable_thinking") is False
-    return request.reasoning_budget == 0 or switched_off
+    return request.thinking_budget.tokens == 0 or switched_off
 
 
 async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:

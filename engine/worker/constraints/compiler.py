@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits
 
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
+from engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger, NamedSchema
 from engine.worker.backend import Model
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
 from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
-from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
+from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from engine.worker.constraints.source import (
     WHAT,
     Kind,
@@ -39,6 +39,7 @@ from engine.worker.constraints.source import (
     prepared,
     translated,
 )
+from engine.worker.constraints.thinking import hidden_markers, thinking_limit
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from engine.worker.tokens import TokenArray
@@ -136,6 +137,16 @@ class Constraint:
         """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
         return self._consume(self._vocabulary.spelled(text))
 
+    def begin_behind(self, text: str) -> None:
+        """Let `text` be the beginning, as `spell` does. Raises GrammarError."""
+        if not text:
+            return
+        try:
+            if self.spell(text.encode()):
+                self._mask = replace(self._mask, ended=True)
+        except ConstraintError:
+            raise GrammarError(f"no text begins with the generation_prompt {text!r}") from None
+
     def _consume(self, tokens: list[int]) -> bool:
         mask = self._current()
         if not self._matcher.consume_tokens(tokens):
@@ -185,19 +196,14 @@ class Compiler:
         The first use of a text compiles it, which may take a second. Raises GrammarError.
         """
         constraint, relaxed = self._constraint(params)
-        answer = params.answer
-        if answer is None:
+        if params.answer is not None:
+            relaxed = (*params.answer.relaxed, *relaxed)
+        rules = params.thinking
+        if rules is None or (rules.budget < 0 and not rules.control):
             return Guided(constraint, relaxed)
-        relaxed = (*answer.relaxed, *relaxed)
-        if answer.thoughts is None or answer.reasoning_budget < 0:
-            return Guided(constraint, relaxed)
-        vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params))).result()
-        closing = self._model.tokenize(
-            answer.thoughts.end.encode(), add_special=False, parse_special=True
-        ).tolist()
-        limit = answer.reasoning_budget
-        guide = ThinkingLimit(constraint, answer.thoughts, limit, closing, vocabulary.texts)
-        return Guided(guide, relaxed)
+        shown = _shown(params) | hidden_markers(self._model, rules.thoughts)
+        vocabulary = self._soon(lambda: self._vocabularies.get(shown)).result()
+        return Guided(thinking_limit(constraint, rules, self._model, vocabulary.texts), relaxed)
 
     def _constraint(self, params: GenerationParams) -> Guided:
         source = self._source(params)
@@ -210,7 +216,10 @@ class Compiler:
         if isinstance(found, GrammarError):
             raise GrammarError(str(found))
         if found.waiting is None:
-            return Guided(Constraint(found, self), found.relaxed)
+            constraint = Constraint(found, self)
+            if params.grammar_type == TOOL_CALLS or source.kind == "json_schema":
+                constraint.begin_behind(params.generation_prompt)
+            return Guided(constraint, found.relaxed)
         compiled = found
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(source.triggers, thoughts)
