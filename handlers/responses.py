@@ -55,8 +55,12 @@ async def create_response(body: dict[str, Any]) -> Response:
         return whole
 
     form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
+
+    def start() -> ChatBatch:
+        return ChatBatch(engine, prepared, id=response["id"])
+
     ping = ping_of(body, model.options)
-    return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed, ping=ping)
+    return await respond(start, form, stream=streamed, ping=ping)
 
 
 create_response_unversioned = create_response

@@ -11,6 +11,7 @@ from typing import Any
 
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
+from starlette.types import Scope
 
 Verify = Callable[[ConnexionRequest], Any]
 
@@ -37,6 +38,17 @@ def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
     for key in keys:
         found |= hmac.compare_digest(given, key)
     return found
+
+
+def key_of(scope: Scope) -> bytes:
+    """The valid API key with which a request came; nothing on a server that has none."""
+    fields = dict(scope["headers"])
+    scheme, _, token = fields.get(b"authorization", b"").decode("latin-1").partition(" ")
+    candidates = [fields.get(b"x-api-key", b"").decode("latin-1")]
+    if scheme.lower() == "bearer":
+        candidates.insert(0, token.strip())
+    keys: tuple[bytes, ...] = scope["state"]["runtime"].api_keys
+    return next((each.encode() for each in candidates if _is_api_key(each, keys)), b"")
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types

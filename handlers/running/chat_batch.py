@@ -198,9 +198,11 @@ class ChatBatch:
         *,
         n: int = 1,
         echo_prompt: bool = False,
+        id: str | None = None,
     ) -> None:
+        """`id` as in `Batch`."""
         prompt: list[int | str] = [prepared.prompt]
-        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt)
+        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
         self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]
         self._messages = [ChatMessage() for _ in range(n)]

@@ -4,9 +4,10 @@ An API says how its answer looks (`Format`). When a stream begins, what ends it 
 releases the engine, is settled here.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
+from connexion import context
 from starlette.responses import Response
 
 from engine.protocol.messages import Begun
@@ -14,6 +15,8 @@ from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import EVENT_STREAM, Ping, event_stream
+from handlers.running.keeping import kept_response, owner_of
+from handlers.running.runtime import runtime
 
 
 class Indexed(Protocol):
@@ -79,11 +82,20 @@ async def respond(
     A stream of `media_type` begins as soon as the engine begins with the prompt, so that an error
     before that is an ordinary error response; `ping` is sent in its silences
     (`handlers.http.sse.event_stream`).
-    When the client goes away, the generations are cancelled. `headers` go with both kinds.
+    When the client goes away, the generations are cancelled, but for a stream of server-sent events
+    that names a conversation: that goes on, and the client can come back to it. `headers` go with
+    both kinds.
 
     Raises what the generations of a whole answer raise: EngineError, and
     `starlette.requests.ClientDisconnect`.
     """
+    owner = owner_of(context.scope) if media_type == EVENT_STREAM else None
+    if owner is not None:
+        streams = runtime().streams
+        streams.remove(owner)  # the conversation goes on with this answer
+        if stream and (kept := streams.open(owner)) is not None:
+            frames = _frames(start, form)
+            return await kept_response(kept, frames, form.failed, ping=ping, headers=headers)
     if stream:
         return event_stream(
             _frames(start, form),
@@ -103,7 +115,7 @@ async def _whole(batch: Running[Event, Result], form: Format[Event, Result]) -> 
 
 async def _frames(
     start: Callable[[], Running[Event, Result]], form: Format[Event, Result]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     begun: set[int] = set()
     async with start() as batch:
         await batch.begun()

@@ -24,7 +24,9 @@ from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
 from handlers.options import ServerOptions
+from handlers.running.kept_streams import KeptStreams
 from handlers.running.response_store import ResponseStore, StoreError
+from handlers.running.steering import SteerableTexts
 
 if TYPE_CHECKING:
     from handlers.running.metrics import Metrics
@@ -37,7 +39,8 @@ class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
     `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
     is None without `--metrics`; `responses` are those of the Responses API that clients may
-    come back to."""
+    come back to, `streams` those of conversations, and `steerable` what runs and may be told to
+    come to its answer."""
 
     options: ServerOptions
     catalog: Catalog
@@ -48,6 +51,8 @@ class Runtime:
     api_keys: tuple[bytes, ...] = ()
     renderer: Renderer = field(default_factory=Renderer)
     metrics: "Metrics | None" = None
+    streams: KeptStreams = field(default_factory=KeptStreams)
+    steerable: SteerableTexts = field(default_factory=SteerableTexts)
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     """The command line and the preset of each model, once they have been asked for."""
 
@@ -117,6 +122,7 @@ async def lifespan(
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            current.streams.close()
             await asyncio.gather(current.pool.stop(), current.renderer.stop())
     finally:
         current.responses.close()
