@@ -65,7 +65,7 @@ async def kept_response(
 
     making = asyncio.create_task(make())
     stream.made_by(making.cancel)
-    return _Lasting(event_stream(show(stream), headers=headers), making)
+    return _Lasting(event_stream(show(stream), failed=failed, headers=headers), making)
 
 
 async def show(stream: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
