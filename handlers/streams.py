@@ -26,7 +26,7 @@ async def get_stream(conv_id: str) -> Response:
 async def delete_stream(conv_id: str) -> Response:
     """204, whether there is a stream or not; the work for it ends."""
     runtime().streams.remove(_owner(conv_id))
-    return Response(status_code=204)
+    return Response(status_code=204, media_type="application/json")
 
 
 async def lookup_streams(body: dict[str, Any]) -> Response:
