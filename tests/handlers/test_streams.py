@@ -98,7 +98,7 @@ def test_a_lost_beginning(server: Server) -> None:
     lost = server.get("/v1/stream", **QUERY)
     assert lost.status_code == 400
     assert lost.json()["error"]["message"] == "Stream offset lost, please restart"
-    rest = {**QUERY, "from": len(sent) - 100}
+    rest = {**QUERY, "from": str(len(sent) - 100)}
     assert server.http.get("/v1/stream", params=rest).content == sent[-100:]
 
 

@@ -16,8 +16,8 @@ from contract_tests.kit.server import Server, Start, wait_until
 
 CHAT = "create_chat_completion"
 KEPT = [name for name in STREAMING if "ollama" not in name]
-LONG = {"max_tokens": 100, "ignore_eos": True, "temperature": 0}
-ENDLESS = {"max_tokens": 2000, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 100, "ignore_eos": True, "temperature": 0}
+ENDLESS: dict[str, Any] = {"max_tokens": 2000, "ignore_eos": True}
 
 
 def new_id() -> str:
@@ -195,7 +195,7 @@ def test_streams_belong_to_keys(field: str, own_server: Start) -> None:
 
 # ---- the end of thoughts ---------------------------------------------------------------------
 
-THINKING = {
+THINKING: dict[str, Any] = {
     "thinking_forced_open": True,
     "reasoning_format": "deepseek",
     "max_tokens": 400,
