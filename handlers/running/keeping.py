@@ -41,13 +41,18 @@ async def kept_response(
 
     Raises what comes before the first frame; nothing is kept then.
     """
+    scope = context.scope
+    starting = asyncio.create_task(_first(frames))
+    stream.made_by(starting.cancel)
     try:
-        first = await until_disconnect(anext(frames))
-    except BaseException:
+        first = await until_disconnect(starting)
+    except BaseException as error:
+        ended = isinstance(error, asyncio.CancelledError) and stream.done  # somebody has ended it
         runtime().streams.discard(stream)
         await frames.aclose()
+        if ended:
+            return event_stream(show(stream), headers=headers)
         raise
-    scope = context.scope
 
     async def make() -> None:
         pinging = asyncio.create_task(_ping(stream, ping)) if ping else None
@@ -61,11 +66,14 @@ async def kept_response(
             if pinging is not None:
                 pinging.cancel()
             stream.finish()
-            await frames.aclose()
 
     making = asyncio.create_task(make())
     stream.made_by(making.cancel)
-    return _Lasting(event_stream(show(stream), failed=failed, headers=headers), making)
+    return _Lasting(event_stream(show(stream), failed=failed, headers=headers), making, frames)
+
+
+async def _first(frames: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(frames)
 
 
 async def show(stream: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
@@ -89,11 +97,18 @@ async def _ping(stream: KeptStream, ping: Ping) -> None:
 
 
 class _Lasting(Response):
-    """`response`, and behind it the end of `making`: until then the model is held."""
+    """`response`, and behind it the end of `making`, which takes `frames`: until then the model is
+    held."""
 
-    def __init__(self, response: Response, making: "asyncio.Task[None]") -> None:
+    def __init__(
+        self,
+        response: Response,
+        making: "asyncio.Task[None]",
+        frames: AsyncGenerator[bytes, None],
+    ) -> None:
         self._response = response
         self._making = making
+        self._frames = frames
         self.status_code = response.status_code
         self.background = None
         self.raw_headers = response.raw_headers
@@ -106,3 +121,4 @@ class _Lasting(Response):
             self._making.cancel()  # has ended, unless this is the end of the server
             with suppress(asyncio.CancelledError):
                 await self._making
+            await self._frames.aclose()  # a task that was cancelled before it began has not

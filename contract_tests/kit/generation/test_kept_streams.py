@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import json
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -164,6 +166,13 @@ def test_a_stream_waits_for_a_slot(own_server: Start) -> None:
         with server.raw(head + content):
             wait_until(lambda: bool(found(server, "second")), "the second stream waits")
         wait_until(lambda: not found(server, "second"), "it is gone with its client")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(
+                server.post, path(CHAT), json.loads(content), headers={"X-Conversation-Id": "third"}
+            )
+            wait_until(lambda: bool(found(server, "third")), "the third stream waits")
+            assert server.http.delete("/v1/stream", params={"conv_id": "third"}).is_success
+            assert (waiting.result().status_code, waiting.result().content) == (200, b"")
         assert server.http.delete("/v1/stream", params={"conv_id": "first"}).status_code == 204
     assert server.ask(path(CHAT), body(CHAT))["choices"]
 
