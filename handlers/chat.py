@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from connexion import context
 from starlette.responses import Response
 
 from handlers.apis.native.format import NativeFormat
@@ -12,7 +11,7 @@ from handlers.apis.openai.format import ChatFormat, head, wants_verbose
 from handlers.apis.openai.request import chat_request, uses_functions
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import key_of
+from handlers.http.security import current_key
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.choices import texts_per_prompt
 from handlers.running.respond import respond
@@ -65,7 +64,7 @@ create_chat_completion_unversioned = create_chat_completion
 
 async def control_chat_completion(body: dict[str, Any]) -> Response:
     """`{"success": ...}`, with a `message` if there is nothing to control."""
-    key = (key_of(context.scope), body["id"])
+    key = (current_key(), body["id"])
     if problem := runtime().steerable.end_thoughts(key):
         return JSONAnswer({"success": False, "message": problem})
     return JSONAnswer({"success": True})

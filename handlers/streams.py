@@ -3,24 +3,23 @@
 from typing import Any
 
 import msgspec
-from connexion import context, request
 from starlette.responses import Response
 
 from handlers.http.errors import RequestError
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import key_of
+from handlers.http.security import current_key
 from handlers.http.sse import event_stream
 from handlers.running.keeping import show
 from handlers.running.kept_streams import Owner
 from handlers.running.runtime import runtime
 
 
-async def get_stream(conv_id: str) -> Response:
+async def get_stream(conv_id: str, **query: int) -> Response:
     """What was sent, from the byte `from` of the query on, and what still comes."""
     stream = runtime().streams.get(_owner(conv_id))
     if stream is None:
         raise RequestError(404, "Stream not found or expired")
-    return event_stream(show(stream, int(request.query_params.get("from") or 0)))
+    return event_stream(show(stream, query["from"]))
 
 
 async def delete_stream(conv_id: str) -> Response:
@@ -32,9 +31,9 @@ async def delete_stream(conv_id: str) -> Response:
 async def lookup_streams(body: dict[str, Any]) -> Response:
     """The state of each stream of these conversations, an array."""
     wanted = body.get("conversation_ids") or ()
-    found = runtime().streams.find(key_of(context.scope), filter(None, wanted))
+    found = runtime().streams.find(current_key(), filter(None, wanted))
     return JSONAnswer([msgspec.to_builtins(stream.status) for stream in found])
 
 
 def _owner(conversation: str) -> Owner:
-    return Owner(key_of(context.scope), conversation)
+    return Owner(current_key(), conversation)

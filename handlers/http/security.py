@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
+from connexion import context
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
 from starlette.types import Scope
@@ -49,6 +50,11 @@ def key_of(scope: Scope) -> bytes:
         candidates.insert(0, token.strip())
     keys: tuple[bytes, ...] = scope["state"]["runtime"].api_keys
     return next((each.encode() for each in candidates if _is_api_key(each, keys)), b"")
+
+
+def current_key() -> bytes:
+    """That of the current request."""
+    return key_of(context.scope)
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types

@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 import msgspec
-from connexion import context
 
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient, Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
-from handlers.http.security import key_of
+from handlers.http.security import current_key
 from handlers.running.choices import variants
 from handlers.running.runtime import runtime
 from handlers.running.usage import note_texts
@@ -60,7 +59,7 @@ class Batch:
 
     async def __aenter__(self) -> Self:
         if self._id is not None:
-            key = (key_of(context.scope), self._id)
+            key = (current_key(), self._id)
             running = runtime().steerable.running(key, self._generations, may_end=self._may_end)
             self._context.enter_context(running)
         return self

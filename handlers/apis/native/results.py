@@ -26,7 +26,7 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
     settings = {
         name: float32(value) if isinstance(value, float) else value
         for name, value in msgspec.structs.asdict(params).items()
-        if name not in _NOT_SHOWN
+        if name not in NOT_SHOWN
     }
     settings["max_tokens"] = params.n_predict
     settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
@@ -38,7 +38,8 @@ def settings_json(params: GenerationParams, n_ctx: int, model: str) -> dict[str,
     return settings | {"n_ctx": n_ctx, "model": model} | _FIXED_SETTINGS
 
 
-_NOT_SHOWN = ("answer", "thinking", "grammar_type")
+NOT_SHOWN = ("answer", "thinking", "grammar_type")
+"""Parameters that no answer repeats."""
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
