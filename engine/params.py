@@ -70,11 +70,24 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
 
 class Thoughts(msgspec.Struct, frozen=True):
     """The markers around the thoughts of an answer; `open`: they have begun in the prompt. White
-    space at the outer ends of the two texts may be missing."""
+    space at the outer ends of the texts may be missing. Any of `other_ends` ends them, too."""
 
     begin: str
     end: str
     open: bool
+    other_ends: list[str] = []
+
+
+class ThinkingRules(msgspec.Struct, frozen=True):
+    """What ends `thoughts` before the model does: `budget` tokens (-1: no limit), and with
+    `control` the message `EndThoughts`. `message` is put at their end then. They are at the
+    beginning of the text, or `anywhere`, more than once."""
+
+    thoughts: Thoughts
+    budget: int = -1
+    message: str = ""
+    control: bool = False
+    anywhere: bool = False
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
@@ -100,8 +113,7 @@ class AnswerRules(msgspec.Struct, frozen=True):
 
     `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
     it stands for the JSON schema `schemas[NAME]`, or for a string that follows the grammar
-    `grammars[NAME]`, without its quotes. Thoughts of more than `reasoning_budget`
-    tokens are ended; -1 sets no limit. `relaxed` are keywords of schemas that the grammar leaves
+    `grammars[NAME]`, without its quotes. `relaxed` are keywords of schemas that the grammar leaves
     out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that stands in the
     prompt: a JSON schema of the whole text holds for it, too.
     """
@@ -109,10 +121,13 @@ class AnswerRules(msgspec.Struct, frozen=True):
     lark: str = ""
     schemas: dict[str, NamedSchema] = {}
     thoughts: Thoughts | None = None
-    reasoning_budget: int = -1
     relaxed: list[str] = []
     given: str = ""
     grammars: dict[str, NamedGrammar] = {}
+
+
+TOOL_CALLS = "tool_calls"
+"""The `grammar_type` of a grammar that describes the `generation_prompt`, too."""
 
 
 class GenerationParams(msgspec.Struct, kw_only=True):
@@ -122,7 +137,9 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     with `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are not looked
     for in thoughts. `preserved_tokens`, ids or texts that hold them, are shown in the generated
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
-    its scale; none at all stands for the server's own."""
+    its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
+    is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
+    `TOOL_CALLS`."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -176,4 +193,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     grammar_triggers: list[GrammarTrigger] = []
     preserved_tokens: list[int | str] = []
     lora: list[tuple[int, float]] = []
+    generation_prompt: str = ""
+    grammar_type: str = ""
     answer: AnswerRules | None = None
+    thinking: ThinkingRules | None = None

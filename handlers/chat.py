@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /apply-template."""
+"""POST /v1/chat/completions, what ends its thoughts, and /apply-template."""
 
 from typing import Any
 
@@ -11,9 +11,11 @@ from handlers.apis.openai.format import ChatFormat, head, wants_verbose
 from handlers.apis.openai.request import chat_request, uses_functions
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import current_key
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.choices import texts_per_prompt
 from handlers.running.respond import respond
+from handlers.running.runtime import runtime
 from handlers.running.served import served
 from handlers.running.templates import rendered_prompt
 
@@ -39,8 +41,9 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
+    begin = head("chat.completion.chunk" if params.stream else "chat.completion", model.name)
     form = ChatFormat(
-        head("chat.completion.chunk" if params.stream else "chat.completion", model.name),
+        begin,
         timings_per_token=params.timings_per_token,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         n=n,
@@ -50,13 +53,21 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     )
 
     def start() -> ChatBatch:
-        return ChatBatch(engine, prepared, n=n, echo_prompt=verbose)
+        return ChatBatch(engine, prepared, n=n, echo_prompt=verbose, id=begin["id"])
 
     ping = ping_of(body, model.options)
     return await respond(start, form, stream=params.stream, ping=ping)
 
 
 create_chat_completion_unversioned = create_chat_completion
+
+
+async def control_chat_completion(body: dict[str, Any]) -> Response:
+    """`{"success": ...}`, with a `message` if there is nothing to control."""
+    key = (current_key(), body["id"])
+    if problem := runtime().steerable.end_thoughts(key):
+        return JSONAnswer({"success": False, "message": problem})
+    return JSONAnswer({"success": True})
 
 
 async def count_chat_tokens(body: dict[str, Any]) -> Response:

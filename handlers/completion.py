@@ -84,8 +84,9 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
             probabilities=probabilities,
             response_fields=body.get("response_fields") or (),
         )
+    begin = head("text_completion", model.name)
     form = TextFormat(
-        head("text_completion", model.name),
+        begin,
         timings_per_token=params.timings_per_token,
         n=n,
         n_candidates=n_candidates,
@@ -95,7 +96,7 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     )
 
     def start() -> Batch:
-        return Batch(engine, asked, params, n=n_candidates, echo_prompt=verbose)
+        return Batch(engine, asked, params, n=n_candidates, echo_prompt=verbose, id=begin["id"])
 
     ping = ping_of(body, model.options)
     return await respond(start, form, stream=params.stream, ping=ping)

@@ -75,9 +75,13 @@ async def create_response(body: dict[str, Any]) -> Response:
         return whole
 
     form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
+
+    def start() -> ChatBatch:
+        return ChatBatch(engine, prepared, id=response["id"])
+
     ping = ping_of(body, model.options)
     if not background:
-        return await respond(lambda: ChatBatch(engine, prepared), form, stream=streamed, ping=ping)
+        return await respond(start, form, stream=streamed, ping=ping)
 
     async def keep(ended: dict[str, Any]) -> None:
         await store.save(ended, items)
@@ -86,7 +90,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     listener = Listener(gone=not streamed)
     shown = {**response, "status": "queued"}
     held = context.scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
-    events = frames(lambda: ChatBatch(engine, prepared), form)
+    events = frames(start, form)
     work = generate(events, form, shown, keep, listener, held, context.scope)
     jobs.start(_job(response["id"]), shown, work)
     if not streamed:

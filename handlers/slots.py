@@ -105,6 +105,7 @@ def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in slot.items() if key not in _TEXTS}
     settings = slot["params"].items()
     kept["params"] = {key: value for key, value in settings if key not in TEXT_SETTINGS}
+    kept["params"]["generation_prompt"] = ""
     kept["next_token"] = {**slot["next_token"], "stopping_word": ""}
     return kept
 

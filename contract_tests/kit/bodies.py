@@ -48,6 +48,8 @@ BODIES: dict[str, Any] = {
     "detokenize": {"tokens": [5, 6, 7]},
     "act_on_slot": {"filename": "contract-tests.bin"},
     "set_props": {},
+    "control_chat_completion": {"id": "chatcmpl-0", "action": "reasoning_end"},
+    "lookup_streams": {"conversation_ids": ["contract-tests"]},
     "set_lora_adapters": [],
     "load_model": {"model": "specllama-tiny"},
     "unload_model": {"model": "specllama-tiny"},
@@ -65,6 +67,8 @@ ANTHROPIC = ["create_message", "count_message_tokens"]
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native form, or with choices."""
 COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
+KEPT = ["get_stream", "delete_stream"]
+"""About a stream that goes on without its client."""
 STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
@@ -107,7 +111,7 @@ def path(operation_id: str) -> str:
     where = contract.operations()[operation_id].path
     for parameter, value in IN_PATH.items():
         where = where.replace(f"{{{parameter}}}", value)
-    return where
+    return where + "?conv_id=contract-tests" if operation_id in KEPT else where
 
 
 def with_query(operation_id: str, **query: str) -> str:

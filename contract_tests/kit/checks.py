@@ -4,12 +4,13 @@ The tests run them against the server under test, and test_mutants.py against br
 """
 
 import json
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import PROMPT, body, path, with_query
-from contract_tests.kit.events import Event, text_of
+from contract_tests.kit.events import Event, read_events, text_of
 from contract_tests.kit.routers import LOADED, UNLOADED, following, models, set_status
 from contract_tests.kit.server import Server, wait_until
 
@@ -86,6 +87,25 @@ def streams_say_the_same_as_plain_answers(server: Server) -> None:
         streamed = "".join(map(text_of, contract.check_stream(operation, events)))
         plain = server.ask(path(name), body(name, n_predict=24, cache_prompt=False))
         assert streamed == plain_text(plain), name
+
+
+def streams_outlive_their_clients(server: Server) -> None:
+    """A client that counts bytes gets the rest of its stream later."""
+    name, conversation = "create_completion", secrets.token_hex(16)
+    asked = body(name, n_predict=48, ignore_eos=True, cache_prompt=False)
+    with server.http.stream(
+        "POST",
+        path(name),
+        json={**asked, "stream": True},
+        headers={"X-Conversation-Id": conversation},
+    ) as response:
+        begin = next(response.iter_raw())
+    query = {"conv_id": conversation, "from": len(begin)}
+    rest = server.get("/v1/stream", params=query)
+    assert rest.status_code == 200, f"expected 200, got {rest.status_code}: {rest.text:.300}"
+    events = [*read_events([begin + rest.content])]
+    streamed = "".join(map(text_of, contract.check_stream(contract.operations()[name], events)))
+    assert streamed == plain_text(server.ask(path(name), asked))
 
 
 def plain_text(answer: Any) -> str:
@@ -265,6 +285,7 @@ OF_ROUTERS = (
     changes_of_models_are_told,
 )
 ALL = (
+    streams_outlive_their_clients,
     plain_answers_are_as_described,
     malformed_json_is_refused,
     errors_have_the_envelope,

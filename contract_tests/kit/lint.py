@@ -177,8 +177,9 @@ def operations_are_described(document: Document) -> Iterator[str]:
                 yield f"{operation.name} has no {key}"
         if len(definition.get("tags", ())) != 1 or definition["tags"][0] not in tags:
             yield f"{operation.name} doesn't have exactly one of the declared tags"
-        if ("200" in definition["responses"]) == definition.get("x-refused", False):
-            yield f"{operation.name} has no response 200, or has one and is x-refused"
+        succeeds = bool({"200", "204"} & definition["responses"].keys())
+        if succeeds == definition.get("x-refused", False):
+            yield f"{operation.name} has no response 200 or 204, or has one and is x-refused"
         for parameter in definition.get("parameters", ()):
             if not parameter.get("description"):
                 yield f"{operation.name} {parameter['name']} has no description"

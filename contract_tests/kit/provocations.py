@@ -16,6 +16,7 @@ from contract_tests.kit.bodies import (
     EMBEDDING,
     ENDLESS,
     GENERATING,
+    KEPT,
     NAMING,
     REFUSED,
     RERANKING,
@@ -427,6 +428,55 @@ def replay(server: Server, name: str) -> list[httpx.Response]:
     return [server.get(path(name) + "?stream=true")]
 
 
+def of_stream(server: Server, name: str) -> list[httpx.Response]:
+    """About a stream that is complete, one that runs, and, for what can be asked again, none."""
+    asked = body("create_chat_completion", stream=True)
+    method, conversation = contract.operations()[name].method, {"X-Conversation-Id": name}
+    where = path(name).replace("contract-tests", name)
+    server.post("/v1/chat/completions", asked, headers=conversation)
+    responses = [server.http.request(method, where)]
+    asked = body("create_chat_completion", stream=True, max_tokens=200, ignore_eos=True)
+    with server.http.stream(
+        "POST", server.url + "/v1/chat/completions", json=asked, headers=conversation
+    ) as running:
+        next(running.iter_raw())
+        responses.append(server.http.request(method, where))
+    if name == "delete_stream":
+        responses.append(server.http.request(method, where))
+    return responses
+
+
+def no_stream(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    others = ("none", "%F0%9F%A6%99", "a%00b", "::", "x" * 1024)
+    return [server.http.request(method, where.replace("contract-tests", each)) for each in others]
+
+
+def no_conversation(server: Server, name: str) -> list[httpx.Response]:
+    method, where = contract.operations()[name].method, path(name)
+    wrong = [where.partition("?")[0], where.replace("contract-tests", "")]
+    wrong.append(where.replace("contract-tests", "x" * 1025))
+    if name == "get_stream":
+        wrong += [f"{where}&from={each}" for each in ("-1", "x", "1.5", str(2**64))]
+    return [server.http.request(method, each) for each in wrong]
+
+
+def bad_lookup(server: Server, name: str) -> list[httpx.Response]:
+    headers = {"Content-Type": "application/json"}
+    malformed = (b"{", b"", b"\xff\xfe", b"NaN", b"null", b"[]", b'"text"', b"7")
+    responses = [server.post(path(name), content=raw, headers=headers) for raw in malformed]
+    wrong: tuple[Any, ...] = ("x", 7, {}, [7], [None], ["x" * 1025], ["x"] * 4097)
+    return [*responses, *(server.post(path(name), {"conversation_ids": each}) for each in wrong)]
+
+
+def nothing_to_control(server: Server, name: str) -> list[httpx.Response]:
+    good: dict[str, Any] = {"id": "chatcmpl-0", "action": "reasoning_end"}
+    changes: list[dict[str, Any]] = [{"id": each} for each in (None, "", 7, "x" * 1025)]
+    changes += [{"action": each} for each in (None, "", "reasoning_begin", 7)]
+    changes.append({"model": 7})
+    return [server.post(path(name), {**good, **change}) for change in changes]
+
+
 def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.without_tables[name]]
 
@@ -515,6 +565,7 @@ def is_documented(name: str, status: int) -> bool:
 
 BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
+    204: [],
     400: [bad_request],
     401: [unauthorized],
     403: [ok, foreign_origin],
@@ -538,6 +589,12 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 400): ([bad_parameters], []) for name in STORED},
     **{(name, 404): ([no_response], []) for name in STORED},
     **{(name, 500): ([], [store_fails]) for name in STORED},
+    **{(name, 400): ([no_conversation], []) for name in KEPT},
+    ("get_stream", 200): ([of_stream], []),
+    ("get_stream", 404): ([no_stream], []),
+    ("delete_stream", 204): ([of_stream, no_stream], []),
+    ("control_chat_completion", 400): ([bad_request, nothing_to_control], []),
+    ("lookup_streams", 400): ([bad_lookup], []),
     ("get_response", 501): ([replay], []),
     **{(name, 501): ([not_of_this_server], []) for name in ANTHROPIC},
     ("create_message", 400): ([bad_request], [too_long]),

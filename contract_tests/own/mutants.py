@@ -42,6 +42,7 @@ from handlers.http import errors
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import DONE, EVENT_STREAM, Ping, error_frame
+from handlers.running.kept_streams import KeptStream, Owner
 from handlers.running.runtime import Runtime
 from specllama.cli import main
 
@@ -353,6 +354,22 @@ def events_tell_states_that_nobody_knows() -> None:
     _replace(handlers.models, "sse_event", sse_event)
 
 
+def streams_end_with_their_clients() -> None:
+    def owner_of(scope: Scope) -> Owner | None:
+        return None
+
+    _replace(handlers.running.respond, "owner_of", owner_of)
+
+
+def streams_come_back_from_the_beginning() -> None:
+    original = KeptStream.read
+
+    def read(self: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
+        return original(self)
+
+    _replace(KeptStream, "read", read)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -379,6 +396,8 @@ MUTANTS: dict[str, Mutant] = {
         refusals_do_not_say_how_to_authenticate,
         spaces_get_lost,
         slots_show_texts,
+        streams_end_with_their_clients,
+        streams_come_back_from_the_beginning,
         every_model_is_the_default_one,
         unknown_models_are_the_default_one,
         a_status_forgets_its_failure,

@@ -12,6 +12,7 @@ import pytest
 
 from contract_tests.kit import lint
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
+from handlers.apis.native.results import NOT_SHOWN
 from handlers.http.bundle import bundle
 from handlers.slots import TEXT_SETTINGS
 from specllama import __version__
@@ -93,7 +94,7 @@ def test_settings_echo_every_parameter(document: lint.Document) -> None:
     assert set(settings["required"]) - set(shown["required"]) == set(TEXT_SETTINGS)
     assert set(settings["required"]) == settings["properties"].keys()
     parameters = {field.name for field in msgspec.structs.fields(GenerationParams)}
-    assert parameters - {"answer"} <= settings["properties"].keys()
+    assert parameters - {*NOT_SHOWN} <= settings["properties"].keys()
     samplers = set(get_args(SamplerName))
     assert set(settings["properties"]["samplers"]["items"]["enum"]) == samplers
 

@@ -50,6 +50,13 @@ CAUGHT = [
     Caught("a_stop_text_is_shown", checks.stop_texts_are_never_shown, "==", lies=True),
     Caught("cached_tokens_are_not_counted", checks.counts_add_up, "==", lies=True),
     Caught("usage_is_off_by_one", checks.counts_add_up, "completion_tokens.*6.*5", lies=True),
+    Caught("streams_end_with_their_clients", checks.streams_outlive_their_clients, "got 404"),
+    Caught(
+        "streams_come_back_from_the_beginning",
+        checks.streams_outlive_their_clients,
+        "==",
+        lies=True,
+    ),
     Caught("streams_have_no_end", checks.streams_are_as_described, "DONE"),
     Caught("streams_have_a_broken_event", checks.streams_are_as_described, "'a'} is not valid"),
     Caught("streams_are_announced_as_text", checks.streams_are_as_described, "text/plain"),

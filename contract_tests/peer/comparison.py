@@ -17,7 +17,7 @@ VOLATILE = {
     "predicted_ms", "predicted_per_token_ms", "predicted_per_second", "time_ms",
     "tokens_cached", "cached_tokens", "cache_read_input_tokens", "total_duration",
     "cache", "processed", "media_marker", "build_info", "system_fingerprint", "obfuscation",
-    "call_id", "tool_call_id", "signature", "n_decoded", "n_remain",
+    "started_at", "total_bytes", "call_id", "tool_call_id", "signature", "n_decoded", "n_remain",
 }  # fmt: skip
 """Names of values that differ from one answer to the next: their types are compared alone."""
 SEARCHED = (

@@ -14,7 +14,7 @@ ROWS = (
         r"|stream_options 5)"
         r"|chat: (top_logprobs below|template arguments of a wrong type)"
         r"|infill: prompt of a wrong type|messages: messages null"
-        r"|tokens: tokenize a flag of a wrong type",
+        r"|tokens: tokenize a flag of a wrong type|streams: looked up by a text",
     ),
     Accepted(
         "null where a text or a list is required",
@@ -102,7 +102,8 @@ ROWS = (
         requests=r"chat: (grammar|a prefill of (whole )?JSON)"
         r"|completion: (a grammar|grammar and schema)"
         r"|sampling-fields: (grammar 'root|json_schema \{'(enum|const)')"
-        r"|instructor: JSON(, streamed)?$",
+        r"|instructor: JSON(, streamed)?$"
+        r"|streams: a (grammar|user's grammar|schema)",
     ),
     Accepted(
         "Spaces, numbers and tokens in constrained JSON",

@@ -11,6 +11,18 @@ FREE_TEXT = "input"
 """The parameter of a tool that takes a plain text."""
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """How much the model may think: `tokens`, 0 for not at all, -1 for no limit. `message` is put
+    at the end of thoughts that use it up; with `control` a client may end them earlier."""
+
+    tokens: int = -1
+    message: str = ""
+    control: bool = False
+
+
+NO_BUDGET = ThinkingBudget()
+
+
 class ChatRequest(msgspec.Struct, kw_only=True):
     """A conversation and what may come as the answer to it.
 
@@ -36,7 +48,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     free_text: dict[str, str] = {}
     parse_tool_calls: bool = True
     reasoning_format: ReasoningFormat = "auto"
-    reasoning_budget: int = -1  # tokens; 0: no thinking, -1: no limit
+    thinking_budget: ThinkingBudget = NO_BUDGET
     thinking_forced_open: bool = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None

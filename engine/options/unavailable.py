@@ -166,13 +166,6 @@ LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
         refused=True,
     ),
     *_options(
-        "nothing is said when a budget of thoughts is used up",
-        """
---reasoning-budget-message TEXT LLAMA_ARG_THINK_BUDGET_MESSAGE
-""",
-        refused=True,
-    ),
-    *_options(
         "slots of a unified cache have no limits of their own: "
         "--no-kv-unified gives each an equal part",
         """

@@ -18,6 +18,7 @@ from engine.protocol.messages import (
     Cancel,
     Detokenize,
     Embed,
+    EndThoughts,
     Event,
     Failed,
     Finished,
@@ -271,6 +272,11 @@ class EngineClient:
         """Nobody wants the events of the generation `id` any more."""
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
+
+    def end_thoughts(self, id: int) -> None:
+        """Let the generation `id` come to its answer."""
+        if id in self._generations and self._dead is None:
+            self._send(EndThoughts(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
         client = self._living

@@ -26,9 +26,11 @@ _NOT_READ = "the client doesn't read this stream as fast as it is generated"
 
 
 class GenerationClient(Protocol):
-    """Who a generation is cancelled at."""
+    """Who a generation is steered at."""
 
     def forget(self, id: int) -> None: ...
+
+    def end_thoughts(self, id: int) -> None: ...
 
 
 class Generation:
@@ -107,6 +109,10 @@ class Generation:
         """Stop, if it is still running. Safe to call at any time, any number of times."""
         self._over = True
         self.client.forget(self.request.id)
+
+    def end_thoughts(self) -> None:
+        """Let it come to its answer, if it is thinking and its parameters allow this."""
+        self.client.end_thoughts(self.request.id)
 
     def put(self, event: Event) -> None:
         """The next event."""

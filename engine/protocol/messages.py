@@ -91,6 +91,13 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
     id: int
 
 
+class EndThoughts(msgspec.Struct, tag="end_thoughts", frozen=True, array_like=True):
+    """Let a running request with `ThinkingRules.control` come to its answer. Nothing happens if it
+    isn't thinking."""
+
+    id: int
+
+
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
     """The tokens of `content`, a sequence of token ids and texts. With `add_special`, the model's
     special start and end tokens are added to a text that it begins with."""
@@ -152,6 +159,7 @@ ToEngine = (
     | Embed
     | Rerank
     | Cancel
+    | EndThoughts
     | Tokenize
     | Detokenize
     | FormatChat

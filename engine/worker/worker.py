@@ -29,6 +29,7 @@ from engine.protocol.messages import (
     Cancel,
     Detokenize,
     Embed,
+    EndThoughts,
     Event,
     Failed,
     FormatChat,
@@ -72,7 +73,7 @@ M = TypeVar("M")
 
 ServerLink = Link[ToEngine, ToServer]
 
-Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
+Incoming = Request | Job | Cancel | EndThoughts | GetSlots | SlotTask | GetStats
 """Messages that the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
@@ -179,6 +180,8 @@ class Worker:
                 else:
                     self._engine.cancel(id)
                     self._slot_actions.cancel(id)
+            case EndThoughts(id=id):
+                self._generator.end_thoughts(id)
             case GetSlots(id=id):
                 self._link.send(Slots(id, self._engine.slots()))
             case SlotTask():
@@ -223,7 +226,7 @@ class Worker:
                 self._slot_actions.start(message, self._inbox.put)
             case GetAdapters() | SetAdapters():
                 return self._outcome(message.id, self._adapters, message)
-            case Cancel() | GetSlots() | GetStats():
+            case Cancel() | EndThoughts() | GetSlots() | GetStats():
                 self._inbox.put(message)
             case Load():
                 log.error("a second load message was ignored: a process serves one model")

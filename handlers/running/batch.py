@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 import msgspec
@@ -11,7 +12,9 @@ from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
+from handlers.http.security import current_key
 from handlers.running.choices import variants
+from handlers.running.runtime import runtime
 from handlers.running.usage import note_texts
 
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
@@ -39,7 +42,9 @@ class Batch:
         *,
         n: int = 1,
         echo_prompt: bool = False,
+        id: str | None = None,
     ) -> None:
+        """By `id`, that of the answer, a client can end the thoughts of all texts."""
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         self._several = len(prompts) * n > 1
         self._queue: _Queue = asyncio.Queue(_AHEAD)
@@ -54,13 +59,21 @@ class Batch:
                 group = group or generation.request.id
                 self._generations.append(generation)
         self._n = n
+        self._id = id
+        self._may_end = params.thinking is not None and params.thinking.control
+        self._context = ExitStack()
         self._notes = notes()
         self._timings: list[Timings | None] = [None] * len(self._generations)
 
     async def __aenter__(self) -> Self:
+        if self._id is not None:
+            key = (current_key(), self._id)
+            running = runtime().steerable.running(key, self._generations, may_end=self._may_end)
+            self._context.enter_context(running)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self._context.close()
         for generation in self._generations:
             generation.cancel()
         for task in self._tasks:

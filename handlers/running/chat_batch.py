@@ -90,6 +90,7 @@ async def prepare(
     itself is at fault.
     """
     prompt = await rendered_prompt(model, engine, request)
+    params = msgspec.structs.replace(params, generation_prompt="")  # the template's own counts
     if model.options.chat.skip_chat_parsing:
         return _unparsed(prompt, request, params)
     parser = partial(
@@ -173,7 +174,7 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         syntax,
         grammar,
         thinking=prompt.thinking,
-        reasoning_budget=request.reasoning_budget,
+        budget=request.thinking_budget,
         given=given,
     )
 
@@ -185,7 +186,7 @@ def _begun_text(prompt: ChatPrompt) -> str:
 
 def _must_not_think(request: ChatRequest) -> bool:
     switched_off = request.template_variables.get("enable_thinking") is False
-    return request.reasoning_budget == 0 or switched_off
+    return request.thinking_budget.tokens == 0 or switched_off
 
 
 async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:
@@ -207,9 +208,11 @@ class ChatBatch:
         *,
         n: int = 1,
         echo_prompt: bool = False,
+        id: str | None = None,
     ) -> None:
+        """`id` as in `Batch`."""
         prompt: list[int | str] = [prepared.prompt]
-        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt)
+        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
         self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]
         self._messages = [ChatMessage() for _ in range(n)]

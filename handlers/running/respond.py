@@ -7,6 +7,7 @@ releases the engine, is settled here.
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
+from connexion import context
 from starlette.responses import Response
 
 from engine.protocol.messages import Begun
@@ -14,6 +15,8 @@ from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import EVENT_STREAM, Ping, event_stream
+from handlers.running.keeping import kept_response, owner_of
+from handlers.running.runtime import runtime
 
 
 class Indexed(Protocol):
@@ -79,11 +82,20 @@ async def respond(
     A stream of `media_type` begins as soon as the engine begins with the prompt, so that an error
     before that is an ordinary error response; `ping` is sent in its silences
     (`handlers.http.sse.event_stream`).
-    When the client goes away, the generations are cancelled. `headers` go with both kinds.
+    When the client goes away, the generations are cancelled, but for a stream of server-sent events
+    that names a conversation: that goes on, and the client can come back to it. `headers` go with
+    both kinds.
 
     Raises what the generations of a whole answer raise: EngineError, and
     `starlette.requests.ClientDisconnect`.
     """
+    owner = owner_of(context.scope) if media_type == EVENT_STREAM else None
+    if owner is not None:
+        streams = runtime().streams
+        streams.remove(owner)  # the conversation goes on with this answer
+        if stream and (kept := streams.open(owner)) is not None:
+            made = frames(start, form)
+            return await kept_response(kept, made, form.failed, ping=ping, headers=headers)
     if stream:
         return event_stream(
             frames(start, form),

@@ -25,7 +25,9 @@ from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
 from handlers.options import ServerOptions
 from handlers.running.background import Jobs
+from handlers.running.kept_streams import KeptStreams
 from handlers.running.response_store import ResponseStore, StoreError
+from handlers.running.steering import SteerableTexts
 
 if TYPE_CHECKING:
     from handlers.running.metrics import Metrics
@@ -38,7 +40,8 @@ class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
     `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
     is None without `--metrics`; `responses` are those of the Responses API that clients may
-    come back to, `jobs` those that are generated while nobody waits."""
+    come back to, `jobs` those that are generated while nobody waits, `streams` those of
+    conversations, and `steerable` what runs and may be told to come to its answer."""
 
     options: ServerOptions
     catalog: Catalog
@@ -50,6 +53,8 @@ class Runtime:
     jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
     metrics: "Metrics | None" = None
+    streams: KeptStreams = field(default_factory=KeptStreams)
+    steerable: SteerableTexts = field(default_factory=SteerableTexts)
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     """The command line and the preset of each model, once they have been asked for."""
 
@@ -120,6 +125,7 @@ async def lifespan(
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            current.streams.close()
             await asyncio.gather(current.pool.stop(), current.renderer.stop())
     finally:
         current.responses.close()

@@ -28,6 +28,7 @@ from engine.protocol.messages import (
 from engine.shipped import MODEL_NAME
 from handlers.http.application import serve_description
 from handlers.http.schema import compile_schema
+from handlers.running.runtime import Runtime
 from handlers.slots import unused_slot
 from tests.support.factories import model_info
 from tests.support.http_support import PaperPool, serving, small_runtime
@@ -169,8 +170,11 @@ class PaperSupervisor:
 class Server:
     """A client of one served description, which checks all that it gets against it."""
 
-    def __init__(self, engine: PaperEngine, supervisor: PaperSupervisor, url: str) -> None:
+    def __init__(
+        self, engine: PaperEngine, supervisor: PaperSupervisor, runtime: Runtime, url: str
+    ) -> None:
         self.engine = engine
+        self.runtime = runtime
         self.supervisor = supervisor
         self.http = httpx.Client(base_url=url, timeout=20)
         self._paths = Specification.load(DESCRIPTION).spec["paths"]
@@ -215,6 +219,6 @@ def serve(**options: Any) -> Iterator[Server]:
         yield {"runtime": current}
 
     with serving(serve_description(DESCRIPTION, "", states)) as (host, port):
-        server = Server(engine, supervisor, f"http://{host}:{port}")
+        server = Server(engine, supervisor, current, f"http://{host}:{port}")
         with server.http:
             yield server

@@ -16,6 +16,7 @@ from engine.chat import harmony_markers as harmony
 from engine.chat.grammar.json_arguments import json_arguments, text_arguments
 from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
+from engine.chat.request import NO_BUDGET, ThinkingBudget
 from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax, begun_by
 from engine.errors import invalid_request
 from engine.formats.json_schema import TYPES
@@ -25,6 +26,7 @@ from engine.params import (
     GrammarTrigger,
     NamedGrammar,
     NamedSchema,
+    ThinkingRules,
     Thoughts,
 )
 
@@ -58,32 +60,29 @@ def answer_params(
     grammar: AnswerGrammar | None,
     *,
     thinking: bool,
-    reasoning_budget: int = -1,
+    budget: ThinkingBudget = NO_BUDGET,
     given: str = "",
 ) -> GenerationParams:
     """`params` with everything that an answer in `syntax` needs: its markers are to be shown,
-    it follows `grammar`, and its thoughts end after `reasoning_budget` tokens (-1: no limit). The
-    text of the answer begins with `given`, which is in the prompt.
+    it follows `grammar`, and its thoughts end as `budget` says. The text of the answer begins with
+    `given`, which is in the prompt.
 
     Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
     """
     wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
     thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
     if grammar is None:
-        rules = AnswerRules(thoughts=thoughts, reasoning_budget=reasoning_budget, given=given)
+        rules = AnswerRules(thoughts=thoughts, given=given)
         changes: dict[str, Any] = {}
     else:
         if params.grammar or params.json_schema:
             raise invalid_request("a grammar or json_schema can't be used together with tools")
         rules = AnswerRules(
-            grammar.lark,
-            grammar.schemas,
-            thoughts,
-            reasoning_budget,
-            grammar.relaxed,
-            grammars=grammar.grammars,
+            grammar.lark, grammar.schemas, thoughts, grammar.relaxed, grammars=grammar.grammars
         )
         changes = {"grammar_lazy": grammar.lazy, "grammar_triggers": grammar.triggers}
+    if thoughts is not None:
+        changes["thinking"] = ThinkingRules(thoughts, budget.tokens, budget.message, budget.control)
     preserved = [*params.preserved_tokens, *syntax.markers]
     return msgspec.structs.replace(params, answer=rules, preserved_tokens=preserved, **changes)
 

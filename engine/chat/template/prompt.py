@@ -96,7 +96,7 @@ def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
     if thoughts is None:
         return prompt
     is_open = _ends_with(text, thoughts.begin)
-    if request.reasoning_budget == 0:
+    if request.thinking_budget.tokens == 0:
         # Templates without a switch open them all the same.
         return msgspec.structs.replace(prompt, text=text + thoughts.end) if is_open else prompt
     if request.thinking_forced_open and not is_open:
@@ -150,7 +150,7 @@ def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:
     if "reasoning_effort" in given:
         variables["reasoning_strength"] = given["reasoning_effort"]
     variables |= given
-    if request.reasoning_budget == 0:
+    if request.thinking_budget.tokens == 0:
         variables["enable_thinking"] = False
     elif request.thinking_forced_open:
         variables["enable_thinking"] = True

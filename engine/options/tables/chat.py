@@ -82,6 +82,16 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="How much the model may think: -1 without a limit, 0 not at all.",
         ),
     ] = -1
+    reasoning_budget_message: Annotated[
+        str,
+        _chat(
+            names="--reasoning-budget-message",
+            env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
+            metavar="TEXT",
+            help="What is put at the end of thoughts that have used up their budget.",
+            default="nothing",
+        ),
+    ] = ""
     reasoning: Annotated[
         Switch,
         _chat(

@@ -18,16 +18,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from llguidance import LLMatcher
 
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger
+from engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from engine.worker.backend import Model
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
-from engine.worker.constraints.lazy import Guide, LazyConstraint, ThinkingLimit, Waiting
+from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
 from engine.worker.constraints.matching import ConstraintError, begin, consume
 from engine.worker.constraints.memory import Memory
 from engine.worker.constraints.source import WHAT, Kind, Source
+from engine.worker.constraints.thinking import hidden_markers, thinking_limit
 from engine.worker.constraints.trial.messages import Refused
 from engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
 from engine.worker.constraints.triggers import TriggerSearch
@@ -100,6 +101,13 @@ class Constraint:
     def spell(self, text: bytes) -> bool:
         """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
         return self._consume(self._vocabulary.spelled(text))
+
+    def begin_behind(self, text: str, refusal: str) -> None:
+        """Let `text` be the beginning, as `spell` does. Raises GrammarError, with `refusal`."""
+        try:
+            self.spell(text.encode())
+        except ConstraintError:
+            raise GrammarError(refusal) from None
 
     def _consume(self, tokens: list[int]) -> bool:
         last = self._current()
@@ -199,8 +207,9 @@ class Compiler:
         source = self._source(params)
         work = self._work(source) if source is not None else None
         vocabulary = None
-        if (answer := params.answer) and answer.thoughts and answer.reasoning_budget >= 0:
-            vocabulary = self._soon(lambda: self._vocabularies.get(_shown(params)))
+        if (rules := params.thinking) and (rules.budget >= 0 or rules.control):
+            shown = _shown(params) | hidden_markers(self._model, rules.thoughts)
+            vocabulary = self._soon(lambda: self._vocabularies.get(shown))
         return Order(params, work, vocabulary)
 
     def _work(self, source: Source) -> _Work:
@@ -241,20 +250,14 @@ class Compiler:
     def guide(self, order: Order) -> Guided:
         """What the grammar or the schema, and the limit of thinking, let a text be; waits for
         the `order`. Raises GrammarError."""
-        params, answer = order.params, order.params.answer
+        params = order.params
         constraint, relaxed = self._constraint(params, order.work)
-        if answer is None:
+        if params.answer is not None:
+            relaxed = (*params.answer.relaxed, *relaxed)
+        if order.vocabulary is None or params.thinking is None:
             return Guided(constraint, relaxed)
-        relaxed = (*answer.relaxed, *relaxed)
-        if order.vocabulary is None or answer.thoughts is None:
-            return Guided(constraint, relaxed)
-        closing = self._model.tokenize(
-            answer.thoughts.end.encode(), add_special=False, parse_special=True
-        ).tolist()
         texts = order.vocabulary.result().texts
-        limit = answer.reasoning_budget
-        guide = ThinkingLimit(constraint, answer.thoughts, limit, closing, texts)
-        return Guided(guide, relaxed)
+        return Guided(thinking_limit(constraint, params.thinking, self._model, texts), relaxed)
 
     def _constraint(self, params: GenerationParams, work: _Work | None) -> Guided:
         if work is None:
@@ -265,8 +268,7 @@ class Compiler:
             raise GrammarError(str(error)) from None  # one for each who asks
         if compiled.waiting is None:
             constraint = Constraint(compiled, self._masks)
-            if work.source.kind == "json_schema" and params.answer and params.answer.given:
-                _follow(constraint, params.answer.given)
+            _begin_behind_prompt(constraint, params, work.source.kind)
             return Guided(constraint, compiled.relaxed)
         thoughts = params.answer.thoughts if params.answer else None
         search = TriggerSearch(work.source.triggers, thoughts)
@@ -400,11 +402,11 @@ def _shown(params: GenerationParams) -> frozenset[int]:
     return frozenset(token for token in params.preserved_tokens if isinstance(token, int))
 
 
-def _follow(constraint: Constraint, given: str) -> None:
-    """Go on behind the beginning of an answer, which is in the prompt. Raises GrammarError."""
-    try:
-        constraint.spell(given.encode())
-    except ConstraintError:
-        raise GrammarError(
-            "the last message begins an answer that doesn't follow the JSON schema"
-        ) from None
+def _begin_behind_prompt(constraint: Constraint, params: GenerationParams, kind: Kind) -> None:
+    """Go on behind the beginning of the text that stands in the prompt. Raises GrammarError."""
+    if kind == "json_schema" and params.answer and params.answer.given:
+        refusal = "the last message begins an answer that doesn't follow the JSON schema"
+        constraint.begin_behind(params.answer.given, refusal)
+    spelled = kind == "json_schema" or (kind == "grammar" and params.grammar_type == TOOL_CALLS)
+    if spelled and (given := params.generation_prompt):
+        constraint.begin_behind(given, f"no text begins with the generation_prompt {given!r}")

@@ -1,10 +1,5 @@
-"""Constraints that wait for a trigger, and limits of thinking.
+"""Constraints that wait for a trigger, and what every kind of constraint is to the engine."""
 
-Both wrap a constraint, or none, and look like one to the engine.
-"""
-
-from codecs import getincrementaldecoder
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -12,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger, Thoughts
+from engine.params import GrammarTrigger
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.triggers import Partial, TriggerSearch
 from engine.worker.constraints.vocabulary import Vocabulary
@@ -136,59 +131,3 @@ class LazyConstraint:
     def _look(self) -> None:
         search = self._search
         self._allowed = self._waiting.allowed(search.partial) if not search.thinking else None
-
-
-class ThinkingLimit:
-    """Ends thoughts of `limit` tokens by putting `closing` behind them, which are the tokens of
-    the text that ends thoughts; beside that, `inner` counts."""
-
-    def __init__(
-        self,
-        inner: Guide | None,
-        thoughts: Thoughts,
-        limit: int,
-        closing: Sequence[int],
-        texts: Sequence[bytes],
-    ) -> None:
-        self._inner = inner
-        self._search = TriggerSearch((), thoughts)
-        self._limit = limit
-        self._closing = [np.array([token], np.int32) for token in closing]
-        self._texts = texts
-        self._n_thought = 0
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._forced: deque[TokenArray] = deque()
-        self._force_if_due()
-
-    @property
-    def allowed(self) -> TokenArray | None:
-        if self._forced:
-            return self._forced[0]
-        return None if self._inner is None else self._inner.allowed
-
-    @property
-    def ended(self) -> bool:
-        return not self._forced and self._inner is not None and self._inner.ended
-
-    def advance(self, token: int) -> bool:
-        ends = self._inner is not None and self._inner.advance(token)
-        if not self._search.answering:
-            self._follow(token)
-        return ends
-
-    def _follow(self, token: int) -> None:
-        text = self._texts[token]
-        was_thinking = self._search.thinking
-        self._search.feed(text)
-        self._decoder.decode(text)
-        if self._forced:
-            self._forced.popleft()
-        elif self._search.thinking:
-            self._n_thought += was_thinking
-            self._force_if_due()
-
-    def _force_if_due(self) -> None:
-        # Not in the middle of a character: what comes behind has to be text.
-        in_character = bool(self._decoder.getstate()[0])
-        if self._search.thinking and self._n_thought >= self._limit and not in_character:
-            self._forced.extend(self._closing)

@@ -35,6 +35,7 @@ from engine.worker.backend.model_info import model_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
+from engine.worker.constraints.thinking import ThinkingLimit
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
@@ -117,6 +118,12 @@ class Engine:
         if request := self._requests.get(id):
             self.scheduler.cancel(id)
             self._release(request)
+
+    def end_thoughts(self, id: int) -> None:
+        """End the thoughts of a running request that allows it; else nothing happens."""
+        request = self._requests.get(id)
+        if request is not None and isinstance(request.guide, ThinkingLimit):
+            request.guide.end()
 
     @property
     def has_work(self) -> bool:

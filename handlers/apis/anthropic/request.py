@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.request import ChatRequest
+import msgspec
+
+from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.errors import invalid_request, not_supported
 from engine.options import Options
 from engine.params import GenerationParams
 from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import template_variables
+from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.remarks import remark
 from handlers.http.errors import RequestError
@@ -48,21 +50,22 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         tool_name=choice.name,
         parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
         reasoning_format=options.chat.reasoning_format,
-        reasoning_budget=_thinking_budget(body, options),
+        thinking_budget=_thinking_budget(body, options),
         prefill=options.chat.prefill_assistant,
         template_variables=_variables(body, options),
     )
 
 
-def _thinking_budget(body: Mapping[str, Any], options: Options) -> int:
-    """Tokens; that of the server stands in for none."""
+def _thinking_budget(body: Mapping[str, Any], options: Options) -> ThinkingBudget:
+    """`thinking` wins over the fields that other APIs have for the same."""
+    budget = thinking_budget(body, options)
     thinking = body.get("thinking") or {}
     match thinking.get("type"):
         case "disabled":
-            return 0
-        case "enabled" if budget := thinking.get("budget_tokens"):
-            return int(budget)
-    return options.chat.reasoning_budget
+            return msgspec.structs.replace(budget, tokens=0)
+        case "enabled" if tokens := thinking.get("budget_tokens"):
+            return msgspec.structs.replace(budget, tokens=int(tokens))
+    return budget
 
 
 def refuse_threads(body: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from handlers.apis.native.numbers import (
     seed,
     whole,
 )
+from handlers.apis.native.thinking import thinking_rules
 from handlers.http.sse import COMMENT, Ping
 
 log = logging.getLogger(__name__)
@@ -130,6 +131,8 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
         "lora": parse_lora,
         "grammar_triggers": parse_triggers,
         "preserved_tokens": list,
+        "generation_prompt": str,
+        "grammar_type": str,
     }
 
 
@@ -168,6 +171,8 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
+    if (thinking := thinking_rules(body)) is not None:
+        changes["thinking"] = thinking
     return msgspec.structs.replace(defaults, **changes, **constraint(body))
 
 

@@ -29,7 +29,7 @@ def settings_json(
     settings = {
         name: float32(value) if isinstance(value, float) else value
         for name, value in msgspec.structs.asdict(params).items()
-        if name != "answer"
+        if name not in NOT_SHOWN
     }
     settings["max_tokens"] = params.n_predict
     settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
@@ -44,12 +44,14 @@ def settings_json(
     return settings | rest | _FIXED_SETTINGS
 
 
+NOT_SHOWN = ("answer", "thinking", "grammar_type")
+"""Parameters that no answer repeats."""
+
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
     "chat_format": "Content-only",
     "reasoning_in_content": False,
     "thinking_forced_open": False,
-    "generation_prompt": "",
     "speculative.types": "none",
     "speculative.n_max": 0,
     "speculative.n_min": 0,

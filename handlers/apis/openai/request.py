@@ -6,7 +6,7 @@ Bodies have passed validation against the description.
 from collections.abc import Mapping
 from typing import Any
 
-from engine.chat.request import ChatRequest
+from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.errors import invalid_request
 from engine.options import Options
 from handlers.apis.openai.messages import chat_messages
@@ -35,7 +35,7 @@ def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         parallel_tool_calls=parallel,
         parse_tool_calls=body.get("parse_tool_calls") is not False,
         reasoning_format=body.get("reasoning_format") or options.chat.reasoning_format,
-        reasoning_budget=_reasoning_budget(body, options),
+        thinking_budget=thinking_budget(body, options),
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
         continue_final_message=goes_on,
@@ -46,13 +46,15 @@ def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     )
 
 
-def _reasoning_budget(body: Mapping[str, Any], options: Options) -> int:
-    """Tokens; that of the server stands in for none and for -1."""
-    for name in ("reasoning_budget_tokens", "thinking_budget_tokens"):
-        budget: int | None = body.get(name)
-        if budget is not None and budget >= 0:
-            return budget
-    return options.chat.reasoning_budget
+def thinking_budget(body: Mapping[str, Any], options: Options) -> ThinkingBudget:
+    """The server's stands in for what `body` lacks, and for -1 tokens."""
+    chat, message = options.chat, body.get("reasoning_budget_message")
+    given = (body.get(name) for name in ("reasoning_budget_tokens", "thinking_budget_tokens"))
+    return ThinkingBudget(
+        next((int(n) for n in given if n is not None and n >= 0), chat.reasoning_budget),
+        chat.reasoning_budget_message if message is None else message,
+        bool(body.get("reasoning_control")),
+    )
 
 
 def uses_functions(body: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from engine.options import Options
 from engine.params import GenerationParams
 from handlers.apis.native.probabilities import Probabilities, native_probabilities
 from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import template_variables
+from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
 from handlers.running.response_store import ResponseStore
@@ -64,7 +64,7 @@ def response_chat_request(
         free_text=choice.free_text,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         reasoning_format=options.chat.reasoning_format,
-        reasoning_budget=options.chat.reasoning_budget,
+        thinking_budget=thinking_budget(body, options),
         prefill=False,  # with OpenAI, an answer at the end is followed by another one
         template_variables=template_variables(variables, options),
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.chat.prompt import ChatPrompt, Continuation
-from engine.chat.request import ChatRequest
+from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.chat.syntax import (
     OutputSyntax,
     Wrapper,
@@ -20,6 +20,8 @@ THINK = Wrapper("<think>\n", "\n</think>\n\n")
 THINKING = OutputSyntax(reasoning=THINK)
 
 HARMONY = OutputSyntax(harmony=True)
+
+NONE = ThinkingBudget(0)
 
 OPENS = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
 
@@ -43,12 +45,14 @@ def test_thoughts_that_the_prompt_opens() -> None:
 
 def test_no_budget_for_thoughts() -> None:
     closed = ChatPrompt(HEAD + "<think>\n\n</think>\n\n", THINKING)
-    assert prompt(OPENS, USER, syntax=THINKING, reasoning_budget=0) == closed
-    assert prompt(SWITCHED, USER, syntax=THINKING, reasoning_budget=0) == closed
+    assert prompt(OPENS, USER, syntax=THINKING, thinking_budget=NONE) == closed
+    assert prompt(SWITCHED, USER, syntax=THINKING, thinking_budget=NONE) == closed
     assert prompt(SWITCHED, USER, syntax=THINKING).text == HEAD
-    wins = {"reasoning_budget": 0, "template_variables": {"enable_thinking": True}}
+    wins = {"thinking_budget": NONE, "template_variables": {"enable_thinking": True}}
     assert prompt(SWITCHED, USER, syntax=THINKING, **wins) == closed
-    assert prompt(OPENS, USER, syntax=OutputSyntax(), reasoning_budget=0).text.endswith("<think>\n")
+    assert prompt(OPENS, USER, syntax=OutputSyntax(), thinking_budget=NONE).text.endswith(
+        "<think>\n"
+    )
 
 
 def test_thoughts_forced_open() -> None:
@@ -60,7 +64,7 @@ def test_thoughts_forced_open() -> None:
         SWITCHED, USER, syntax=THINKING, thinking_forced_open=True, template_variables=off
     )
     assert forced == made
-    no = prompt(CHATML, USER, syntax=THINKING, thinking_forced_open=True, reasoning_budget=0)
+    no = prompt(CHATML, USER, syntax=THINKING, thinking_forced_open=True, thinking_budget=NONE)
     assert no.text == HEAD
     unable = prompt(CHATML, USER, syntax=OutputSyntax(), thinking_forced_open=True)
     assert unable == ChatPrompt(HEAD, OutputSyntax())

@@ -1,5 +1,5 @@
-"""Lazy grammars, control tokens that show, and limits of thinking: in the search for triggers,
-in what a text may be, and in generations of the shipped model."""
+"""Lazy grammars and control tokens that show: in the search for triggers, in what a text may be,
+and in generations of the shipped model."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.params import AnswerRules, GenerationParams, GrammarTrigger, Thoughts
+from engine.params import GenerationParams, GrammarTrigger, Thoughts
 from engine.protocol.messages import Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.constraints.gbnf import GrammarError
@@ -289,35 +289,6 @@ def test_tokens_that_end_a_text_never_show(engine: Engine, model: Model) -> None
     end = model.piece(min(model.eog), special=True).decode()
     result = finish(engine, preserved_tokens=[end], logit_bias=[(min(model.eog), 100.0)])
     assert (result.text, result.params.preserved_tokens) == ("", [])
-
-
-@pytest.mark.parametrize("limit", [0, 1, 7])
-def test_thoughts_have_a_limit(engine: Engine, limit: int) -> None:
-    thoughts = Thoughts("<think>\n", "\n</think>\n\n", open=True)
-    rules = AnswerRules(thoughts=thoughts, reasoning_budget=limit)
-    result = finish(engine, answer=rules)
-    begun, _, _ = result.text.partition("\n</think>\n\n")
-    assert result.text.startswith(begun + "\n</think>\n\n")
-    n_closing = len(engine.model.tokenize(b"\n</think>\n\n", add_special=False, parse_special=True))
-    free = finish(engine, n_predict=limit) if limit else None
-    assert begun == (free.text if free else "")
-    assert result.n_decoded > limit + n_closing
-
-
-def test_a_limit_of_thoughts_beside_a_grammar(engine: Engine) -> None:
-    thoughts = Thoughts("<think>", "</think>", open=True)
-    rules = AnswerRules(thoughts=thoughts, reasoning_budget=5)
-    grammar = 'root ::= [^<]* "</think>" [0-9]{3}'
-    result = finish(engine, answer=rules, grammar=grammar)
-    assert re.fullmatch("[^<]+</think>[0-9]{3}", result.text)
-    n_closing = len(engine.model.tokenize(b"</think>", add_special=False, parse_special=True))
-    assert n_closing + 6 <= result.n_decoded <= n_closing + 8
-
-
-def test_thoughts_that_were_not_begun_have_no_limit(engine: Engine) -> None:
-    thoughts = Thoughts("<think>", "</think>", open=False)
-    rules = AnswerRules(thoughts=thoughts, reasoning_budget=3)
-    assert finish(engine, answer=rules).text == finish(engine).text
 
 
 def test_an_invalid_lazy_grammar_is_the_request_s_fault(engine: Engine) -> None:

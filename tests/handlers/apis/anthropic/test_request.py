@@ -276,16 +276,20 @@ def test_choices_without_sense() -> None:
 )
 def test_thinking(body: Any, budget: int, variables: Any) -> None:
     asked = request(**body)
-    assert (asked.reasoning_budget, asked.template_variables) == (budget, variables)
+    assert (asked.thinking_budget.tokens, asked.template_variables) == (budget, variables)
 
 
 def test_options_of_the_server_stand_in() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
     asked = message_request({"messages": [USER]}, options)
-    assert (asked.reasoning_budget, asked.reasoning_format, asked.prefill) == (0, "none", False)
+    assert (asked.thinking_budget.tokens, asked.reasoning_format, asked.prefill) == (
+        0,
+        "none",
+        False,
+    )
     thinking = {"type": "enabled", "budget_tokens": 2048}
     asked = message_request({"messages": [USER], "thinking": thinking}, options)
-    assert asked.reasoning_budget == 2048
+    assert asked.thinking_budget.tokens == 2048
 
 
 # ---- how to generate ---------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def test_an_unknown_sampler_is_passed_over(value: Any, left: list[str]) -> None:
 
 
 def test_null_and_absent_mean_the_default() -> None:
-    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer"}
+    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer", "thinking"}
     assert generation_params({}, DEFAULTS) == DEFAULTS
     assert generation_params(dict.fromkeys(names), DEFAULTS) == DEFAULTS
 
@@ -220,11 +220,13 @@ def test_every_parameter_can_be_set() -> None:
     wanted |= {"seed": 3, "stop": ["a"], "samplers": ["xtc"], "logit_bias": [[1, 2.0]]}
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
     wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
+    wanted |= {"generation_prompt": "<think>", "grammar_type": "tool_calls"}
     wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
     triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
-    assert params == wanted | changed | {"grammar_triggers": triggers, "answer": None}
+    made = {"grammar_triggers": triggers, "answer": None, "thinking": None}
+    assert params == wanted | changed | made
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -403,7 +405,7 @@ def test_defaults_are_those_of_the_description() -> None:
     described = properties(schemas()["create_completion"])
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
-    del defaults["answer"]  # of no request
+    del defaults["answer"], defaults["thinking"]  # of no request, and of several fields
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["default"] for name in defaults} == defaults
 

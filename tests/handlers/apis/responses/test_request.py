@@ -47,7 +47,7 @@ def request(body: dict[str, Any], **options: Any) -> ChatRequest:
 def test_options_of_the_server_hold_for_thoughts() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none")
     asked = response_chat_request({}, input_items("Hello"), options)
-    assert (asked.reasoning_budget, asked.reasoning_format) == (0, "none")
+    assert (asked.thinking_budget.tokens, asked.reasoning_format) == (0, "none")
 
 
 def test_a_tool_that_takes_a_plain_text() -> None:

@@ -1,0 +1,155 @@
+"""Thoughts that are ended before the model ends them: by a budget, or by a client.
+
+Like the constraint that it wraps, or none, the limit says which tokens may come next.
+"""
+
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from engine.params import ThinkingRules, Thoughts
+from engine.worker.backend import Model
+from engine.worker.constraints.lazy import Guide
+from engine.worker.constraints.triggers import TriggerSearch
+from engine.worker.tokens import TokenArray
+
+
+def hidden_markers(model: Model, thoughts: Thoughts) -> frozenset[int]:
+    """The control tokens in the markers of `thoughts`: the search has to see their texts."""
+    texts = [thoughts.begin, thoughts.end, *thoughts.other_ends]
+    tokens = {token for text in texts for token in _tokens(model, text)}
+    return frozenset(token for token in tokens - model.eog if model.is_hidden(token))
+
+
+def thinking_limit(
+    inner: Guide | None, rules: ThinkingRules, model: Model, texts: Sequence[bytes]
+) -> "ThinkingLimit":
+    """The limit for one text. `texts` are those of all tokens, hidden markers included."""
+    message = _tokens(model, rules.message, parse_special=False)
+    return ThinkingLimit(inner, rules, message, _tokens(model, rules.thoughts.end), texts)
+
+
+def _tokens(model: Model, text: str, *, parse_special: bool = True) -> list[int]:
+    ids = model.tokenize(text.encode(), add_special=False, parse_special=parse_special)
+    return [int(id) for id in ids]
+
+
+class _Search(Protocol):
+    """Follows one text through its thoughts."""
+
+    @property
+    def thinking(self) -> bool: ...
+
+    @property
+    def answering(self) -> bool:
+        """True if no thoughts can come any more."""
+
+    def feed(self, piece: bytes) -> object: ...
+
+
+class ThoughtsAnywhere:
+    """Finds thoughts wherever their markers are, however often."""
+
+    answering = False
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        ends = [thoughts.end, *thoughts.other_ends]
+        self._begins = _markers([thoughts.begin])
+        self._ends = _markers(ends)
+        self.thinking = thoughts.open and bool(self._ends)
+        self._text = b""  # what may still become a part of a marker
+
+    def feed(self, piece: bytes) -> None:
+        self._text += piece
+        while True:
+            markers = self._ends if self.thinking else self._begins
+            found = [(at, marker) for marker in markers if (at := self._text.find(marker)) >= 0]
+            if not found:
+                longest = max(map(len, markers), default=1)
+                self._text = self._text[-(longest - 1) :] if longest > 1 else b""
+                return
+            at, marker = min(found, key=lambda each: (each[0], -len(each[1])))
+            self._text = self._text[at + len(marker) :]
+            self.thinking = not self.thinking
+
+
+def _markers(texts: Sequence[str]) -> list[bytes]:
+    return [marker for text in texts if (marker := text.strip().encode())]
+
+
+class ThinkingLimit:
+    """Ends thoughts by putting `message` and `closing` behind them, which are the tokens of the
+    two; beside that, `inner` counts. The message comes once at most."""
+
+    def __init__(
+        self,
+        inner: Guide | None,
+        rules: ThinkingRules,
+        message: Sequence[int],
+        closing: Sequence[int],
+        texts: Sequence[bytes],
+    ) -> None:
+        self._inner = inner
+        thoughts = rules.thoughts
+        self._search: _Search = (
+            ThoughtsAnywhere(thoughts) if rules.anywhere else TriggerSearch((), thoughts)
+        )
+        self._budget = rules.budget
+        self._message = [np.array([token], np.int32) for token in message]
+        self._closing = [np.array([token], np.int32) for token in closing]
+        self._texts = texts
+        self._n_thought = 0
+        self._ending = False
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._forced: deque[TokenArray] = deque()
+        self._force_if_due()
+
+    @property
+    def allowed(self) -> TokenArray | None:
+        allowed = None if self._inner is None else self._inner.allowed
+        if self._forced and allowed is not None and self._forced[0][0] not in allowed:
+            self._forced.clear()  # thoughts can't end here: it is tried again behind the next token
+        return self._forced[0] if self._forced else allowed
+
+    @property
+    def ended(self) -> bool:
+        return self._inner is not None and self._inner.ended
+
+    def end(self) -> None:
+        """End the thoughts, if the text is in some, at the next token."""
+        if self._search.thinking and not self._forced:
+            self._ending = True
+            self._force_if_due()
+
+    def advance(self, token: int) -> bool:
+        ends = self._inner is not None and self._inner.advance(token)
+        if not self._search.answering:
+            self._follow(token)
+        return ends
+
+    def _follow(self, token: int) -> None:
+        text = self._texts[token]
+        was_thinking = self._search.thinking
+        self._search.feed(text)
+        self._decoder.decode(text)
+        thinking = self._search.thinking
+        if self._forced:
+            self._forced.popleft()
+            if not thinking and len(self._forced) >= len(self._closing):
+                self._forced.clear()  # the message has ended them itself
+        elif thinking:
+            self._n_thought = self._n_thought + 1 if was_thinking else 0
+            self._force_if_due()
+        if not thinking:
+            self._ending = False
+
+    def _force_if_due(self) -> None:
+        # Not in the middle of a character: what comes behind has to be text.
+        in_character = bool(self._decoder.getstate()[0])
+        is_due = self._ending or 0 <= self._budget <= self._n_thought
+        if self._search.thinking and is_due and not in_character:
+            self._forced.extend([*self._message, *self._closing])
+            self._message = []

@@ -1,0 +1,39 @@
+"""GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that clients come back to."""
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from handlers.http.errors import RequestError
+from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import current_key
+from handlers.http.sse import event_stream
+from handlers.running.keeping import show
+from handlers.running.kept_streams import Owner
+from handlers.running.runtime import runtime
+
+
+async def get_stream(conv_id: str, **query: int) -> Response:
+    """What was sent, from the byte `from` of the query on, and what still comes."""
+    stream = runtime().streams.get(_owner(conv_id))
+    if stream is None:
+        raise RequestError(404, "Stream not found or expired")
+    return event_stream(show(stream, query["from"]))
+
+
+async def delete_stream(conv_id: str) -> Response:
+    """204, whether there is a stream or not; the work for it ends."""
+    runtime().streams.remove(_owner(conv_id))
+    return Response(status_code=204, media_type="application/json")
+
+
+async def lookup_streams(body: dict[str, Any]) -> Response:
+    """The state of each stream of these conversations, an array."""
+    wanted = body.get("conversation_ids") or ()
+    found = runtime().streams.find(current_key(), filter(None, wanted))
+    return JSONAnswer([msgspec.to_builtins(stream.status) for stream in found])
+
+
+def _owner(conversation: str) -> Owner:
+    return Owner(current_key(), conversation)

@@ -1,0 +1,53 @@
+"""The markers of thoughts that a request names itself."""
+
+from typing import Any
+
+import pytest
+
+from engine.params import ThinkingRules, Thoughts
+from handlers.apis.native.thinking import thinking_rules
+
+TAGS = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ["</t>", "", "END"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"reasoning_budget_tokens": 5, "reasoning_control": True},
+        {"reasoning_budget_start_tag": "<t>"},
+        {"reasoning_budget_start_tag": None, "reasoning_budget_end_tag": "</t>"},
+        {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ["", " "]},
+        {"reasoning_budget_start_tag": " ", "reasoning_budget_end_tags": ["</t>"]},
+        {**TAGS, "reasoning_budget_end_tags": [], "reasoning_budget_end_tag": "</t>"},
+    ],
+)
+def test_nothing_is_known_of_thoughts(body: Any) -> None:
+    assert thinking_rules(body) is None
+
+
+def test_all_of_it() -> None:
+    budget = {"reasoning_budget_tokens": 5, "reasoning_budget_message": "!"}
+    thoughts = Thoughts("<t>", "</t>", open=False, other_ends=["END"])
+    assert thinking_rules({**TAGS, **budget, "reasoning_control": True}) == ThinkingRules(
+        thoughts, 5, "!", control=True, anywhere=True
+    )
+    one = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "</t>"}
+    assert thinking_rules(one) == ThinkingRules(Thoughts("<t>", "</t>", open=False), anywhere=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        (None, False),
+        ("<t>\n", True),
+        ("a<t>b", True),
+        ("<t></t>", False),
+        ("<t>END\n", False),
+        ("</t><t>", True),
+    ],
+)
+def test_thoughts_that_the_prompt_has_opened(prompt: str | None, is_open: bool) -> None:
+    rules = thinking_rules({**TAGS, "generation_prompt": prompt})
+    assert rules is not None
+    assert rules.thoughts.open is is_open
