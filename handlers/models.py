@@ -71,7 +71,7 @@ def _router() -> Runtime:
 
 
 def model_list(current: Runtime) -> dict[str, Any]:
-    entries = current.catalog.entries.values()
+    entries = [entry for entry in current.catalog.entries.values() if not entry.hidden]
     return {
         "object": "list",
         "data": [_model(current, entry) for entry in entries],

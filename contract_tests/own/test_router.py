@@ -315,7 +315,7 @@ def test_the_list(router: OwnServer, zoo: Zoo) -> None:
         model = found[name]
         assert model["aliases"] == [alias(name)]
         assert model["tags"] == ["a", "b"]
-        assert (model["source"], model["in_cache"]) == ("models_dir", False)
+        assert (model["source"], model["in_cache"]) == ("preset", False)
         assert model["path"] == str(zoo.path(name))
         args = model["status"]["args"]
         assert args[args.index("--model") + 1] == model["path"]

@@ -72,6 +72,8 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
         name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
         for name in sorted(found.keys() | sections.keys())
     }
+    for name in _doubles(entries, sections, cached):
+        entries[name] = msgspec.structs.replace(entries[name], hidden=True)
     default = _default(entries, sections)
     entries[default] = _with_names(entries[default], options)
     if default == MODEL_NAME:
@@ -191,10 +193,11 @@ class _EntryMaker:
         if options.media.mmproj_auto and not own.media.mmproj_url:
             identity["mmproj"] = own.media.mmproj or found.projector
         said = section or self._everywhere
+        named_by_preset = section is not None and found.source != "shipped"
         repository = own.source.hf_repo
         return Entry(
             name=found.name,
-            source=found.source,
+            source="preset" if named_by_preset else found.source,
             options=replaced(options, **identity),
             aliases=tuple(alias for alias in own.engine.model.aliases() if alias != found.name),
             tags=own.entry.tags,
@@ -212,6 +215,19 @@ class _EntryMaker:
     def _alone(self, layers: Sequence[Layer]) -> Options:
         """What the layers say, without variables and the command line."""
         return layered(Given(self._given.names, {}, ()), layers, files=False)
+
+
+def _doubles(
+    entries: Mapping[str, Entry], sections: Mapping[str, Section], cached: Sequence[CachedModel]
+) -> list[str]:
+    """The cache's models whose files presets with `dedup-cache-models` have, too."""
+    wanted = [
+        entries[name].options.source.hf_repo
+        for name, section in sections.items()
+        if section.dedup_cache_models
+    ]
+    doubles = [model.name for repository in wanted if (model := named(cached, repository))]
+    return [name for name in doubles if entries[name].source == "cache" and name not in sections]
 
 
 def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
