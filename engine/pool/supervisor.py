@@ -13,7 +13,7 @@ from engine.errors import ErrorInfo, unavailable
 from engine.options import EngineOptions, Options
 from engine.pool.client import EngineClient
 from engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
-from engine.pool.process import EngineProcess
+from engine.pool.process import EngineProcess, Look
 from engine.pool.restarts import Life, Restarts
 from engine.processes.changes import Changes
 from engine.processes.exits import explain_exit
@@ -94,6 +94,7 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._look: Look | None = None  # the last before it fell asleep
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
@@ -146,6 +147,10 @@ class Supervisor:
     def awake_engine(self) -> EngineClient | None:
         """The engine if it is ready: for those who neither wake it nor keep it awake."""
         return self._process.client if self._process and self.state in SERVING else None
+
+    def look_asleep(self) -> Look | None:
+        """What a sleeping engine said of itself last: for those who must not wake it."""
+        return self._look if self.state in ("dozing", "sleeping") else None
 
     def wake(self) -> None:
         """The engine is needed: end its sleep, or load what has been downloaded."""
@@ -346,11 +351,15 @@ class Supervisor:
         if seconds <= 0:
             return
         await self._changes.until(lambda: process.client is not None)
-        while (wait := self._used_at + seconds - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
-            await self._changes.until(lambda: not self._n_leases)
-            if process.n_running:  # without a lease: nobody knows when it ends
-                self._used_at = time.monotonic()
+        used_at = -1.0
+        while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
+            while (wait := self._used_at + seconds - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+                await self._changes.until(lambda: not self._n_leases)
+                if process.n_running:  # without a lease: nobody knows when it ends
+                    self._used_at = time.monotonic()
+            used_at = self._used_at
+            self._look = await process.look()
         await self._doze(process)
 
     async def _doze(self, process: EngineProcess) -> None:
