@@ -1,18 +1,21 @@
-"""GET /models: the models that can be named. POST /models/load, /models/unload: which of them are
-loaded. GET /models/sse: what they are doing."""
+"""GET, POST and DELETE /models: the models that can be named. POST /models/load, /models/unload:
+which of them are loaded. GET /models/sse: what they are doing."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
 from typing import Any
 
 import msgspec
+from connexion import context
 from starlette.responses import Response
 
 from engine.catalog.entry import Entry
 from engine.errors import not_supported
 from engine.pool.status import ModelStatus
 from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
+from handlers.http.disconnect import until_disconnect
 from handlers.http.json_answer import JSONAnswer
+from handlers.http.security import require_key
 from handlers.http.sse import Ping, event_stream, sse_event
 from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
@@ -21,13 +24,38 @@ from handlers.running.served import find
 PING = Ping(10.0, b": still here\n\n")
 
 
-async def list_models() -> Response:
+async def list_models(reload: str = "") -> Response:
     """The models in OpenAI's format (`data`) and in Ollama's (`models`). Waits for nothing: `meta`
-    is null, and `details` say little, of a model whose file has not been read yet."""
-    return JSONAnswer(model_list(runtime()))
+    is null, and `details` say little, of a model whose file has not been read yet. With `reload`, a
+    router looks for them again before. Raises EngineError (server_error) if that can't be, and
+    HTTPException (401) for `reload` without a key."""
+    current = runtime()
+    if reload:
+        require_key(context.scope)
+        if current.catalog.router:
+            await current.inventory.reload()
+    return JSONAnswer(model_list(current))
 
 
 list_models_v1 = list_models
+
+
+async def download_model(body: dict[str, Any]) -> Response:
+    """Begins to download, once the hub has confirmed the model. Raises EngineError:
+    invalid_request_error for a model that is there, or nowhere; not_supported_error if there is
+    only one."""
+    current = _router()
+    await until_disconnect(current.inventory.download(body["model"]))
+    return JSONAnswer({"success": True})
+
+
+async def remove_model(model: str) -> Response:
+    """Removes a download, whole or not. Raises EngineError: not_found_error for an unknown name,
+    invalid_request_error if it is no download, server_error if its files can't be removed,
+    not_supported_error if there is only one."""
+    current = _router()
+    await current.inventory.remove(model)
+    return JSONAnswer({"success": True})
 
 
 async def load_model(body: dict[str, Any]) -> Response:
@@ -92,7 +120,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "path": model_path(current, entry),
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
-        "can_remove": False,
+        "can_remove": entry.removable,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "status": _status_json(current, entry, status),
         "meta": known.meta() if known else None,

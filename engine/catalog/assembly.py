@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from engine.catalog.directory import ModelFiles, models_in
 from engine.catalog.entry import Entry, Source
 from engine.catalog.locations import hub_cache
 from engine.catalog.presets import Presets, Section
+from engine.catalog.removal import is_removable
 from engine.options import (
     Given,
     Layer,
@@ -44,6 +46,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     projector: str = ""
     hf_repo: str = ""
+    removable: bool = False
 
     @property
     def layer(self) -> Layer:
@@ -52,15 +55,21 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
         return Layer(self.name, (Setting(key, value),) if value else ())
 
 
-def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[list[Entry], str]:
-    """All models, and the name of the one for requests that name none.
+def assemble(
+    options: Options, router: RouterOptions, given: Given, *, download: str = ""
+) -> tuple[list[Entry], str]:
+    """All models, and the name of the one for requests that name none. Among them is the repository
+    `download`, if there is such a name, as it will be in the cache.
 
     What the command line says of a model wins over its section of the preset file, which wins
     over the section for all models, which wins over variables. The command line's --alias and
     --tags are the default model's. Raises OptionError.
     """
-    cached = cached_models(hub_cache(given.environ))
-    found = _found(router.models_dir, cached)
+    cache = hub_cache(given.environ)
+    cached = cached_models(cache)
+    found = _found(router.models_dir, cached, cache)
+    if download and download not in found:
+        found[download] = _Found(name=download, source="cache", hf_repo=download, removable=True)
     path = router.models_preset
     file = presets.read(path, given.names) if path else _no_presets()
     for warning in file.warnings:
@@ -85,9 +94,14 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
 # ---- what is there ------------------------------------------------------------------------
 
 
-def _found(directory: str, cached: Iterable[CachedModel]) -> dict[str, _Found]:
+def _found(directory: str, cached: Iterable[CachedModel], cache: Path) -> dict[str, _Found]:
     """The models found, by name; of models with the same name a directory's hides the cache's."""
-    found = {model.name: _in_cache(model.name, model) for model in cached}
+    found = {
+        model.name: msgspec.structs.replace(
+            _in_cache(model.name, model), removable=is_removable(cache, model)
+        )
+        for model in cached
+    }
     if directory:
         found |= {model.name: _in_directory(model) for model in models_in(directory)}
     if hidden := found.get(MODEL_NAME):
@@ -203,6 +217,7 @@ class _EntryMaker:
             tags=own.entry.tags,
             load_on_startup=said.load_on_startup,
             stop_timeout=said.stop_timeout,
+            removable=found.removable and section is None,
             in_cache=bool(repository) and named(self._cached, repository) is not None,
         )
 

@@ -9,8 +9,8 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, invalid_request, unavailable
-from engine.options import Options
-from engine.pool.events import ModelEvents, Subscription
+from engine.options import Options, replaced
+from engine.pool.events import ModelEvent, ModelEvents, Subscription
 from engine.pool.failure import Failure, check_not_failed
 from engine.pool.lease import Lease
 from engine.pool.lifecycle import State
@@ -94,14 +94,15 @@ class ModelPool:
         record = self._records.get(name)
         return record.supervisor if record else None
 
-    def options(self, name: str) -> Options:
-        """A model's options, with the paths of its files once these have been downloaded. Raises
-        KeyError if there is no such model."""
-        return self._records[name].options
+    def options(self, entry: Entry) -> Options:
+        """A model's options, with the paths of its files once these have been downloaded."""
+        record = self._records.get(entry.name)
+        return record.options if record else entry.options
 
     def status(self, name: str) -> ModelStatus:
-        """Raises KeyError if there is no such model."""
-        return self._records[name].status()
+        """The status of a model; a removed one is unloaded."""
+        record = self._records.get(name)
+        return record.status() if record else ModelStatus()
 
     def subscribe(self) -> Subscription:
         """The events of all models from now on."""
@@ -114,9 +115,14 @@ class ModelPool:
     def lease_now(self, entry: Entry) -> Lease | None:
         """A lease of a model that is ready and has room for one more; None if `lease` would have
         to wait, or would raise."""
-        record = self._records[entry.name]
-        supervisor = record.supervisor
-        if supervisor is None or supervisor.awake_engine() is None or self._stopping:
+        record = self._records.get(entry.name)
+        supervisor = record.supervisor if record else None
+        if (
+            record is None
+            or supervisor is None
+            or supervisor.awake_engine() is None
+            or self._stopping
+        ):
             return None
         if not self._catalog.router:
             supervisor.acquire()
@@ -133,7 +139,11 @@ class ModelPool:
         is unavailable until the model has been loaded.
         """
         if self._catalog.router:
-            record = self._records[entry.name]
+            record = self._records.get(entry.name)
+            if record is None or record.gone:
+                raise unavailable(f"the model {entry.name!r} was removed")
+            if record.only_download:
+                raise invalid_request(f"the model {record.name!r} is being downloaded")
             if not (autoload or record.in_use):
                 raise invalid_request(f"the model {record.name!r} is not loaded")
             if record.failure:
@@ -174,13 +184,60 @@ class ModelPool:
         record = self._records[name]
         if not (record.waiting or record.supervisor or record.loading):
             raise invalid_request(f"the model {name!r} is not running")
-        reason = f"the model {name!r} was unloaded"
+        self._begin_unload(record, f"the model {name!r} was unloaded")
+
+    def _begin_unload(self, record: ModelRecord, reason: str) -> None:
         self._refuse(record, list(record.waiting), reason)
         if record.loading:
             record.loading.cancel()
         if record.supervisor:
             self._end(record, record.entry.stop_timeout, reason)
             self._settle()
+
+    # ---- models that come and go -----------------------------------------------------------
+
+    def add(self, entry: Entry) -> None:
+        """A model that wasn't there."""
+        publisher = StatusPublisher(entry.name, self._events)
+        self._records[entry.name] = ModelRecord(entry, publisher)
+
+    def fetch(self, name: str) -> Supervisor:
+        """Begin to download a model that is not in use, for the cache alone: requests for it are
+        refused. The supervisor has its progress."""
+        record = self._records[name]
+        record.only_download = True
+        return self._create(record, load=False)
+
+    def fetching(self) -> list[Entry]:
+        """The models of which there is no more than a download."""
+        return [each.entry for each in self._records.values() if each.only_download]
+
+    async def renew(self, entry: Entry) -> None:
+        """Give a model its new entry. One in use is unloaded if its options are others now."""
+        record = self._records[entry.name]
+        known, record.entry = (record.entry.options, record.options), entry
+        if record.in_use and _nameless(entry.options) in map(_nameless, known):
+            return
+        record.located = record.failure = None
+        await self._clear(record, "was unloaded, as its options have changed")
+
+    async def remove(self, name: str) -> None:
+        """End all work on a model and forget it, if it is there."""
+        if record := self._records.get(name):
+            record.gone = True
+            await self._clear(record, "was removed")
+            self._records.pop(name, None)
+
+    def publish(self, event: ModelEvent) -> None:
+        """Tell the subscribers."""
+        self._events.publish(event)
+
+    async def _clear(self, record: ModelRecord, why: str) -> None:
+        """Unload a model if it is in use, and wait for the end of it."""
+        if record.waiting or record.supervisor or record.loading:
+            self._begin_unload(record, f"the model {record.name!r} {why}")
+        while record.unloading:
+            await asyncio.wait({record.unloading})
 
     @property
     def _only(self) -> ModelRecord:
@@ -205,7 +262,7 @@ class ModelPool:
     async def _download(self, record: ModelRecord) -> None:
         """Before the model asks for a place: it may take hours."""
         await self._until_gone(record)
-        self._check_open()
+        self._check_open(record)
         supervisor = record.supervisor
         if supervisor is None:
             if not wants_fetch(record.entry.options):
@@ -232,7 +289,7 @@ class ModelPool:
         record.n_returning -= 1
 
     async def _take_place(self, record: ModelRecord) -> Lease:
-        self._check_open()
+        self._check_open(record)
         ticket = self._residency.request(record.name)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         record.waiting[ticket] = future
@@ -256,9 +313,11 @@ class ModelPool:
             record.publish()
         self._settle()
 
-    def _check_open(self) -> None:
+    def _check_open(self, record: ModelRecord) -> None:
         if self._stopping:
             raise unavailable(SHUTTING_DOWN)
+        if record.gone:
+            raise unavailable(f"the model {record.name!r} was removed")
 
     def _start_loading(self, record: ModelRecord) -> None:
         async def bring() -> None:
@@ -344,7 +403,7 @@ class ModelPool:
 
     def _on_transition(self, record: ModelRecord, supervisor: Supervisor, before: State) -> None:
         state = supervisor.state
-        if before == "downloading" and state in ("downloaded", "failed"):
+        if before == "downloading" and state in ("downloaded", "failed", "stopped"):
             record.publisher.downloaded(ok=state == "downloaded")
         if state == "ready":
             record.failure = None
@@ -368,6 +427,11 @@ class ModelPool:
             case "failed":
                 self._end(record, 0, supervisor.failure)
         self._settle()
+
+
+def _nameless(options: Options) -> Options:
+    """The options without those that only name the model."""
+    return replaced(options, alias="", tags=())
 
 
 async def _all_of(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -121,6 +121,10 @@ class Supervisor:
             self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
 
+    async def fetch_begun(self) -> None:
+        """Wait until something comes of the download, or for its end."""
+        await self._changes.until(lambda: self.transfer is not None or self.state != "downloading")
+
     async def fetched(self) -> None:
         """Wait for the end of the download, good or bad."""
         await self._changes.until(lambda: self.state != "downloading")
@@ -273,6 +277,7 @@ class Supervisor:
     def _on_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer
         self.progress = transfer.n_done / transfer.n_total if transfer.n_total else 0.0
+        self._changes.announce()
         self.on_progress()
 
     async def _keep_serving(self) -> None:

@@ -127,7 +127,7 @@ def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
 
 def model_path(current: Runtime, entry: Entry) -> str:
     """Path of the model's file, the first one of several; "" before it has been downloaded."""
-    options = current.pool.options(entry.name)
+    options = current.pool.options(entry)
     return "" if wants_fetch(options) else model_file(options.engine.model.model)
 
 

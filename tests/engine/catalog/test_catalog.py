@@ -79,7 +79,8 @@ def test_the_shipped_model_alone(hub: Path) -> None:
     assert (entry.aliases, entry.tags) == (("tiny",), ("small",))
     assert (entry.options.engine.model.model, entry.options.engine.sampling.temp) == ("", 0.5)
     assert catalog.find("tiny") is catalog.find(MODEL_NAME) is catalog.find("") is entry
-    assert catalog.find("unknown") is None
+    assert catalog.find("unknown") is entry, "where there is one, any name will do"
+    assert catalog.named("unknown") is None
 
 
 def test_models_of_all_sources(hub: Path, models: Path) -> None:
