@@ -62,7 +62,7 @@ async def load_model(body: dict[str, Any]) -> Response:
     """Begins to load. Raises EngineError: not_found_error for an unknown name,
     invalid_request_error if it is loaded already, not_supported_error if there is only one."""
     current = _router()
-    await current.pool.load(find(current, body["model"]).name)
+    await current.pool.load(find(current, body["model"], "not_found_error").name)
     return JSONAnswer({"success": True})
 
 
@@ -70,7 +70,7 @@ async def unload_model(body: dict[str, Any]) -> Response:
     """Begins to unload. Raises EngineError: not_found_error for an unknown name,
     invalid_request_error if it is not loaded, not_supported_error if there is only one."""
     current = _router()
-    current.pool.begin_unload(find(current, body["model"]).name)
+    current.pool.begin_unload(find(current, body["model"], "not_found_error").name)
     return JSONAnswer({"success": True})
 
 

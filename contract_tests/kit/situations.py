@@ -36,6 +36,7 @@ from contract_tests.kit.server import (
 )
 
 N_CTX = 256
+PRESETS = "[one-more]\nmodel = {0}\n[another]\nmodel = {0}\n"
 
 
 def send(server: Server, name: str, **changes: Any) -> httpx.Response:
@@ -107,10 +108,39 @@ class Situations:
 
     @cached_property
     def router(self) -> OwnServer:
-        """A server of many models, of which it has one."""
-        hub = {"HF_HUB_CACHE": str(self._directory / "hub")}
-        options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
-        return self._start(*options, router=True, variables=hub, api_key="key")
+        """A server of many models: its default one, two of `presets`, and what is put into
+        `cache`. It asks no hub."""
+        self.presets.write_text(PRESETS.format(self.model), "utf-8")
+        hub = {"HF_HUB_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1"}
+        options = ("-c", str(N_CTX), "-np", "1", "--models-preset", str(self.presets))
+        return self._start(*options, *self._switched_on, router=True, variables=hub, api_key="key")
+
+    @property
+    def presets(self) -> Path:
+        return self._directory / "models.ini"
+
+    @property
+    def cache(self) -> Path:
+        return self._directory / "hub"
+
+    def put_into_cache(self) -> Path:
+        """Add the model that `download_model` wants, as the hub's library does; its folder."""
+        folder = self.cache / "models--contract--tests-GGUF"
+        commit = "0" * 40
+        for name, text in (("refs/main", commit), (f"snapshots/{commit}/tiny-Q8_0.gguf", "GGUF")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "ascii")
+        return folder
+
+    @contextlib.contextmanager
+    def broken_presets(self) -> Iterator[OwnServer]:
+        """The router while its models can't be read again."""
+        server = self.router
+        self.presets.write_text("what is this?", "utf-8")
+        try:
+            yield server
+        finally:
+            self.presets.write_text(PRESETS.format(self.model), "utf-8")
 
     def _reranking(self) -> tuple[str, ...]:
         return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")

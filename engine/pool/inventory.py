@@ -87,7 +87,7 @@ class Inventory:
         async with self._turn:
             entry = self._catalog.entries.get(name)
             if entry is None:
-                raise EngineError.of("not_found_error", f"there is no model named {name[:200]!r}")
+                raise EngineError.of("not_found_error", f"model {name[:200]!r} not found")
             if not entry.removable:
                 raise invalid_request(
                     f"the model {name!r} can't be removed: it is no download in the cache, or has "
