@@ -249,6 +249,20 @@ def unknown_models_are_refused(server: Server) -> None:
             contract.check(response, status)
 
 
+def looking_for_models_needs_the_key(server: Server) -> None:
+    wrong = {"Authorization": "Bearer no"}
+    contract.check(server.http.get("/models", headers=wrong))
+    contract.check(server.http.get("/models?reload=1", headers=wrong), 401)
+    contract.check(server.get("/models?reload=1"))
+
+
+def what_is_no_download_stays(server: Server) -> None:
+    for name, model in models(server).items():
+        if not model["can_remove"]:
+            refused = server.http.request("DELETE", "/models", params={"model": name})
+            contract.check(refused, 400)
+
+
 def changes_of_models_are_told(server: Server) -> None:
     """Its default model is unloaded and loaded again."""
     name = contract.check(server.get("/props"))["model_alias"]
@@ -265,6 +279,8 @@ OF_ROUTERS = (
     models_are_as_described,
     requests_reach_their_models,
     unknown_models_are_refused,
+    looking_for_models_needs_the_key,
+    what_is_no_download_stays,
     changes_of_models_are_told,
 )
 ALL = (

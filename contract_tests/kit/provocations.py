@@ -208,7 +208,8 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     if any(each["name"] == "model" for each in definition.get("parameters", ())):
         responses.append(send_with_query(server, name, model=unknown))
     for response in responses:
-        message = response.json()["error"]["message"]
+        error = response.json()["error"]
+        message = error if isinstance(error, str) else error["message"]  # the former is Ollama's
         assert repr(unknown) in message
         assert situations.model in message.replace(repr(unknown), ""), (
             "no model of a like name is told"

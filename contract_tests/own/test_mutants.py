@@ -84,6 +84,12 @@ ROUTERS = [
         checks.unknown_models_are_refused,
         ACCEPTED,
     ),
+    Caught(
+        "everybody_may_look_for_models_again",
+        checks.looking_for_models_needs_the_key,
+        "expected 401",
+    ),
+    Caught("everything_can_be_removed", checks.what_is_no_download_stays, "expected 400"),
     Caught("a_status_forgets_its_failure", checks.models_are_as_described, "failed.* required"),
     Caught("events_tell_states_that_nobody_knows", checks.changes_of_models_are_told, "ready"),
 ]

@@ -277,7 +277,7 @@ def unknown(operation: str) -> int:
 def test_odd_names(operation: str, router: OwnServer) -> None:
     before = loaded(router)
     # Else it would be one of OpenAI's chats.
-    form = {"options": {}} if operation == "create_ollama_chat" else {}
+    form: dict[str, Any] = {"options": {}} if operation == "create_ollama_chat" else {}
     for name in ODD:
         response = send(router, operation, model=name, **form)
         message = contract.check(response, unknown(operation))

@@ -31,22 +31,7 @@ class Inventory:
         """Look for models again. Those in use are unloaded if they are gone, or have other options;
         none is loaded. Raises `EngineError` (server_error) if that can't be: all stays as it is."""
         async with self._turn:
-            try:
-                entries, default = await asyncio.to_thread(self._catalog.read)
-            except OptionError as error:
-                raise server_error(f"the models can't be read again: {error}") from None
-            found = {entry.name: entry for entry in entries}
-            found |= {entry.name: entry for entry in self._pool.fetching()}
-            before = dict(self._catalog.entries)
-            for name in found.keys() - before.keys():
-                self._pool.add(found[name])
-            self._catalog.replace(found.values(), default)
-            await asyncio.gather(
-                *(self._pool.remove(name) for name in before.keys() - found.keys()),
-                *(self._pool.renew(found[name]) for name in found.keys() & before.keys()),
-            )
-            self._pool.publish(ModelEvent(EVERY_MODEL, "models_reload"))
-            self.on_change()
+            await self._reload()
 
     async def download(self, name: str) -> None:
         """Begin to download a model of the hub (user/repo or user/repo:QUANT) into its cache, and
@@ -111,6 +96,24 @@ class Inventory:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
 
+    async def _reload(self) -> None:
+        try:
+            entries, default = await asyncio.to_thread(self._catalog.read)
+        except OptionError as error:
+            raise server_error(f"the models can't be read again: {error}") from None
+        found = {entry.name: entry for entry in entries}
+        found |= {entry.name: entry for entry in self._pool.fetching()}
+        before = dict(self._catalog.entries)
+        for name in found.keys() - before.keys():
+            self._pool.add(found[name])
+        self._catalog.replace(found.values(), default)
+        await asyncio.gather(
+            *(self._pool.remove(name) for name in before.keys() - found.keys()),
+            *(self._pool.renew(found[name]) for name in found.keys() & before.keys()),
+        )
+        self._pool.publish(ModelEvent(EVERY_MODEL, "models_reload"))
+        self.on_change()
+
     async def _drop(self, entry: Entry) -> None:
         others = [each for each in self._catalog.entries.values() if each is not entry]
         self._catalog.replace(others, self._catalog.default)
@@ -127,10 +130,10 @@ class Inventory:
         async with self._turn:
             if self._catalog.entries.get(entry.name) is entry:
                 await self._drop(entry)
-        try:
-            await self.reload()
-        except EngineError as error:
-            log.warning("%s", error)
+            try:
+                await self._reload()
+            except EngineError as error:
+                log.warning("%s", error)
 
 
 def _check_name(name: str) -> None:
