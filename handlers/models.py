@@ -67,10 +67,10 @@ async def load_model(body: dict[str, Any]) -> Response:
 
 
 async def unload_model(body: dict[str, Any]) -> Response:
-    """Begins to unload. Raises EngineError: not_found_error for an unknown name,
-    invalid_request_error if it is not loaded, not_supported_error if there is only one."""
+    """Begins to unload. Raises EngineError: invalid_request_error for an unknown name and if it is
+    not loaded, not_supported_error if there is only one."""
     current = _router()
-    current.pool.begin_unload(find(current, body["model"], "not_found_error").name)
+    current.pool.begin_unload(find(current, body["model"], "invalid_request_error").name)
     return JSONAnswer({"success": True})
 
 

@@ -94,7 +94,7 @@ NAMING = [
     name
     for name, each in contract.operations().items()
     if name not in BODIES
-    and each.method == "GET"
+    and each.method.upper() == "GET"
     and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
 ]
 """The operations on the model that their query names."""

@@ -259,7 +259,7 @@ def bad_download(situations: Situations, name: str) -> list[httpx.Response]:
 
 def not_removable(situations: Situations, name: str) -> list[httpx.Response]:
     server = situations.router
-    names = (situations.model, "another", "", "x" * 4097)
+    names = (situations.model, "z-one", "", "x" * 4097)
     responses = [server.http.request("DELETE", "/models", params={"model": m}) for m in names]
     return [*responses, server.http.request("DELETE", "/models")]
 

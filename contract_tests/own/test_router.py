@@ -270,7 +270,7 @@ ODD = ["\x00", "x" * 4096, "../../etc/passwd", "\U0001f999", "%s{}", f"{CHAT}\n"
 
 def unknown(operation: str) -> int:
     """The status for a model that there isn't. Ollama's clients expect a 404."""
-    return 404 if "ollama" in operation or operation in ("load_model", "unload_model") else 400
+    return 404 if "ollama" in operation or operation == "load_model" else 400
 
 
 @pytest.mark.parametrize("operation", [*PAIRS, *ROUTING])
