@@ -334,12 +334,4 @@ ROWS = (
         r"status 40[04] for 500",
         r"/models\?model=",
     ),
-    Accepted(
-        "`GET /models?reload=1` and `POST /models`",
-        "Looking for models again needs no key; a name that the hub doesn't have fails later.",
-        "A server with keys wants one; the answer tells whether the hub has the name.",
-        "It unloads models that have changed.",
-        r"status (401 for 200|400 for 200)",
-        requests=r"router: (models looked for again without a key|download)",
-    ),
 )

@@ -44,6 +44,7 @@ REQUESTS = [
     post("rerank, switched off", "/v1/rerank", {"query": "a", "documents": ["b"]}, stage="bare"),
     post("transcriptions without audio", "/v1/audio/transcriptions", {"model": "a"}, stage="bare"),
     get("no key", "/v1/models", stage="key"),
+    get("no key, models looked for again", "/models?reload=1", stage="key"),
     get("no key, props", "/props", stage="key"),
     get("no key, health", "/health", stage="key"),
     get("wrong key", "/props", stage="key", headers={"Authorization": "Bearer wrong"}),
