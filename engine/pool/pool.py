@@ -182,6 +182,13 @@ class ModelPool:
             self._end(record, record.entry.stop_timeout, reason)
             self._settle()
 
+    def unload_idle(self, name: str) -> bool:
+        """`begin_unload` if it is a router's model that nobody works with; else False."""
+        if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
+            return False
+        self.begin_unload(name)
+        return True
+
     @property
     def _only(self) -> ModelRecord:
         """The model of a server that is no router."""

@@ -99,28 +99,33 @@ class OllamaFormat:
         return taken
 
     def _piece(self, message: dict[str, Any], probs: Sequence[TokenProbs]) -> dict[str, Any]:
-        made = {
-            "model": self._model,
-            "created_at": timestamp(datetime.now(UTC)),
-            "message": message,
-            "done": False,
-        }
+        made = heading(self._model) | {"message": message, "done": False}
         if probs and self._probabilities:
             made["logprobs"] = self._probabilities.content(probs)
         return made
 
     def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
-        cut_off = finish_reason(message, result) == "length"
-        return {
-            "done": True,
-            "done_reason": "length" if cut_off else "stop",
-            "total_duration": time.perf_counter_ns() - self._begun,
-            "load_duration": 0,
-            "prompt_eval_count": result.n_prompt,
-            "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
-            "eval_count": result.timings.predicted_n,
-            "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
-        }
+        return ending(message, result, self._begun)
+
+
+def heading(model: str) -> dict[str, Any]:
+    """What every object of an answer begins with."""
+    return {"model": model, "created_at": timestamp(datetime.now(UTC))}
+
+
+def ending(message: ChatMessage, result: Finished, begun: int) -> dict[str, Any]:
+    """What the last object of an answer ends with; `begun` is of `time.perf_counter_ns`."""
+    cut_off = finish_reason(message, result) == "length"
+    return {
+        "done": True,
+        "done_reason": "length" if cut_off else "stop",
+        "total_duration": time.perf_counter_ns() - begun,
+        "load_duration": 0,
+        "prompt_eval_count": result.n_prompt,
+        "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
+        "eval_count": result.timings.predicted_n,
+        "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
+    }
 
 
 def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
