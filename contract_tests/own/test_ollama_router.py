@@ -98,14 +98,13 @@ def test_a_model_goes_after_an_answer(router: OwnServer, stream: bool) -> None:
 def test_others_go_on(router: OwnServer) -> None:
     """A model that somebody works with isn't taken away."""
     set_status(router, MODEL, LOADED)
-    request = body("create_completion", model=MODEL, n_predict=40, ignore_eos=True)
+    request = body("create_completion", model=MODEL, n_predict=6000, ignore_eos=True)
     with client_of(router) as client, router.stream("/completion", request) as (_, events):
         next(events)
         with engine_stopped(router):
             assert client.generate(MODEL, keep_alive=0).done_reason == "unload"
             assert status(router, MODEL)["value"] == LOADED
-        *_, last = events
-    assert last.json["stop"]
+        assert not any("error" in next(events).json for _ in range(20))
     assert status(router, MODEL)["value"] == LOADED
 
 

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from engine.pool.client import EngineClient
 
 EmbeddingInput = list[int | str]
+AROUND = 8  # more special tokens than any model has around a text
 
 
 async def shortened(engine: EngineClient, text: str) -> EmbeddingInput:
     """`text`, or as many of its first tokens as the model can embed, with the special ones that the
     model wants at the end."""
     n_input = engine.info.n_input
-    if len(text.encode()) < n_input:  # a token has a byte or more, but for those around the text
-        return [text]
+    if 2 * len(text.encode()) + AROUND <= n_input:
+        return [text]  # surely: a token has a byte or more, even if the tokenizer adds spaces
     whole = await _tokens(engine, text, add_special=True)
     if len(whole) <= n_input:
         return [text]
