@@ -197,7 +197,7 @@ def test_a_client_that_leaves_ends_its_download(
             pass
         fetching = fetchers(server)
         assert fetching
-        steps.close()  # type: ignore[attr-defined]  # a generator, whose response ends with it
+        steps.close()  # its response ends with it
     wait_until(lambda: not any(map(alive, fetching)), "the download has ended")
 
 

@@ -239,7 +239,12 @@ def test_without_a_prompt_the_model_is_loaded(client: Client, server: Server) ->
         response = server.post("/api/generate", {"model": MODEL, "stream": stream})
         contract.check(response)
         assert contract.media_type(response) == contract.JSON
-        chat_body = {"model": MODEL, "messages": [], "options": {}, "stream": stream}
+        chat_body: dict[str, Any] = {
+            "model": MODEL,
+            "messages": [],
+            "options": {},
+            "stream": stream,
+        }
         assert contract.check(server.post("/api/chat", chat_body))["done_reason"] == "load"
     [last] = client.generate(MODEL, stream=True)
     assert last.done_reason == "load"
@@ -325,7 +330,8 @@ def test_embed(embedding: Client, embedder: OwnServer) -> None:
 
 
 def test_embed_nothing(embedding: Client) -> None:
-    for nothing in ("", []):
+    nothings: tuple[Any, ...] = ("", [])
+    for nothing in nothings:
         answer = embedding.embed(MODEL, nothing)
         assert list(answer.embeddings) == []
         assert answer.prompt_eval_count == 0

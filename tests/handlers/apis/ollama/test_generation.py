@@ -34,7 +34,7 @@ def lines(form: GenerationFormat, told: list[ChatEvent]) -> list[dict[str, Any]]
     return [json.loads(line) for line in data.splitlines()]
 
 
-THOUGHT = [
+THOUGHT: list[tuple[str, list[ChatDelta]]] = [
     ("<think>a", [Reasoning("a")]),
     ("</think>b", [Content("b")]),
     ("", []),
