@@ -1,6 +1,5 @@
 """Ollama's ways to use a model: POST /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
-import time
 from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
@@ -15,7 +14,7 @@ from engine.protocol.messages import Infill, Prompt
 from handlers.apis.native.probabilities import chat_probabilities
 from handlers.apis.native.request import generation_params
 from handlers.apis.ollama.embedding import EmbeddingInput, shortened
-from handlers.apis.ollama.format import OllamaFormat, heading
+from handlers.apis.ollama.format import OllamaFormat, Watch, heading
 from handlers.apis.ollama.generation import GenerationFormat
 from handlers.apis.ollama.request import (
     frees_memory,
@@ -60,7 +59,9 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     params = generation_params(asked, model.options.engine.generation_defaults())
     params.return_progress = False
     probabilities = chat_probabilities(asked, params)
+    watch = Watch()
     engine = await model.engine()
+    watch.loaded()
     prompt: Prompt | None = None
     if suffix := body.get("suffix"):
         prompt = Infill(prefix=[body.get("prompt") or ""], suffix=[suffix])
@@ -75,6 +76,7 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     plain = bool(suffix or body.get("raw"))
     form = GenerationFormat(
         body.get("model") or model.name,
+        watch,
         probabilities,
         None if plain else partial(_context, engine, prepared, body.get("context") or []),
     )
@@ -88,20 +90,20 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
 
 async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
     """A vector of length 1 for each input; without any, the model is loaded."""
-    begun = time.perf_counter_ns()
+    watch = Watch()
     given = body.get("input") or []
     texts = [given] if isinstance(given, str) else given
     model = served(body)
     _mind_keep_alive(model, body)
     engine = await _embedding_engine(model)
+    watch.loaded()
     work = _vectors(engine, texts, body, EUCLIDEAN)
     vectors, n_tokens = await until_disconnect(work)
     return JSONAnswer(
         {
             "model": body.get("model") or model.name,
             "embeddings": vectors,
-            "total_duration": time.perf_counter_ns() - begun,
-            "load_duration": 0,
+            **watch.durations(),
             "prompt_eval_count": n_tokens,
         }
     )
@@ -130,6 +132,7 @@ async def _chat_answer(body: dict[str, Any]) -> Response:
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
     engine = await model.engine()
+    form.watch.loaded()
     request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
     prepared = await prepare(model, engine, request, params)
     return await respond(

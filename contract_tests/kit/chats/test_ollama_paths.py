@@ -89,6 +89,7 @@ def test_ps(client: Client, server: Server) -> None:
     assert isinstance(process.expires_at, datetime)
     assert process.expires_at > datetime.now(process.expires_at.tzinfo)
     assert process.size_vram is not None
+    assert process.size is not None
     assert 0 <= process.size_vram <= process.size
     props = server.get("/props").json()
     assert process.context_length == props["default_generation_settings"]["n_ctx"]
@@ -120,6 +121,15 @@ def test_what_is_not_there(client: Client) -> None:
     assert "/api/delete" in fails(404, lambda: client.delete(MODEL))
     assert "/api/push" in fails(404, lambda: client.push(MODEL))
     assert "/api/create" in fails(404, lambda: client.create("mine", from_=MODEL))
+
+
+def test_there_are_no_blobs(server: Server) -> None:
+    digest = f"/api/blobs/sha256:{'0' * 64}"
+    assert server.http.head(digest).status_code == 404
+    contract.check_envelope(server.http.post(digest, content=b"x"), 404, "not_found_error")
+    headers = {"User-Agent": "ollama/0.12 (amd64 linux)"}
+    told = server.http.post(digest, content=b"x", headers=headers).json()
+    assert isinstance(told["error"], str)
 
 
 def test_what_is_here_needs_no_download(client: Client) -> None:

@@ -22,6 +22,25 @@ from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 _MILLISECOND = 1_000_000
 
 
+class Watch:
+    """The time since a request was understood, and how much of it was spent until its model was
+    there."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter_ns()
+        self._load_duration = 0
+
+    def loaded(self) -> None:
+        """The model is there."""
+        self._load_duration = time.perf_counter_ns() - self._begun
+
+    def durations(self) -> dict[str, int]:
+        return {
+            "total_duration": time.perf_counter_ns() - self._begun,
+            "load_duration": self._load_duration,
+        }
+
+
 class OllamaFormat:
     """The answer to one request (`handlers.running.respond.Format`), which came when this object
     was made. It remembers what it has not sent yet."""
@@ -29,7 +48,7 @@ class OllamaFormat:
     def __init__(self, model: str, probabilities: Probabilities | None = None) -> None:
         self._model = model
         self._probabilities = probabilities
-        self._begun = time.perf_counter_ns()
+        self.watch = Watch()
         self._calls_begun = 0
         self._calls_sent = 0  # the others wait for their end
         self._probs: list[TokenProbs] = []  # of text that is held back
@@ -105,7 +124,7 @@ class OllamaFormat:
         return made
 
     def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
-        return ending(message, result, self._begun)
+        return ending(message, result, self.watch)
 
 
 def heading(model: str) -> dict[str, Any]:
@@ -113,14 +132,13 @@ def heading(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": timestamp(datetime.now(UTC))}
 
 
-def ending(message: ChatMessage, result: Finished, begun: int) -> dict[str, Any]:
-    """What the last object of an answer ends with; `begun` is of `time.perf_counter_ns`."""
+def ending(message: ChatMessage, result: Finished, watch: "Watch") -> dict[str, Any]:
+    """What the last object of an answer ends with."""
     cut_off = finish_reason(message, result) == "length"
     return {
         "done": True,
         "done_reason": "length" if cut_off else "stop",
-        "total_duration": time.perf_counter_ns() - begun,
-        "load_duration": 0,
+        **watch.durations(),
         "prompt_eval_count": result.n_prompt,
         "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
         "eval_count": result.timings.predicted_n,

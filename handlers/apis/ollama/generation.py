@@ -1,14 +1,13 @@
 """Ollama's answers to one prompt: as those to a chat (`handlers.apis.ollama.format`), but with the
 text itself in the place of a message."""
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from engine.chat.output import Content, Reasoning
 from engine.protocol.messages import Finished, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.ollama.format import ending, heading
+from handlers.apis.ollama.format import Watch, ending, heading
 from handlers.http.envelopes.ollama import ollama_error
 from handlers.http.errors import Failure
 from handlers.http.sse import line
@@ -25,13 +24,14 @@ class GenerationFormat:
     def __init__(
         self,
         model: str,
+        watch: Watch,
         probabilities: Probabilities | None = None,
         context_of: ContextOf | None = None,
     ) -> None:
         self._model = model
         self._probabilities = probabilities
         self._context_of = context_of
-        self._begun = time.perf_counter_ns()
+        self._watch = watch
         self._text = ""  # as generated, with all markers
         self._last: dict[str, Any] = {}  # of a stream
         self._probs: list[TokenProbs] = []  # of text that is held back
@@ -41,7 +41,7 @@ class GenerationFormat:
         message, finished = answer.message, answer.finished
         made = self._piece(message.content, message.reasoning, finished.probs)
         self._text = "".join(event.source.text for event in answer.events)
-        return made | await self._context() | ending(message, finished, self._begun)
+        return made | await self._context() | ending(message, finished, self._watch)
 
     def begin(self, event: ChatEvent) -> bytes:
         return b""
@@ -59,7 +59,7 @@ class GenerationFormat:
                     made.append(self._piece("", text, self._taken_probs()))
         if isinstance(event.source, Finished):
             last = self._piece("", "", self._taken_probs())
-            self._last = last | ending(event.message, event.source, self._begun)
+            self._last = last | ending(event.message, event.source, self._watch)
         return b"".join(map(line, made))
 
     async def end(self) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from engine.errors import ErrorInfo
+from handlers.apis.ollama.format import Watch
 from handlers.apis.ollama.generation import GenerationFormat
 from handlers.http.errors import Failure
 from handlers.running.chat_batch import ChatAnswer, ChatEvent
@@ -42,7 +43,7 @@ THOUGHT: list[tuple[str, list[ChatDelta]]] = [
 
 
 def test_a_stream() -> None:
-    *pieces, last = lines(GenerationFormat("m", None, context_of), events(*THOUGHT))
+    *pieces, last = lines(GenerationFormat("m", Watch(), None, context_of), events(*THOUGHT))
     assert [(piece["response"], piece.get("thinking")) for piece in pieces] == [
         ("", "a"),
         ("b", None),
@@ -56,7 +57,7 @@ def test_a_stream() -> None:
 def test_a_whole_answer() -> None:
     message = ChatMessage("b", "a")
     told = [ChatEvent(0, [], finished("<think>a</think>b"), message)]
-    form = GenerationFormat("m", None, context_of)
+    form = GenerationFormat("m", Watch(), None, context_of)
     answer = asyncio.run(form.whole([ChatAnswer(message, finished(), told)]))
     assert (answer["response"], answer["thinking"], answer["done"]) == ("b", "a", True)
     assert answer["context"] == [1, *b"<think>a</think>b"]
@@ -64,7 +65,7 @@ def test_a_whole_answer() -> None:
 
 def test_without_a_context() -> None:
     told = events(("b", [Content("b")]), stop_type="limit")
-    [piece, last] = lines(GenerationFormat("m"), told)
+    [piece, last] = lines(GenerationFormat("m", Watch()), told)
     assert piece["response"] == "b"
     assert last["done_reason"] == "length"
     assert "context" not in last
@@ -72,4 +73,12 @@ def test_without_a_context() -> None:
 
 def test_a_failure_is_a_line() -> None:
     failure = Failure(500, ErrorInfo("server_error", "gone"))
-    assert json.loads(GenerationFormat("m").failed(failure)) == {"error": "gone"}
+    assert json.loads(GenerationFormat("m", Watch()).failed(failure)) == {"error": "gone"}
+
+
+def test_a_model_that_is_loaded_first() -> None:
+    watch = Watch()
+    assert watch.durations()["load_duration"] == 0
+    watch.loaded()
+    durations = watch.durations()
+    assert 0 < durations["load_duration"] <= durations["total_duration"]
