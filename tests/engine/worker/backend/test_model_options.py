@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from gguf import GGUFWriter
-from llama_cpp import llama_cpp as C
+from llama_cpp import llama_cpp
 
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, control_vector
@@ -247,8 +247,8 @@ def test_how_much_of_a_model_is_on_devices(monkeypatch: pytest.MonkeyPatch) -> N
     def on_devices(**options: Any) -> int:
         return Model(str(model_path()), engine_options(**options)).size_on_devices
 
-    assert on_devices() == 0 or C.llama_supports_gpu_offload()
-    monkeypatch.setattr(C, "llama_supports_gpu_offload", lambda: True)
+    assert on_devices() == 0 or llama_cpp.llama_supports_gpu_offload()
+    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
     model = Model(str(model_path()), engine_options())
     assert model.size_on_devices == model.size
     assert on_devices(n_gpu_layers="1") == model.size // (model.n_layer + 1)

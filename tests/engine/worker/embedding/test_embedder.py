@@ -405,7 +405,7 @@ def test_the_longest_input_is_told() -> None:
     for name in ("tiny-embed", "tiny-bert"):
         engine = embedder(name, pooling="mean", ubatch_size=16)
         longest = engine.info.n_input
-        fits, too_long = ([[5] * n] for n in (longest, longest + 1))
-        assert run(engine, Embed(1, fits, RAW))
+        token: list[int | str] = [5]
+        assert run(engine, Embed(1, [token * longest], RAW))
         with pytest.raises(EngineError):
-            engine.prepare(Embed(2, too_long, RAW))
+            engine.prepare(Embed(2, [token * (longest + 1)], RAW))
