@@ -12,7 +12,14 @@ from starlette.responses import Response
 from engine.catalog.entry import Entry
 from engine.errors import not_supported
 from engine.pool.status import ModelStatus
-from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
+from handlers.apis.ollama.details import (
+    details,
+    digest,
+    facts,
+    file_facts,
+    model_path,
+    modified_at,
+)
 from handlers.http.disconnect import until_disconnect
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import require_key
@@ -166,7 +173,7 @@ def _summary(current: Runtime, entry: Entry) -> dict[str, Any]:
         "model": entry.name,
         "modified_at": modified_at(model_path(current, entry), current.started),
         "size": known.size if known else 0,
-        "digest": "",
+        "digest": digest(current, entry),
         "type": "model",
         "description": "",
         "tags": list(entry.tags) or [""],

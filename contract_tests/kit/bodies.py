@@ -27,7 +27,15 @@ BODIES: dict[str, Any] = {
     "count_response_tokens": _RESPONSE,
     "count_response_tokens_unversioned": _RESPONSE,
     "create_ollama_chat": _CHAT,
+    "create_ollama_generation": {
+        "prompt": PROMPT,
+        "options": {"num_predict": 4, "seed": 7},
+        "stream": False,
+    },
+    "embed_ollama_inputs": _EMBEDDING,
+    "embed_ollama_prompt": {"prompt": "A llama carries wool."},
     "show_ollama_model": {"model": "any"},
+    "pull_ollama_model": {"model": "any", "stream": False},
     "create_infill": {
         "input_prefix": "def add(a, b):\n    ",
         "input_suffix": "\n    return total\n",
@@ -86,6 +94,10 @@ STORED = ["get_response", "delete_response", "list_response_input_items"]
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """The operations of a server that was started with --embeddings."""
+OLLAMA_EMBEDDING = [name for name in BODIES if name.startswith("embed_ollama_")]
+"""The same in Ollama's form, which takes more inputs: see test_ollama_paths.py."""
+OLLAMA = [name for name in BODIES if "ollama" in name and name != "create_ollama_chat"]
+"""The operations that only Ollama's API has."""
 RERANKING = [name for name in BODIES if "rerank" in name]
 """The operations of a server that was started with --reranking."""
 ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
@@ -110,7 +122,8 @@ NAMED = [
 POSTS = [
     name
     for name, each in contract.operations().items()
-    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
+    if "requestBody" in each.definition
+    and name not in (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
 ]
 """The operations of any server that generates."""
 
@@ -146,7 +159,7 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         changes["content"] = text
     elif operation_id == "create_infill":
         changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
-    elif operation_id in EMBEDDING:
+    elif operation_id in EMBEDDING or operation_id == "embed_ollama_inputs":
         changes["input"] = [text]
     elif operation_id in RERANKING:
         changes["documents"] = [text]

@@ -185,6 +185,17 @@ def counts_add_up(server: Server) -> None:
     assert last.json["usage"]["total_tokens"] == n_chat + 5
 
 
+def ollamas_clients_are_served(server: Server) -> None:
+    """Their lines say the same as one answer, and errors are texts."""
+    request = body("create_ollama_generation", stream=True)
+    *pieces, last = contract.check(server.post("/api/generate", request))
+    whole = contract.check(server.post("/api/generate", {**request, "stream": False}))
+    assert "".join(piece["response"] for piece in pieces) == whole["response"]
+    assert last["context"] == whole["context"]
+    contract.check(server.post("/api/generate", {"prompt": 5}), 400)
+    contract.check(server.post("/api/embed", {"input": "a"}), 501)
+
+
 def slots_keep_texts(server: Server) -> None:
     """Of a server that was not told to show them."""
     request = body("create_completion", prompt="secret 5518", stop=["never 5518"])
@@ -289,6 +300,7 @@ ALL = (
     errors_have_the_envelope,
     keys_are_wanted,
     slots_keep_texts,
+    ollamas_clients_are_served,
     streams_are_as_described,
     streams_say_the_same_as_plain_answers,
     characters_stay_whole,

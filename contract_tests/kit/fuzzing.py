@@ -14,7 +14,14 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import EMBEDDING, ENDLESS, RERANKING, ROUTING, STREAMING
+from contract_tests.kit.bodies import (
+    EMBEDDING,
+    ENDLESS,
+    OLLAMA_EMBEDDING,
+    RERANKING,
+    ROUTING,
+    STREAMING,
+)
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -58,6 +65,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 {
                     "include-operation-id": [
                         *STREAMING,
+                        "create_ollama_generation",
                         "apply_template",
                         "count_chat_tokens",
                         "count_chat_tokens_unversioned",
@@ -67,7 +75,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # 501 of a server that was started for something else.
                 {
-                    "include-operation-id": [*EMBEDDING, *RERANKING],
+                    "include-operation-id": [*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING],
                     "checks": _allowing(400, 501),
                 },
                 {"include-operation-id": ["tokenize", "detokenize"], "checks": _allowing(400)},
@@ -136,6 +144,8 @@ def bound_length(case: Case[Any]) -> None:
     raw = case.operation.definition.raw
     if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
         case.body = with_bounded_length(case.body)
+    if isinstance(case.body, dict) and raw["operationId"] == "create_ollama_generation":
+        case.body = with_bounded_options(case.body)
 
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +160,17 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     if not valid or (given is not None and int(given) == 0):
         return body
     return {**body, "n_predict": N_PREDICT}
+
+
+def with_bounded_options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where only `options` can say how long a text may be."""
+    options = body.get("options")
+    if not isinstance(options, dict | None):
+        return {**body}
+    given = (options or {}).get("num_predict")
+    if given is None or (_is_number(given) and -2 <= given < 2**31):
+        return {**body, "options": {**(options or {}), "num_predict": N_PREDICT}}
+    return {**body}
 
 
 def _is_number(value: Any) -> bool:

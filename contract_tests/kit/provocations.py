@@ -17,6 +17,7 @@ from contract_tests.kit.bodies import (
     GENERATING,
     NAMED,
     NAMING,
+    OLLAMA_EMBEDDING,
     RERANKING,
     RESPONSES,
     STORED,
@@ -52,7 +53,9 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     if name not in ("tokenize", "detokenize"):  # which take nothing, too
         of_wrong_type.append({})
     responses += [server.post(where, wrong) for wrong in of_wrong_type]
-    responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
+    objects = ("options",)  # fields that take one
+    fields = [field for field in BODIES[name] if field not in objects]
+    responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     if name in STREAMING:
         responses += [
@@ -126,6 +129,19 @@ def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
     return [*bad_request(server, name), *refused]
 
 
+def bad_ollama_input(situations: Situations, name: str) -> list[httpx.Response]:
+    """Inputs, too many numbers, and without `truncate` a text that is too long."""
+    server = situations.for_mode_of(name)
+    odd: tuple[Any, ...] = ({}, [], True)
+    refused = [send(server, name, keep_alive=value) for value in odd]
+    if name == "embed_ollama_inputs":
+        wrong: tuple[Any, ...] = ([""], [["a"]], [5], ["a"] * 5000, {}, 5)
+        refused += [send(server, name, input=value) for value in wrong]
+        refused += [send(server, name, dimensions=value) for value in (0, -1, 1_000_000, "many")]
+        refused.append(send(server, name, input="word " * N_CTX, truncate=False))
+    return [*bad_request(server, name), *refused]
+
+
 def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
     server = situations.for_mode_of(name)
     return [server.post(path(name), with_text(name, "word " * N_CTX))]
@@ -138,7 +154,7 @@ def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
         servers.append(situations.embedder)
     responses = [send(server, name) for server in servers]
     for response in responses:
-        assert "Start it with" in response.json()["error"]["message"]
+        assert "Start it with" in contract.message(response)
     return responses
 
 
@@ -146,7 +162,7 @@ def does_not_generate(situations: Situations, name: str) -> list[httpx.Response]
     servers = (situations.embedder, situations.reranker)
     responses = [send(server, name, stream=s) for server in servers for s in (False, True)]
     for response in responses:
-        message = response.json()["error"]["message"]
+        message = contract.message(response)
         assert message.startswith("This server does not support completions.")
     return responses
 
@@ -208,8 +224,7 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     if any(each["name"] == "model" for each in definition.get("parameters", ())):
         responses.append(send_with_query(server, name, model=unknown))
     for response in responses:
-        error = response.json()["error"]
-        message = error if isinstance(error, str) else error["message"]  # the former is Ollama's
+        message = contract.message(response)
         assert repr(unknown) in message
         assert situations.model in message.replace(repr(unknown), ""), (
             "no model of a like name is told"
@@ -283,6 +298,13 @@ def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
     with situations.broken_presets() as server:
         if name == "download_model":
             return [send(server, name)]
+        if name == "pull_ollama_model":
+            situations.put_into_cache()
+            model = BODIES["download_model"]["model"]
+            failed = send(server, name, model=model)
+            *_, end = contract.check(send(server, name, model=model, stream=True))
+            assert end == failed.json()
+            return [failed]
         return [server.get(path(name) + "?reload=1")]
 
 
@@ -464,7 +486,7 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
         return [send(server, name, messages=[{"role": "user", "content": [image]}])]
     responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
-        assert field in response.json()["error"]["message"], "the message doesn't name the field"
+        assert field in contract.message(response), "the message doesn't name the field"
     if "response" in name:
         responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
     return [*responses, send(server, name, stream=True, **UNSUPPORTED)]
@@ -497,7 +519,7 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
         ]
     responses = [send(server, name, **changes) for _, changes in asked]
     for (word, _), response in zip(asked, responses, strict=True):
-        assert word in response.json()["error"]["message"]
+        assert word in contract.message(response)
     return responses
 
 
@@ -519,6 +541,36 @@ def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
     server.wait_until_idle()
     assert server.get("/slots?fail_on_no_slot=1").status_code == 200
     return [busy, *unavailable(situations, name)]
+
+
+def images(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name, stream=stream, images=["iVBORw0KGgo="]) for stream in (False, True)]
+
+
+def template(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name, template="{{ .Prompt }}")]
+
+
+def too_long_options(situations: Situations, name: str) -> list[httpx.Response]:
+    """In Ollama's form, which has no counts."""
+    return [
+        send(situations.small, name, prompt="word " * N_CTX, stream=stream)
+        for stream in (False, True)
+    ]
+
+
+def to_a_browser(server: Server, name: str) -> list[httpx.Response]:
+    accepted = ("text/html", "text/html,application/xhtml+xml,*/*;q=0.8")
+    return [server.get(path(name), headers={"Accept": each}) for each in accepted]
+
+
+def pulled_lines(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name), send(server, name, stream=True), send(server, name, stream=None)]
+
+
+def nothing_to_pull(situations: Situations, name: str) -> list[httpx.Response]:
+    """From a hub that is not asked."""
+    return [send(situations.offline, name, model="maker/nothing")]
 
 
 BY_STATUS: dict[int, list[Provoke]] = {
@@ -552,6 +604,15 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 200): ([], [ok_in_mode]) for name in OLLAMA_EMBEDDING},
+    **{(name, 400): ([], [bad_ollama_input]) for name in OLLAMA_EMBEDDING},
+    **{(name, 501): ([], [other_mode]) for name in OLLAMA_EMBEDDING},
+    ("create_ollama_generation", 400): ([bad_request], [too_long_options]),
+    ("create_ollama_generation", 501): ([images, template], [does_not_generate]),
+    ("get_root", 404): ([to_a_browser], []),
+    ("pull_ollama_model", 200): ([pulled_lines], []),
+    ("pull_ollama_model", 500): ([], [models_fail]),
+    ("pull_ollama_model", 503): ([], [nothing_to_pull]),
     **{(name, 400): ([bad_query], []) for name in NAMING},
     ("get_docs_asset", 400): ([no_asset_name], []),
     ("get_docs_asset", 404): ([no_asset], []),

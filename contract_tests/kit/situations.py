@@ -21,6 +21,7 @@ from contract_tests.kit.bodies import (
     BODIES,
     EMBEDDING,
     ENDLESS,
+    OLLAMA_EMBEDDING,
     RERANKING,
     STORED,
     body,
@@ -70,7 +71,11 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
     return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
 
 
-GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
+GENERAL = [
+    name
+    for name in contract.operations()
+    if name not in (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING)
+]
 
 
 class Situations:
@@ -142,6 +147,12 @@ class Situations:
         finally:
             self.presets.write_text(PRESETS.format(self.model), "utf-8")
 
+    @cached_property
+    def offline(self) -> OwnServer:
+        """A router that must not use the network."""
+        hub = {"HF_HUB_CACHE": "no-such-cache"}
+        return self._start("--offline", router=True, variables=hub, api_key="key")
+
     def _reranking(self) -> tuple[str, ...]:
         return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")
 
@@ -165,7 +176,7 @@ class Situations:
         """The answers to requests at which the engine was working when it was killed."""
         options = {
             (): [name for name in GENERAL if needs_engine(name)],
-            ("--embeddings", "--pooling", "mean"): EMBEDDING,
+            ("--embeddings", "--pooling", "mean"): [*EMBEDDING, *OLLAMA_EMBEDDING],
             self._reranking(): RERANKING,
         }
         return {
@@ -225,5 +236,5 @@ def needs_engine(name: str) -> bool:
     return (
         "500" in definition["responses"]
         and name not in STORED
-        and "models" not in definition["tags"]
+        and not {"models", "ollama_models"} & {*definition["tags"]}
     )

@@ -303,6 +303,13 @@ def refusals_do_not_say_how_to_authenticate() -> None:
     _change_failure(lambda right: msgspec.structs.replace(right, headers={}))
 
 
+def ollama_gets_the_envelope() -> None:
+    def envelope_name(scope: Scope) -> str | None:
+        return None
+
+    _replace(errors, "_envelope_name", envelope_name)
+
+
 def spaces_get_lost() -> None:
     original = handlers.tokenize.detokenize
 
@@ -389,6 +396,7 @@ MUTANTS: dict[str, Mutant] = {
         every_key_is_right,
         a_part_of_a_key_is_enough,
         refusals_do_not_say_how_to_authenticate,
+        ollama_gets_the_envelope,
         spaces_get_lost,
         slots_show_texts,
         every_model_is_the_default_one,

@@ -75,6 +75,7 @@ CAUGHT = [
         lies=True,
     ),
     Caught("slots_show_texts", checks.slots_keep_texts, "secret 5518", lies=True),
+    Caught("ollama_gets_the_envelope", checks.ollamas_clients_are_served, "'string'", lies=True),
     Caught("spaces_get_lost", checks.tokens_and_text_correspond, "two", lies=True),
 ]
 ROUTERS = [

@@ -17,6 +17,7 @@ from contract_tests.kit.bodies import (
     GENERATING,
     NAMED,
     NAMING,
+    OLLAMA_EMBEDDING,
     RERANKING,
     RESPONSES,
     ROUTING,
@@ -42,12 +43,15 @@ PAIRS: dict[str, tuple[str, str]] = {
     "apply_template": (CHAT, OTHER_CHAT),
     "create_infill": (FIM, OTHER_CHAT),
     "create_ollama_chat": (CHAT, OTHER_CHAT),
+    "create_ollama_generation": (CHAT, OTHER_CHAT),
+    **dict.fromkeys(OLLAMA_EMBEDDING, (EMBEDDER, CHAT)),
     "show_ollama_model": (CHAT, FIM),
 }
 """By operation, two models that answer differently. What is told by the text of a model comes
 from weights that differ; what depends on the vocabulary or the template only, from those."""
 APART = "lora-init-without-apply"
 """An adapter that changes nothing until a request scales it."""
+NOT_GENERATING = (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING)
 IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
 """Operations with the model in their query: each has a test of its own."""
 
@@ -140,7 +144,8 @@ def without_model(value: Any) -> Any:
 
 
 def test_every_operation_that_can_name_a_model_is_tested() -> None:
-    assert {*NAMED} <= PAIRS.keys() | {*IN_QUERY}
+    elsewhere = {"pull_ollama_model"}  # test_ollama_router.py
+    assert {*NAMED} - elsewhere == PAIRS.keys() | {*IN_QUERY}
 
 
 @pytest.mark.parametrize("operation", PAIRS)
@@ -161,7 +166,7 @@ def test_a_request_that_names_none_goes_to_the_default_model(
     operation: str, router: OwnServer
 ) -> None:
     expected = answers(router, operation, MODEL)
-    assert expected[0][0] == (501 if operation in (*EMBEDDING, *RERANKING) else 200)
+    assert expected[0][0] == (501 if operation in NOT_GENERATING else 200)
     assert answers(router, operation, None) == expected
     if operation != "show_ollama_model":  # which wants a name
         raw = {name: value for name, value in BODIES[operation].items() if name != "model"}
@@ -357,7 +362,7 @@ def test_without_autoload_nothing_is_loaded(operation: str, router: OwnServer) -
         responses = [send_with_query(router, operation, model=FIM, **where)]
     for response in responses:
         contract.check(response, 400)
-        assert FIM in response.json()["error"]["message"]
+        assert FIM in contract.message(response)
     assert status(router, FIM)["value"] == UNLOADED
     if operation in PAIRS:  # a model that is there is used
         name = PAIRS[operation][0]

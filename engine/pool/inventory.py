@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
@@ -10,28 +11,31 @@ from engine.catalog.entry import Entry
 from engine.errors import EngineError, invalid_request, server_error
 from engine.options import OptionError, values
 from engine.pool.events import EVERY_MODEL, ModelEvent
-from engine.pool.pool import ModelPool
+from engine.pool.members import Members
 from engine.pool.supervisor import Supervisor
 
 log = logging.getLogger("engine.pool")
 
 
 class Inventory:
-    """Keeps the catalog of a router and its pool the same, while models come and go."""
+    """Keeps the catalog of a router and the members of its pool the same, while models come and
+    go."""
 
-    def __init__(self, catalog: Catalog, pool: ModelPool) -> None:
+    def __init__(self, catalog: Catalog, members: Members) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the models are others than before."""
         self._catalog = catalog
-        self._pool = pool
+        self._members = members
         self._turn = asyncio.Lock()  # of changes to the catalog
-        self._watching: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def reload(self) -> None:
         """Look for models again. Those in use are unloaded if they are gone, or have other options;
-        none is loaded. Raises `EngineError` (server_error) if that can't be: all stays as it is."""
-        async with self._turn:
-            await self._reload()
+        none is loaded. Raises `EngineError` (server_error) if that can't be: all stays as it is.
+
+        Who stops waiting for it doesn't break it off: a change is whole, or none.
+        """
+        await asyncio.shield(self._start(self._reload_in_turn(), "reload"))
 
     async def download(self, name: str) -> None:
         """Begin to download a model of the hub (user/repo or user/repo:QUANT) into its cache, and
@@ -50,12 +54,12 @@ class Inventory:
                 raise server_error(f"the models can't be read again: {error}") from None
             is_here = not wants_fetch(entry.options)  # since the server was started
             if not is_here:
-                self._pool.add(entry)
+                self._members.add(entry)
                 self._catalog.replace(
                     [*self._catalog.entries.values(), entry], self._catalog.default
                 )
-                supervisor = self._pool.fetch(name)
-                self._watch(entry, supervisor)
+                supervisor = self._members.fetch(name)
+                self._start(self._conclude(entry, supervisor), f"fetch {name}")
         if is_here:
             await self.reload()
             return
@@ -84,7 +88,7 @@ class Inventory:
             except OSError as error:
                 failure = server_error(f"the model {name!r} can't be removed: {error.strerror}")
             else:
-                self._pool.publish(ModelEvent(name, "model_remove"))
+                self._members.publish(ModelEvent(name, "model_remove"))
                 self.on_change()
                 return
         await self.reload()  # what is left of it
@@ -92,9 +96,20 @@ class Inventory:
 
     async def stop(self) -> None:
         """Leave downloads to the pool, which ends them."""
-        for task in self._watching:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task that goes on without its caller, until `stop`."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _reload_in_turn(self) -> None:
+        async with self._turn:
+            await self._reload()
 
     async def _reload(self) -> None:
         try:
@@ -102,27 +117,22 @@ class Inventory:
         except OptionError as error:
             raise server_error(f"the models can't be read again: {error}") from None
         found = {entry.name: entry for entry in entries}
-        found |= {entry.name: entry for entry in self._pool.fetching()}
+        found |= {entry.name: entry for entry in self._members.fetching()}
         before = dict(self._catalog.entries)
         for name in found.keys() - before.keys():
-            self._pool.add(found[name])
+            self._members.add(found[name])
         self._catalog.replace(found.values(), default)
         await asyncio.gather(
-            *(self._pool.remove(name) for name in before.keys() - found.keys()),
-            *(self._pool.renew(found[name]) for name in found.keys() & before.keys()),
+            *(self._members.remove(name) for name in before.keys() - found.keys()),
+            *(self._members.renew(found[name]) for name in found.keys() & before.keys()),
         )
-        self._pool.publish(ModelEvent(EVERY_MODEL, "models_reload"))
+        self._members.publish(ModelEvent(EVERY_MODEL, "models_reload"))
         self.on_change()
 
     async def _drop(self, entry: Entry) -> None:
         others = [each for each in self._catalog.entries.values() if each is not entry]
         self._catalog.replace(others, self._catalog.default)
-        await self._pool.remove(entry.name)
-
-    def _watch(self, entry: Entry, supervisor: Supervisor) -> None:
-        task = asyncio.create_task(self._conclude(entry, supervisor), name=f"fetch {entry.name}")
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        await self._members.remove(entry.name)
 
     async def _conclude(self, entry: Entry, supervisor: Supervisor) -> None:
         """At the end of its download, the model is one of the cache, or none."""

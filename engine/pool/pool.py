@@ -9,11 +9,12 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, invalid_request, unavailable
-from engine.options import Options, replaced
-from engine.pool.events import ModelEvent, ModelEvents, Subscription
+from engine.options import Options
+from engine.pool.events import ModelEvents, Subscription
 from engine.pool.failure import Failure, check_not_failed
 from engine.pool.lease import Lease
 from engine.pool.lifecycle import State
+from engine.pool.members import Members
 from engine.pool.publisher import StatusPublisher
 from engine.pool.record import ModelRecord
 from engine.pool.residency import Place, Residency, Ticket
@@ -48,6 +49,13 @@ class ModelPool:
             name: ModelRecord(entry, StatusPublisher(name, self._events))
             for name, entry in catalog.entries.items()
         }
+        self.members = Members(
+            self._records,
+            self._events,
+            fetch=partial(self._create, load=False),
+            unload=self._begin_unload,
+        )
+        """Which models there are; `engine.pool.inventory` says when they change."""
         self._stopping = False
 
     async def start(self) -> None:
@@ -194,50 +202,12 @@ class ModelPool:
             self._end(record, record.entry.stop_timeout, reason)
             self._settle()
 
-    # ---- models that come and go -----------------------------------------------------------
-
-    def add(self, entry: Entry) -> None:
-        """A model that wasn't there."""
-        publisher = StatusPublisher(entry.name, self._events)
-        self._records[entry.name] = ModelRecord(entry, publisher)
-
-    def fetch(self, name: str) -> Supervisor:
-        """Begin to download a model that is not in use, for the cache alone: requests for it are
-        refused. The supervisor has its progress."""
-        record = self._records[name]
-        record.only_download = True
-        return self._create(record, load=False)
-
-    def fetching(self) -> list[Entry]:
-        """The models of which there is no more than a download."""
-        return [each.entry for each in self._records.values() if each.only_download]
-
-    async def renew(self, entry: Entry) -> None:
-        """Give a model its new entry. One in use is unloaded if its options are others now."""
-        record = self._records[entry.name]
-        known, record.entry = (record.entry.options, record.options), entry
-        if record.in_use and _nameless(entry.options) in map(_nameless, known):
-            return
-        record.located = record.failure = None
-        await self._clear(record, "was unloaded, as its options have changed")
-
-    async def remove(self, name: str) -> None:
-        """End all work on a model and forget it, if it is there."""
-        if record := self._records.get(name):
-            record.gone = True
-            await self._clear(record, "was removed")
-            self._records.pop(name, None)
-
-    def publish(self, event: ModelEvent) -> None:
-        """Tell the subscribers."""
-        self._events.publish(event)
-
-    async def _clear(self, record: ModelRecord, why: str) -> None:
-        """Unload a model if it is in use, and wait for the end of it."""
-        if record.waiting or record.supervisor or record.loading:
-            self._begin_unload(record, f"the model {record.name!r} {why}")
-        while record.unloading:
-            await asyncio.wait({record.unloading})
+    def unload_idle(self, name: str) -> bool:
+        """`begin_unload` if it is a router's model that nobody works with; else False."""
+        if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
+            return False
+        self.begin_unload(name)
+        return True
 
     @property
     def _only(self) -> ModelRecord:
@@ -427,11 +397,6 @@ class ModelPool:
             case "failed":
                 self._end(record, 0, supervisor.failure)
         self._settle()
-
-
-def _nameless(options: Options) -> Options:
-    """The options without those that only name the model."""
-    return replaced(options, alias="", tags=())
 
 
 async def _all_of(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -350,6 +350,15 @@ class Supervisor:
             case _ if process.client is not None:
                 process.client.dispatch(message)
 
+    @property
+    def seconds_awake(self) -> float | None:
+        """Seconds until the model sleeps if nobody needs it from now on; None if it never does."""
+        seconds = float(self.options.entry.sleep_idle_seconds)
+        if seconds <= 0:
+            return None
+        used = 0.0 if self._n_leases else time.monotonic() - self._used_at
+        return max(seconds - used, 0.0)
+
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
         seconds = float(self.options.entry.sleep_idle_seconds)

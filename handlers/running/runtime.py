@@ -74,7 +74,7 @@ class Runtime:
             options=options,
             catalog=catalog,
             pool=pool,
-            inventory=Inventory(catalog, pool),
+            inventory=Inventory(catalog, pool.members),
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,

@@ -95,7 +95,12 @@ def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
         return catalog.entries[catalog.default]
     entry = catalog.find(name) or catalog.find(name.removesuffix(":latest"))
     if entry is None:
-        near = ", ".join(catalog.near(name))
-        hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
-        raise EngineError.of(unknown, f"model {name[:200]!r} not found; {hint}")
+        raise EngineError.of(unknown, not_found(current, name))
     return entry
+
+
+def not_found(current: Runtime, name: str) -> str:
+    """What to say about a name that no model has."""
+    near = ", ".join(current.catalog.near(name))
+    hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
+    return f"model {name[:200]!r} not found; {hint}"

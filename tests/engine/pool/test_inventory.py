@@ -27,7 +27,7 @@ class Place(Stage):
     def __init__(self, pool: ModelPool, catalog: Catalog, found: list[Entry]) -> None:
         super().__init__(pool, catalog)
         self.found = found
-        self.inventory = Inventory(catalog, pool)
+        self.inventory = Inventory(catalog, pool.members)
         self.n_changes = 0
         self.inventory.on_change = self._count
 
