@@ -144,14 +144,27 @@ def test_pull(own_server: Start, cache: dict[str, str]) -> None:
         counts = [step.completed for step in between if step.completed is not None]
         assert counts == sorted(counts)
         assert counts[-1] == len(FILE)
-        assert client.pull(NAME).status == "success"
-    contract.check(server.post("/api/pull", {"name": REPOSITORY}))
-    server.close()
-    again = own_server(router=True, variables=cache)
-    with client_of(again) as client:
         [pulled] = [model for model in client.list().models if model.model == NAME]
         assert pulled.digest == digest
+        assert client.pull(NAME).status == "success"
+        assert client.pull(f"{NAME}:latest").status == "success"
         assert client.generate(NAME, "a", options={"num_predict": 1}).done
+        [process] = client.ps().models
+        assert (process.model, process.digest) == (NAME, digest)
+    contract.check(server.post("/api/pull", {"name": REPOSITORY}))
+    assert status(server, NAME)["value"] == LOADED, "looking for models again doesn't end it"
+
+
+def test_a_pulled_model_is_removed(own_server: Start, cache: dict[str, str]) -> None:
+    server = own_server(router=True, variables=cache)
+    with client_of(server) as client:
+        for _ in range(2):
+            assert client.pull(NAME).status == "success"
+            assert client.generate(NAME, "a", options={"num_predict": 1}).done
+            removed = server.http.request("DELETE", "/models", params={"model": NAME})
+            contract.check(removed)
+            assert [model.model for model in client.list().models] == [MODEL]
+            assert client.ps().models == []
 
 
 def test_pull_a_preset(

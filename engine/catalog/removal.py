@@ -6,11 +6,12 @@ model a link to a file that was never downloaded. The links go, what they lead t
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from engine.catalog.cache import CachedModel, cached_models
-from engine.catalog.hub_choice import parts_of
+from engine.catalog.hub_choice import parts_of, pick_projector
+from engine.formats.gguf_names import is_model
 
 
 def is_removable(cache: Path, model: CachedModel) -> bool:
@@ -24,8 +25,9 @@ def is_removable(cache: Path, model: CachedModel) -> bool:
 
 
 def remove(cache: Path, name: str) -> None:
-    """Remove the model of that name, exactly, from all commits of its repository. Contents that
-    another file has as well stay, and so do projectors. Does nothing if it isn't there.
+    """Remove the model of that name, exactly, from all commits of its repository, with its
+    projector if that is no other model's. Contents that another file has as well stay. Does nothing
+    if it isn't there.
 
     Raises OSError, also for a model that is not removable.
     """
@@ -45,18 +47,35 @@ def _remove(folder: Path, model: CachedModel) -> None:
     path = Path(model.path)
     files = [path.with_name(part) for part in parts_of(path.name)]
     snapshot = folder / "snapshots" / path.relative_to(folder / "snapshots").parts[0]
-    names = [file.relative_to(snapshot) for file in files]
+    names = {file.relative_to(snapshot).as_posix() for file in files}
     links = [
         link
         for commit in _real_folders(folder / "snapshots")
-        for name in names
-        if _is_real(folder, (link := commit / name).parent) and os.path.lexists(link)
+        for name in _to_remove(_names(commit), names)
+        if _is_real(folder, (link := commit / name).parent)
     ]
     blobs = {blob for link in links if (blob := _blob(folder, link))}
     for link in links:
         link.unlink()
     for blob in blobs - set(_linked(folder)):
         blob.unlink(missing_ok=True)
+
+
+def _to_remove(there: Set[str], model: Set[str]) -> Set[str]:
+    """The files of a model among those of a commit."""
+    gone, rest = there & model, there - model
+    projectors = {pick_projector(sorted(there), name) for name in gone}
+    of_others = {pick_projector(sorted(rest), name) for name in rest if is_model(name)}
+    return gone | {name for name in projectors - of_others if name}
+
+
+def _names(commit: Path) -> set[str]:
+    """The files of a commit, and links that lead nowhere."""
+    return {
+        (Path(root) / name).relative_to(commit).as_posix()
+        for root, _, names in os.walk(commit)
+        for name in names
+    }
 
 
 def _real_folders(parent: Path) -> list[Path]:

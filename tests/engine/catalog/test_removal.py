@@ -44,6 +44,34 @@ def test_another_name_is_nobody_s(hub: Path, name: str) -> None:
     assert files(hub) == before
 
 
+def test_a_projector_goes_with_the_last_model_that_has_it(hub: Path) -> None:
+    cache(hub, "u/r", "x-Q8_0.gguf", "x-F16.gguf", "mmproj-Q8_0.gguf", "mmproj-F16.gguf")
+    remove(hub, "u/r:Q8_0")
+    left = {"refs/main", "blobs/1", "blobs/3"}
+    left |= {f"snapshots/{COMMIT}/{name}" for name in ("x-F16.gguf", "mmproj-F16.gguf")}
+    assert files(hub) == {f"models--u--r/{name}" for name in left}
+    remove(hub, "u/r:F16")
+    assert files(hub) == {"models--u--r/refs/main"}
+
+
+def test_a_projector_that_an_unfinished_model_will_have_stays(hub: Path) -> None:
+    parts = [f"y-F16-0000{i}-of-00002.gguf" for i in (1, 2)]
+    snapshot = cache(hub, "u/r", "x-Q8_0.gguf", "mmproj-F16.gguf", *parts)
+    (snapshot / parts[1]).unlink()
+    remove(hub, "u/r:Q8_0")
+    assert {path.name for path in snapshot.iterdir()} == {"mmproj-F16.gguf", parts[0]}
+
+
+def test_a_projector_of_other_models_stays(hub: Path) -> None:
+    """It lies in a folder that the removed one doesn't look into."""
+    snapshot = cache(hub, "u/r", "x-Q8_0.gguf", "deep/y-F16.gguf", "deep/mmproj-F16.gguf")
+    remove(hub, "u/r:Q8_0")
+    assert {path.name for path in (snapshot / "deep").iterdir()} == {
+        "y-F16.gguf",
+        "mmproj-F16.gguf",
+    }
+
+
 def test_all_parts_and_all_files_of_the_name(hub: Path) -> None:
     parts = [f"x-Q8_0-0000{i}-of-00002.gguf" for i in (1, 2)]
     cache(hub, "u/r", *parts, "deep/y-Q8_0.gguf")

@@ -176,6 +176,26 @@ async def test_a_failure_is_forgotten() -> None:
 
 
 @in_loop
+async def test_a_reload_ends_without_who_asked_for_it() -> None:
+    async with place() as (s, catalog):
+        lease = await s.loaded("b")
+        s.found.pop(1)
+        events = s.pool.subscribe()
+        reloading = asyncio.create_task(s.inventory.reload())
+        await until(lambda: catalog.find("b") is None)
+        await soon()
+        reloading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reloading
+        lease.release()
+        await until(lambda: s.n_changes == 1)
+        assert ("*", "models_reload", "") in seen(events)
+        s.found.append(entry("b"))
+        await s.inventory.reload()
+        (await s.loaded("b")).release()
+
+
+@in_loop
 async def test_what_cannot_be_read_changes_nothing() -> None:
     async with place() as (s, catalog):
         (await s.loaded("a")).release()
