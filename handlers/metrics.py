@@ -9,8 +9,8 @@ from handlers.running.served import served
 
 async def get_metrics() -> Response:
     """The text format of Prometheus. Raises EngineError: not_supported_error without
-    `--metrics`, unavailable_error while there is no engine to be asked (a scrape neither loads
-    nor wakes a model, and doesn't wait)."""
+    `--metrics`, unavailable_error while there is no engine to be asked. A scrape neither loads
+    nor wakes a model, and doesn't wait: a sleeping one has what it counted last."""
     current = runtime()
     if current.metrics is None:
         raise not_supported(
@@ -19,9 +19,14 @@ async def get_metrics() -> Response:
     model = served()
     supervisor = current.pool.supervisor(model.name)
     engine = supervisor.awake_engine() if supervisor else None
-    if engine is None:
+    asleep = supervisor.look_asleep() if supervisor else None
+    if engine is not None:
+        stats = await engine.stats()
+    elif asleep is not None:
+        stats = asleep.stats
+    else:
         state = current.pool.status(model.name).value
         raise unavailable(f"there are no metrics of {model.name!r} now: it is {state}")
-    content, media_type = current.metrics.render(model.name, await engine.stats())
+    content, media_type = current.metrics.render(model.name, stats)
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)

@@ -1,5 +1,5 @@
-"""GET /models: the models that can be named; GET /v1/models/{id}: one of them. POST /models/load,
-/models/unload: which of them are loaded. GET /models/sse: what they are doing."""
+"""GET, POST and DELETE /models: the models that can be named. GET /v1/models/{id}: one of them.
+POST /models/load, /models/unload: which of them are loaded. GET /models/sse: what they do."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
@@ -10,23 +10,38 @@ from connexion import context
 from starlette.responses import Response
 
 from engine.catalog.entry import Entry
-from engine.errors import not_supported
+from engine.errors import EngineError, not_supported
 from engine.pool.status import ModelStatus
-from handlers.apis.ollama.details import details, facts, file_facts, model_path, modified_at
+from handlers.apis.ollama.details import (
+    details,
+    digest,
+    facts,
+    file_facts,
+    model_path,
+    modified_at,
+)
+from handlers.http.disconnect import until_disconnect
 from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import is_known
+from handlers.http.security import is_known, require_key
 from handlers.http.sse import Ping, event_stream, sse_event
 from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
-from handlers.running.served import find, unknown_model
+from handlers.running.served import find, not_found
 
 PING = Ping(10.0, b": still here\n\n")
 
 
-async def list_models() -> Response:
+async def list_models(reload: str = "") -> Response:
     """The models in OpenAI's format (`data`) and in Ollama's (`models`). Waits for nothing: `meta`
-    is null, and `details` say little, of a model whose file has not been read yet."""
-    return JSONAnswer(model_list(runtime()))
+    is null, and `details` say little, of a model whose file has not been read yet. With `reload`, a
+    router looks for them again before. Raises EngineError (server_error) if that can't be, and
+    HTTPException (401) for `reload` without a key."""
+    current = runtime()
+    if reload:
+        require_key(context.scope)
+        if current.catalog.router:
+            await current.inventory.reload()
+    return JSONAnswer(model_list(current))
 
 
 list_models_v1 = list_models
@@ -39,22 +54,40 @@ async def get_model(model_id: str) -> Response:
     for entry in current.catalog.entries.values():
         if model_id.removesuffix(":latest") in (entry.name, *entry.aliases):
             return JSONAnswer(_model(current, entry))
-    raise unknown_model(current, model_id)
+    raise EngineError.of("not_found_error", not_found(current, model_id))
+
+
+async def download_model(body: dict[str, Any]) -> Response:
+    """Begins to download, once the hub has confirmed the model. Raises EngineError:
+    invalid_request_error for a model that is there, or nowhere; not_supported_error if there is
+    only one."""
+    current = _router()
+    await until_disconnect(current.inventory.download(body["model"]))
+    return JSONAnswer({"success": True})
+
+
+async def remove_model(model: str) -> Response:
+    """Removes a download, whole or not. Raises EngineError: not_found_error for an unknown name,
+    invalid_request_error if it is no download, server_error if its files can't be removed,
+    not_supported_error if there is only one."""
+    current = _router()
+    await current.inventory.remove(model)
+    return JSONAnswer({"success": True})
 
 
 async def load_model(body: dict[str, Any]) -> Response:
     """Begins to load. Raises EngineError: not_found_error for an unknown name,
     invalid_request_error if it is loaded already, not_supported_error if there is only one."""
     current = _router()
-    await current.pool.load(find(current, body["model"]).name)
+    await current.pool.load(find(current, body["model"], "not_found_error").name)
     return JSONAnswer({"success": True})
 
 
 async def unload_model(body: dict[str, Any]) -> Response:
-    """Begins to unload. Raises EngineError: not_found_error for an unknown name,
-    invalid_request_error if it is not loaded, not_supported_error if there is only one."""
+    """Begins to unload. Raises EngineError: invalid_request_error for an unknown name and if it is
+    not loaded, not_supported_error if there is only one."""
     current = _router()
-    current.pool.begin_unload(find(current, body["model"]).name)
+    current.pool.begin_unload(find(current, body["model"], "invalid_request_error").name)
     return JSONAnswer({"success": True})
 
 
@@ -83,7 +116,7 @@ def _router() -> Runtime:
 
 
 def model_list(current: Runtime) -> dict[str, Any]:
-    entries = current.catalog.entries.values()
+    entries = [entry for entry in current.catalog.entries.values() if not entry.hidden]
     told = is_known(context.scope)
     return {
         "object": "list",
@@ -117,7 +150,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "path": model_path(current, entry),
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
-        "can_remove": False,
+        "can_remove": entry.removable,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "status": _status_json(current, entry, status),
         "meta": known.meta() if known else None,
@@ -163,7 +196,7 @@ def _summary(current: Runtime, entry: Entry, *, told: bool) -> dict[str, Any]:
         "model": entry.name,
         "modified_at": modified_at(model_path(current, entry) if told else "", current.started),
         "size": known.size if known else 0,
-        "digest": "",
+        "digest": digest(current, entry) if told else "",
         "type": "model",
         "description": "",
         "tags": (list(entry.tags) if told else []) or [""],

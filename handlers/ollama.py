@@ -1,44 +1,43 @@
-"""GET /api/tags, POST /api/show and POST /api/chat: what Ollama's clients ask for."""
+"""Ollama's ways to use a model: POST /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
-import json
-from typing import Any
+from contextlib import aclosing
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 from connexion import context
 from starlette.responses import Response
 
-from engine.options import Options
-from engine.params import RANDOM_SEED
-from engine.protocol.messages import ModelInfo
+from engine.errors import invalid_request
+from engine.pool.client import EngineClient
+from engine.protocol.messages import Infill, Prompt
 from handlers.apis.native.probabilities import chat_probabilities
 from handlers.apis.native.request import generation_params
-from handlers.apis.ollama.details import Facts, details, model_info_json, model_path, modified_at
-from handlers.apis.ollama.format import OllamaFormat
-from handlers.apis.ollama.request import is_in_ollama_form, openai_body, openai_messages
+from handlers.apis.ollama.embedding import EmbeddingInput, shortened
+from handlers.apis.ollama.format import OllamaFormat, Watch, heading
+from handlers.apis.ollama.generation import GenerationFormat
+from handlers.apis.ollama.request import (
+    frees_memory,
+    generation_body,
+    is_in_ollama_form,
+    openai_body,
+    openai_messages,
+)
 from handlers.apis.openai.request import chat_request
+from handlers.apis.remarks import remark
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.chat import create_chat_completion
+from handlers.embeddings import split
+from handlers.http.disconnect import until_disconnect
 from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
 from handlers.http.json_answer import JSONAnswer
-from handlers.models import model_list
-from handlers.running.chat_batch import ChatBatch, prepare
+from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
 from handlers.running.respond import respond
-from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
-from handlers.running.templates import description, template_source
+from handlers.running.usage import counted
 
-
-async def list_ollama_models() -> Response:
-    """The same list as `GET /models`."""
-    return JSONAnswer(model_list(runtime()))
-
-
-async def show_ollama_model(body: dict[str, Any]) -> Response:
-    """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
-    it has been loaded once."""
-    model = served({"model": body.get("model") or body.get("name")})
-    info = model.info or (await model.engine()).info
-    return JSONAnswer(await _model_json(model, info))
+AS_IT_IS, EUCLIDEAN = -1, 2
+"""Norms of embeddings."""
 
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
@@ -46,85 +45,164 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
     scope = context.scope
     if is_ollama_client(scope) or is_in_ollama_form(body):
         answer_as_ollama(scope)
-        return await _ollama_answer(openai_body(body))
+        return await _chat_answer(body)
     return await create_chat_completion({**body, "messages": openai_messages(body["messages"])})
 
 
-async def _ollama_answer(body: dict[str, Any]) -> Response:
-    refuse_unsupported(body, CHAT)
-    model = served(body)
-    params = generation_params(body, model.options.engine.generation_defaults())
+async def create_ollama_generation(body: dict[str, Any]) -> Response:
+    """The continuation of a prompt: as a conversation, raw, or in front of a suffix."""
+    asked = generation_body(body)
+    model = served(body, unknown="not_found_error")
+    if not (body.get("prompt") or body.get("suffix")):
+        return await _without_prompt(model, body, {"response": ""})
+    _mind_keep_alive(model, body)
+    params = generation_params(asked, model.options.engine.generation_defaults())
     params.return_progress = False
-    form = OllamaFormat(body.get("model") or model.name, chat_probabilities(body, params))
+    probabilities = chat_probabilities(asked, params)
+    watch = Watch()
     engine = await model.engine()
-    request = msgspec.structs.replace(chat_request(body, model.options), repeat_given=False)
+    watch.loaded()
+    prompt: Prompt | None = None
+    if suffix := body.get("suffix"):
+        prompt = Infill(prefix=[body.get("prompt") or ""], suffix=[suffix])
+        prepared = plain_text("", params)
+    elif body.get("raw"):
+        prepared = plain_text(body["prompt"], params)
+    else:
+        request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
+        prepared = await prepare(model, engine, request, params)
+        if before := body.get("context"):
+            prompt = [*before, prepared.prompt]
+    plain = bool(suffix or body.get("raw"))
+    form = GenerationFormat(
+        body.get("model") or model.name,
+        watch,
+        probabilities,
+        None if plain else partial(_context, engine, prepared, body.get("context") or []),
+    )
+    return await respond(
+        lambda: ChatBatch(engine, prepared, prompt=prompt),
+        form,
+        stream=params.stream,
+        media_type=NDJSON,
+    )
+
+
+async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
+    """A vector of length 1 for each input; without any, the model is loaded."""
+    watch = Watch()
+    given = body.get("input") or []
+    texts = [given] if isinstance(given, str) else given
+    model = served(body, unknown="not_found_error")
+    _mind_keep_alive(model, body)
+    engine = await _embedding_engine(model)
+    watch.loaded()
+    work = _vectors(engine, texts, body, EUCLIDEAN)
+    vectors, n_tokens = await until_disconnect(work)
+    return JSONAnswer(
+        {
+            "model": body.get("model") or model.name,
+            "embeddings": vectors,
+            **watch.durations(),
+            "prompt_eval_count": n_tokens,
+        }
+    )
+
+
+async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
+    """The vector of one text as the model made it; none for no text."""
+    model = served(body, unknown="not_found_error")
+    _mind_keep_alive(model, body)
+    engine = await _embedding_engine(model)
+    prompt = body.get("prompt")
+    work = _vectors(engine, [prompt] if prompt else [], body, AS_IT_IS)
+    vectors, _ = await until_disconnect(work)
+    return JSONAnswer({"embedding": vectors[0] if vectors else []})
+
+
+async def _chat_answer(body: dict[str, Any]) -> Response:
+    asked = openai_body(body)
+    refuse_unsupported(asked, CHAT)
+    model = served(body, unknown="not_found_error")
+    if not body["messages"]:
+        message = {"role": "assistant", "content": ""}
+        return await _without_prompt(model, body, {"message": message})
+    _mind_keep_alive(model, body)
+    params = generation_params(asked, model.options.engine.generation_defaults())
+    params.return_progress = False
+    form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
+    engine = await model.engine()
+    form.watch.loaded()
+    request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
     prepared = await prepare(model, engine, request, params)
     return await respond(
         lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON
     )
 
 
-# ---- the model ---------------------------------------------------------------------------
-
-_INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
-
-
-async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
-    """The answer of `POST /api/show`."""
-    options = model.options
-    path = model_path(model.current, model.entry)
-    parameters = _parameters(options, info)
-    described = {
-        "modelfile": "\n".join([f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]),
-        "parameters": "\n".join(parameters),
-        "template": template_source(options, info),
-        "details": details(Facts.of_info(info)),
-        "model_info": model_info_json(info),
-        "capabilities": await _capabilities(model, info),
-        "modified_at": modified_at(path, model.current.started),
-    }
-    if license := info.metadata.get("general.license"):
-        described["license"] = license
-    return described
+async def _context(
+    engine: EngineClient, prepared: PreparedChat, before: list[int], text: str
+) -> list[int]:
+    """The tokens of all that was said, for the `context` of a request that goes on with it."""
+    said: list[int | str] = [*before, prepared.prompt + text]
+    found = await engine.tokenize(said, add_special=True, parse_special=True, with_pieces=False)
+    return list(found.tokens)
 
 
-async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
-    """In Ollama's words: what the model, with its chat template, can do in this server."""
-    if info.pooling is not None:
-        return [] if info.pooling == "rank" else ["embedding"]
-    found = ["completion"]
-    if all(key in info.metadata for key in _INSERT):
-        found.append("insert")
-    described = await description(model, info, template_source(model.options, info))
-    if described is not None:
-        if described.caps["supports_tools"]:
-            found.append("tools")
-        if described.syntax.reasoning is not None or described.syntax.harmony:
-            found.append("thinking")
-    return found
+# ---- models ------------------------------------------------------------------------------
 
 
-def _parameters(options: Options, info: ModelInfo) -> list[str]:
-    """The defaults of `options` in a request, one line each, by Ollama's names."""
-    params = options.engine.generation_defaults()
-    values: dict[str, Any] = {
-        "num_ctx": info.n_ctx,
-        "num_predict": params.n_predict,
-        "num_keep": params.n_keep,
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "typical_p": params.typical_p,
-        "repeat_last_n": params.repeat_last_n,
-        "repeat_penalty": params.repeat_penalty,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "mirostat": params.mirostat,
-        "mirostat_tau": params.mirostat_tau,
-        "mirostat_eta": params.mirostat_eta,
-    }
-    if params.seed != RANDOM_SEED:
-        values["seed"] = params.seed
-    lines = [f"{name} {value}" for name, value in values.items()]
-    return lines + [f"stop {json.dumps(stop, ensure_ascii=False)}" for stop in params.stop]
+async def _without_prompt(model: Served, body: dict[str, Any], empty: dict[str, Any]) -> Response:
+    """The answer to a request that says nothing: it loads the model, or ends it."""
+    head = heading(body.get("model") or model.name)
+    if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
+        model.current.pool.unload_idle(model.name)
+        return JSONAnswer({**head, **empty, "done": True, "done_reason": "unload"})
+    _mind_keep_alive(model, body)
+    await model.engine()
+    return JSONAnswer({**head, **empty, "done": True, "done_reason": "load"})
+
+
+def _mind_keep_alive(model: Served, body: dict[str, Any]) -> None:
+    """Before the model is leased: a router unloads it after the request, if the request wants that
+    and nobody else works with it."""
+    if not frees_memory(body.get("keep_alive")):
+        return
+    if not model.current.catalog.router:
+        remark("keep_alive: the only model of a server stays loaded")
+        return
+    context.scope["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
+
+
+# ---- embeddings --------------------------------------------------------------------------
+
+
+async def _embedding_engine(model: Served) -> EngineClient:
+    engine = await model.engine()
+    engine.check_embeds()
+    if engine.info.pooling == "none":
+        raise invalid_request("the model has a vector for each token (--pooling none), not for all")
+    return engine
+
+
+async def _vectors(
+    engine: EngineClient, texts: list[str], body: dict[str, Any], normalize: int
+) -> tuple[list[list[float]], int]:
+    """The vectors of all texts, and the number of their tokens."""
+    dimensions = int(body.get("dimensions") or 0)
+    if dimensions > engine.info.n_vector:
+        raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
+    whole = body.get("truncate") is False
+    inputs: list[EmbeddingInput] = [
+        [text] if whole else await shortened(engine, text) for text in texts
+    ]
+    found: list[list[float]] = []
+    n_tokens = 0
+    work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
+    async with aclosing(counted(work)) as vectors:
+        async for each in vectors:
+            n_tokens += each.n_tokens
+            for rows in split(each):
+                [vector] = cast("list[list[float]]", rows.tolist())
+                found.append(vector)
+    return found, n_tokens

@@ -14,13 +14,18 @@ from handlers.running.served import Served, served
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
-    """All slots. Raises EngineError: not_supported_error with `--no-slots`, and
+    """All slots. A model is loaded for that, but neither woken nor kept awake: of a sleeping one
+    they are as they were last. Raises EngineError: not_supported_error with `--no-slots`, and
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
     model = served()
     if not model.options.operations.slots:
         raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
-    engine = await model.engine()
-    slots = await engine.slots()
+    supervisor = model.current.pool.supervisor(model.name)
+    if supervisor and (asleep := supervisor.look_asleep()):
+        slots = asleep.slots
+    else:
+        awake = supervisor.awake_engine() if supervisor else None
+        slots = await (awake or await model.engine()).slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
     shown = [slot_json(slot, model) for slot in slots]

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
-from contract_tests.kit import contract
+from contract_tests.kit import contract, lint
 
 PROMPT = "Once upon a time"
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
@@ -27,7 +27,15 @@ BODIES: dict[str, Any] = {
     "count_response_tokens": _RESPONSE,
     "count_response_tokens_unversioned": _RESPONSE,
     "create_ollama_chat": _CHAT,
+    "create_ollama_generation": {
+        "prompt": PROMPT,
+        "options": {"num_predict": 4, "seed": 7},
+        "stream": False,
+    },
+    "embed_ollama_inputs": _EMBEDDING,
+    "embed_ollama_prompt": {"prompt": "A llama carries wool."},
     "show_ollama_model": {"model": "any"},
+    "pull_ollama_model": {"model": "any", "stream": False},
     "create_infill": {
         "input_prefix": "def add(a, b):\n    ",
         "input_suffix": "\n    return total\n",
@@ -53,8 +61,25 @@ BODIES: dict[str, Any] = {
     "set_lora_adapters": [],
     "load_model": {"model": "specllama-tiny"},
     "unload_model": {"model": "specllama-tiny"},
+    "download_model": {"model": "contract/tests-GGUF:Q8_0"},
 }
 """A valid body for each operation that has one."""
+
+
+def _parameters(operation: lint.Operation) -> list[str]:
+    return [each["name"] for each in operation.definition.get("parameters", ())]
+
+
+def _fields(operation: lint.Operation) -> set[str]:
+    """The fields of a JSON body."""
+    content = operation.definition.get("requestBody", {}).get("content", {})
+    return _properties(content.get("application/json", {}).get("schema", {}))
+
+
+def _properties(schema: Any) -> set[str]:
+    parts = [each for key in ("allOf", "anyOf") for each in schema.get(key, ())]
+    return set(schema.get("properties", ())).union(*map(_properties, parts))
+
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
 """Never done, so none of those that are simply called."""
@@ -73,6 +98,10 @@ STORED = ["get_response", "delete_response", "list_response_input_items", "cance
 """About a response that was kept."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """The operations of a server that was started with --embeddings."""
+OLLAMA_EMBEDDING = [name for name in BODIES if name.startswith("embed_ollama_")]
+"""The same in Ollama's form, which takes more inputs: see test_ollama_paths.py."""
+OLLAMA = [name for name in BODIES if "ollama" in name and name != "create_ollama_chat"]
+"""The operations that only Ollama's API has."""
 RERANKING = [name for name in BODIES if "rerank" in name]
 """The operations of a server that was started with --reranking."""
 ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
@@ -81,17 +110,26 @@ NAMING = [
     name
     for name, each in contract.operations().items()
     if name not in BODIES
+    and each.method.upper() == "GET"
     and any(parameter["name"] == "model" for parameter in each.definition.get("parameters", ()))
 ]
 """The operations on the model that their query names."""
-ROUTING = ["load_model", "unload_model"]
-"""The operations of a router."""
+ROUTING = ["load_model", "unload_model", "download_model"]
+"""The operations of a router, but for `remove_model`, which has no body."""
 REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
 """The operations that are there to be refused by name."""
+NAMED = [
+    name
+    for name, each in contract.operations().items()
+    if name not in (*ROUTING, *REFUSED, "remove_model", "set_props")
+    and "model" in (*_parameters(each), *_fields(each))
+]
+"""The operations that a request can name a model for."""
 POSTS = [
     name
     for name, each in contract.operations().items()
-    if "requestBody" in each.definition and name not in (*EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
+    if "requestBody" in each.definition
+    and name not in (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
 ]
 """The operations of any server that generates."""
 
@@ -106,12 +144,18 @@ IN_PATH = {
 }
 
 
+IN_QUERY = {
+    **dict.fromkeys(KEPT, "?conv_id=contract-tests"),
+    "remove_model": "?model=contract/tests-GGUF:Q8_0",
+}
+
+
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
     where = contract.operations()[operation_id].path
     for parameter, value in IN_PATH.items():
         where = where.replace(f"{{{parameter}}}", value)
-    return where + "?conv_id=contract-tests" if operation_id in KEPT else where
+    return where + IN_QUERY.get(operation_id, "")
 
 
 def with_query(operation_id: str, **query: str) -> str:
@@ -137,7 +181,7 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         changes["content"] = text
     elif operation_id == "create_infill":
         changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
-    elif operation_id in EMBEDDING:
+    elif operation_id in EMBEDDING or operation_id == "embed_ollama_inputs":
         changes["input"] = [text]
     elif operation_id in RERANKING:
         changes["documents"] = [text]

@@ -205,6 +205,17 @@ def counts_add_up(server: Server) -> None:
     assert last.json["usage"]["total_tokens"] == n_chat + 5
 
 
+def ollamas_clients_are_served(server: Server) -> None:
+    """Their lines say the same as one answer, and errors are texts."""
+    request = body("create_ollama_generation", stream=True)
+    *pieces, last = contract.check(server.post("/api/generate", request))
+    whole = contract.check(server.post("/api/generate", {**request, "stream": False}))
+    assert "".join(piece["response"] for piece in pieces) == whole["response"]
+    assert last["context"] == whole["context"]
+    contract.check(server.post("/api/generate", {"prompt": 5}), 400)
+    contract.check(server.post("/api/embed", {"input": "a"}), 501)
+
+
 def slots_keep_texts(server: Server) -> None:
     """Of a server that was not told to show them."""
     request = body("create_completion", prompt="secret 5518", stop=["never 5518"])
@@ -261,9 +272,26 @@ def requests_reach_their_models(server: Server) -> None:
 
 
 def unknown_models_are_refused(server: Server) -> None:
-    for operation in ("create_completion", "create_chat_completion", "tokenize", "load_model"):
+    """Where there are several, that is: a router of one takes any name for it."""
+    expected = dict.fromkeys(("create_completion", "create_chat_completion", "tokenize"), 400)
+    for operation, status in {**expected, "load_model": 404}.items():
         response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
-        contract.check(response, 404)
+        if len(models(server)) > 1:
+            contract.check(response, status)
+
+
+def looking_for_models_needs_the_key(server: Server) -> None:
+    wrong = {"Authorization": "Bearer no"}
+    contract.check(server.http.get("/models", headers=wrong))
+    contract.check(server.http.get("/models?reload=1", headers=wrong), 401)
+    contract.check(server.get("/models?reload=1"))
+
+
+def what_is_no_download_stays(server: Server) -> None:
+    for name, model in models(server).items():
+        if not model["can_remove"]:
+            refused = server.http.request("DELETE", "/models", params={"model": name})
+            contract.check(refused, 400)
 
 
 def changes_of_models_are_told(server: Server) -> None:
@@ -282,6 +310,8 @@ OF_ROUTERS = (
     models_are_as_described,
     requests_reach_their_models,
     unknown_models_are_refused,
+    looking_for_models_needs_the_key,
+    what_is_no_download_stays,
     changes_of_models_are_told,
 )
 ALL = (
@@ -291,6 +321,7 @@ ALL = (
     errors_have_the_envelope,
     keys_are_wanted,
     slots_keep_texts,
+    ollamas_clients_are_served,
     streams_are_as_described,
     streams_say_the_same_as_plain_answers,
     characters_stay_whole,

@@ -126,6 +126,12 @@ def check_envelope(response: httpx.Response, status: int, type_: str | None = No
     return error
 
 
+def message(response: httpx.Response) -> str:
+    """What an error says, in the envelope or in Ollama's form."""
+    error = response.json()["error"]
+    return str(error if isinstance(error, str) else error["message"])
+
+
 def _check_headers(operation: lint.Operation, status: int, response: httpx.Response) -> None:
     described = operation.definition["responses"][str(status)].get("headers", {})
     for name, header in described.items():

@@ -14,7 +14,15 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import EMBEDDING, ENDLESS, REFUSED, RERANKING, STREAMING
+from contract_tests.kit.bodies import (
+    EMBEDDING,
+    ENDLESS,
+    OLLAMA_EMBEDDING,
+    REFUSED,
+    RERANKING,
+    ROUTING,
+    STREAMING,
+)
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -58,6 +66,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 {
                     "include-operation-id": [
                         *STREAMING,
+                        "create_ollama_generation",
                         "apply_template",
                         "count_chat_tokens",
                         "count_chat_tokens_unversioned",
@@ -67,7 +76,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # 501 of a server that was started for something else.
                 {
-                    "include-operation-id": [*EMBEDDING, *RERANKING],
+                    "include-operation-id": [*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING],
                     "checks": _allowing(400, 501),
                 },
                 {"include-operation-id": ["tokenize", "detokenize"], "checks": _allowing(400)},
@@ -78,7 +87,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 },
                 # Of a router; then a name may be nobody's, or that of a model that is so already.
                 {
-                    "include-operation-id": ["load_model", "unload_model"],
+                    "include-operation-id": [*ROUTING, "remove_model"],
                     "checks": _allowing(400, 404, 501),
                 },
                 # Refused, whatever they are sent.
@@ -141,6 +150,8 @@ def bound_length(case: Case[Any]) -> None:
     raw = case.operation.definition.raw
     if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
         case.body = with_bounded_length(case.body)
+    if isinstance(case.body, dict) and raw["operationId"] == "create_ollama_generation":
+        case.body = with_bounded_options(case.body)
 
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +166,17 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     if not valid or (given is not None and int(given) == 0):
         return body
     return {**body, "n_predict": N_PREDICT}
+
+
+def with_bounded_options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where only `options` can say how long a text may be."""
+    options = body.get("options")
+    if not isinstance(options, dict | None):
+        return {**body}
+    given = (options or {}).get("num_predict")
+    if given is None or (_is_number(given) and -2 <= given < 2**31):
+        return {**body, "options": {**(options or {}), "num_predict": N_PREDICT}}
+    return {**body}
 
 
 def _is_number(value: Any) -> bool:

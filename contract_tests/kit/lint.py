@@ -390,9 +390,12 @@ def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Itera
 
 
 def security_is_consistent(document: Document) -> Iterator[str]:
-    """An operation that wants a key can answer 401, and a public one can't."""
+    """An operation that wants a key, for one of its parameters at least, can answer 401, and a
+    public one can't."""
     for operation in operations(document):
         public = operation.definition.get("security", document["security"]) == []
+        parameters = operation.definition.get("parameters", ())
+        public = public and not any(each.get("x-needs-key") for each in parameters)
         if public == ("401" in operation.definition["responses"]):
             yield f"{operation.name} is {'public' if public else 'protected'}; mind its 401"
 

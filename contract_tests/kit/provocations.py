@@ -17,7 +17,9 @@ from contract_tests.kit.bodies import (
     ENDLESS,
     GENERATING,
     KEPT,
+    NAMED,
     NAMING,
+    OLLAMA_EMBEDDING,
     REFUSED,
     RERANKING,
     RESPONSES,
@@ -54,7 +56,9 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     if name not in ("tokenize", "detokenize"):  # which take nothing, too
         of_wrong_type.append({})
     responses += [server.post(where, wrong) for wrong in of_wrong_type]
-    responses += [send(server, name, **{field: {"a": 1}}) for field in BODIES[name]]
+    objects = ("options",)  # fields that take one
+    fields = [field for field in BODIES[name] if field not in objects]
+    responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     if name in STREAMING:
         responses += [
@@ -128,6 +132,19 @@ def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
     return [*bad_request(server, name), *refused]
 
 
+def bad_ollama_input(situations: Situations, name: str) -> list[httpx.Response]:
+    """Inputs, too many numbers, and without `truncate` a text that is too long."""
+    server = situations.for_mode_of(name)
+    odd: tuple[Any, ...] = ({}, [], True)
+    refused = [send(server, name, keep_alive=value) for value in odd]
+    if name == "embed_ollama_inputs":
+        wrong: tuple[Any, ...] = ([""], [["a"]], [5], ["a"] * 5000, {}, 5)
+        refused += [send(server, name, input=value) for value in wrong]
+        refused += [send(server, name, dimensions=value) for value in (0, -1, 1_000_000, "many")]
+        refused.append(send(server, name, input="word " * N_CTX, truncate=False))
+    return [*bad_request(server, name), *refused]
+
+
 def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
     server = situations.for_mode_of(name)
     return [server.post(path(name), with_text(name, "word " * N_CTX))]
@@ -140,7 +157,7 @@ def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
         servers.append(situations.embedder)
     responses = [send(server, name) for server in servers]
     for response in responses:
-        assert "Start it with" in response.json()["error"]["message"]
+        assert "Start it with" in contract.message(response)
     return responses
 
 
@@ -148,7 +165,7 @@ def does_not_generate(situations: Situations, name: str) -> list[httpx.Response]
     servers = (situations.embedder, situations.reranker)
     responses = [send(server, name, stream=s) for server in servers for s in (False, True)]
     for response in responses:
-        message = response.json()["error"]["message"]
+        message = contract.message(response)
         assert message.startswith("This server does not support completions.")
     return responses
 
@@ -201,14 +218,16 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
     server, definition = situations.router, contract.operations()[name].definition
     unknown = situations.model.removesuffix("y")
     responses = []
-    if isinstance(BODIES.get(name), dict):
+    if name == "create_ollama_chat":  # which has OpenAI's answers, too
+        responses.append(send(server, name, model=unknown, options={}))
+    elif isinstance(BODIES.get(name), dict):
         responses.append(send(server, name, model=unknown))
         if name in STREAMING:
             responses.append(send(server, name, model=unknown, stream=True))
     if any(each["name"] == "model" for each in definition.get("parameters", ())):
         responses.append(send_with_query(server, name, model=unknown))
     for response in responses:
-        message = response.json()["error"]["message"]
+        message = contract.message(response)
         assert repr(unknown) in message
         assert situations.model in message.replace(repr(unknown), ""), (
             "no model of a like name is told"
@@ -268,6 +287,74 @@ def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
         send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [situations.model])
     ]
     return [send(server, name), *wrong, *bad_request(server, name)]
+
+
+def ok_with_cache(situations: Situations, name: str) -> list[httpx.Response]:
+    """Of a model that has come into the cache by itself."""
+    server = situations.router
+    situations.put_into_cache()
+    if name == "remove_model":
+        contract.check(server.get("/models?reload=1"))
+        return [send(server, name)]
+    begun = send(server, name)
+    assert server.http.request("DELETE", path("remove_model")).status_code == 200
+    return [begun]
+
+
+def bad_download(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.router
+    names = ("", "x", "../x", "a/..", "/etc/passwd", "a/b/c", "a/b:", "a b/c", "x" * 4097, None, 7)
+    wrong = [send(server, name, model=each) for each in (*names, "contract/tests-nobody")]
+    situations.put_into_cache()
+    contract.check(server.get("/models?reload=1"))
+    there = send(server, name)
+    assert server.http.request("DELETE", path("remove_model")).status_code == 200
+    return [*wrong, there, *bad_request(server, name)]
+
+
+def not_removable(situations: Situations, name: str) -> list[httpx.Response]:
+    server = situations.router
+    names = (situations.model, "z-one", "", "x" * 4097)
+    responses = [server.http.request("DELETE", "/models", params={"model": m}) for m in names]
+    return [*responses, server.http.request("DELETE", "/models")]
+
+
+def nobody_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
+    names = ("nobody", "a/b:Q8_0", "../../etc", "%2e%2e", "/", "contract/tests-GGUF")
+    wrong = [{"model": each} for each in names]
+    return [situations.router.http.request("DELETE", "/models", params=each) for each in wrong]
+
+
+def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
+    """The presets can't be read, or a folder stands where a file is to be removed."""
+    if name == "remove_model":
+        server, folder = situations.router, situations.put_into_cache()
+        contract.check(server.get("/models?reload=1"))
+        obstacle = folder / "snapshots" / ("1" * 40) / "tiny-Q8_0.gguf"
+        obstacle.mkdir(parents=True)
+        failed = send(server, name)
+        obstacle.rmdir()
+        return [failed]
+    with situations.broken_presets() as server:
+        if name == "download_model":
+            return [send(server, name)]
+        if name == "pull_ollama_model":
+            situations.put_into_cache()
+            model = BODIES["download_model"]["model"]
+            failed = send(server, name, model=model)
+            *_, end = contract.check(send(server, name, model=model, stream=True))
+            assert end == failed.json()
+            return [failed]
+        return [server.get(path(name) + "?reload=1")]
+
+
+def without_key(server: Server, name: str) -> list[httpx.Response]:
+    """A public operation with a parameter that needs a key."""
+    needs_key(server)
+    assert server.http.get(path(name), headers={"Authorization": ""}).status_code == 200
+    wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
+    headers = [*wrong, {"Authorization": "", "x-api-key": "no"}]
+    return [server.http.get(path(name) + "?reload=1", headers=each) for each in headers]
 
 
 def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
@@ -502,7 +589,7 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
         return [send(server, name, messages=[{"role": "user", "content": [image]}])]
     responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
-        assert field in response.json()["error"]["message"], "the message doesn't name the field"
+        assert field in contract.message(response), "the message doesn't name the field"
     if "response" in name:
         responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
     return [*responses, send(server, name, stream=True, **UNSUPPORTED)]
@@ -535,7 +622,7 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
         ]
     responses = [send(server, name, **changes) for _, changes in asked]
     for (word, _), response in zip(asked, responses, strict=True):
-        assert word in response.json()["error"]["message"]
+        assert word in contract.message(response)
     return responses
 
 
@@ -559,6 +646,36 @@ def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
     return [busy, *unavailable(situations, name)]
 
 
+def images(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name, stream=stream, images=["iVBORw0KGgo="]) for stream in (False, True)]
+
+
+def template(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name, template="{{ .Prompt }}")]
+
+
+def too_long_options(situations: Situations, name: str) -> list[httpx.Response]:
+    """In Ollama's form, which has no counts."""
+    return [
+        send(situations.small, name, prompt="word " * N_CTX, stream=stream)
+        for stream in (False, True)
+    ]
+
+
+def to_a_browser(server: Server, name: str) -> list[httpx.Response]:
+    accepted = ("text/html", "text/html,application/xhtml+xml,*/*;q=0.8")
+    return [server.get(path(name), headers={"Accept": each}) for each in accepted]
+
+
+def pulled_lines(server: Server, name: str) -> list[httpx.Response]:
+    return [send(server, name), send(server, name, stream=True), send(server, name, stream=None)]
+
+
+def nothing_to_pull(situations: Situations, name: str) -> list[httpx.Response]:
+    """From a hub that is not asked."""
+    return [send(situations.offline, name, model="maker/nothing")]
+
+
 def is_documented(name: str, status: int) -> bool:
     return str(status) in contract.operations()[name].definition["responses"]
 
@@ -568,7 +685,7 @@ BY_STATUS: dict[int, list[Provoke]] = {
     204: [],
     400: [bad_request],
     401: [unauthorized],
-    403: [ok, foreign_origin],
+    403: [foreign_origin],
     404: [],
     415: [wrong_media_type],
     501: [not_supported],
@@ -602,6 +719,15 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},
+    **{(name, 200): ([], [ok_in_mode]) for name in OLLAMA_EMBEDDING},
+    **{(name, 400): ([], [bad_ollama_input]) for name in OLLAMA_EMBEDDING},
+    **{(name, 501): ([], [other_mode]) for name in OLLAMA_EMBEDDING},
+    ("create_ollama_generation", 400): ([bad_request], [too_long_options]),
+    ("create_ollama_generation", 501): ([images, template], [does_not_generate]),
+    ("get_root", 404): ([to_a_browser], []),
+    ("pull_ollama_model", 200): ([pulled_lines], []),
+    ("pull_ollama_model", 500): ([], [models_fail]),
+    ("pull_ollama_model", 503): ([], [nothing_to_pull]),
     **{(name, 400): ([bad_query], []) for name in NAMING},
     ("get_docs_asset", 400): ([no_asset_name], []),
     ("get_docs_asset", 404): ([no_asset], []),
@@ -612,15 +738,27 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([ok], []),
+    **{(name, 403): ([ok], []) for name in REFUSED if is_documented(name, 403)},
     **{(name, 404): ([ok], []) for name in REFUSED if is_documented(name, 404)},
     **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
     ("get_model", 200): ([listed_models], [in_routers_list]),
     ("get_model", 400): ([too_long_a_name], []),
     ("get_model", 404): ([no_model], [no_model_of_router]),
+    **{(name, 401): ([without_key], []) for name in ("list_models", "list_models_v1")},
+    **{(name, 500): ([], [models_fail]) for name in ("list_models", "list_models_v1")},
+    ("download_model", 200): ([], [ok_with_cache]),
+    ("download_model", 400): ([], [bad_download]),
+    ("download_model", 500): ([], [models_fail]),
+    ("download_model", 501): ([ok], []),
+    ("remove_model", 200): ([], [ok_with_cache]),
+    ("remove_model", 400): ([], [not_removable]),
+    ("remove_model", 404): ([], [nobody_to_remove]),
+    ("remove_model", 500): ([], [models_fail]),
+    ("remove_model", 501): ([ok], []),
     ("list_slots", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
-    ("act_on_slot", 404): ([no_number], [unknown_model]),
+    ("act_on_slot", 404): ([no_number], []),
     ("act_on_slot", 501): ([], [switched_off]),
     ("set_props", 200): ([], [ok_own]),
     ("set_props", 400): ([], [no_json]),
@@ -635,4 +773,7 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
 
 def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:
     general = (BY_STATUS.get(status, []), BY_STATUS_OWN.get(status, []))
-    return PROVOKED.get((name, status), general)
+    shared, own = PROVOKED.get((name, status), general)
+    if status == 400 and name in NAMED and "ollama" not in name:  # there it is a 404
+        own = [*own, unknown_model]
+    return shared, own

@@ -21,6 +21,7 @@ from contract_tests.kit.bodies import (
     BODIES,
     EMBEDDING,
     ENDLESS,
+    OLLAMA_EMBEDDING,
     RERANKING,
     STORED,
     body,
@@ -36,6 +37,7 @@ from contract_tests.kit.server import (
 )
 
 N_CTX = 256
+PRESETS = "[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
 
 
 def send(server: Server, name: str, **changes: Any) -> httpx.Response:
@@ -69,7 +71,11 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
     return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
 
 
-GENERAL = [name for name in contract.operations() if name not in (*EMBEDDING, *RERANKING)]
+GENERAL = [
+    name
+    for name in contract.operations()
+    if name not in (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING)
+]
 
 
 class Situations:
@@ -107,10 +113,45 @@ class Situations:
 
     @cached_property
     def router(self) -> OwnServer:
-        """A server of many models, of which it has one."""
-        hub = {"HF_HUB_CACHE": str(self._directory / "hub")}
-        options = ("-c", str(N_CTX), "-np", "1", *self._switched_on)
-        return self._start(*options, router=True, variables=hub, api_key="key")
+        """A server of many models: its default one, two of `presets`, and what is put into
+        `cache`. It asks no hub."""
+        self.presets.write_text(PRESETS.format(self.model), "utf-8")
+        hub = {"HF_HUB_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1"}
+        options = ("-c", str(N_CTX), "-np", "1", "--models-preset", str(self.presets))
+        return self._start(*options, *self._switched_on, router=True, variables=hub, api_key="key")
+
+    @property
+    def presets(self) -> Path:
+        return self._directory / "models.ini"
+
+    @property
+    def cache(self) -> Path:
+        return self._directory / "hub"
+
+    def put_into_cache(self) -> Path:
+        """Add the model that `download_model` wants, as the hub's library does; its folder."""
+        folder = self.cache / "models--contract--tests-GGUF"
+        commit = "0" * 40
+        for name, text in (("refs/main", commit), (f"snapshots/{commit}/tiny-Q8_0.gguf", "GGUF")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "ascii")
+        return folder
+
+    @contextlib.contextmanager
+    def broken_presets(self) -> Iterator[OwnServer]:
+        """The router while its models can't be read again."""
+        server = self.router
+        self.presets.write_text("what is this?", "utf-8")
+        try:
+            yield server
+        finally:
+            self.presets.write_text(PRESETS.format(self.model), "utf-8")
+
+    @cached_property
+    def offline(self) -> OwnServer:
+        """A router that must not use the network."""
+        hub = {"HF_HUB_CACHE": "no-such-cache"}
+        return self._start("--offline", router=True, variables=hub, api_key="key")
 
     def _reranking(self) -> tuple[str, ...]:
         return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")
@@ -135,7 +176,7 @@ class Situations:
         """The answers to requests at which the engine was working when it was killed."""
         options = {
             (): [name for name in GENERAL if needs_engine(name)],
-            ("--embeddings", "--pooling", "mean"): EMBEDDING,
+            ("--embeddings", "--pooling", "mean"): [*EMBEDDING, *OLLAMA_EMBEDDING],
             self._reranking(): RERANKING,
         }
         return {
@@ -191,4 +232,9 @@ def engine_stopped(server: OwnServer) -> Iterator[None]:
 
 
 def needs_engine(name: str) -> bool:
-    return name not in STORED and "500" in contract.operations()[name].definition["responses"]
+    definition = contract.operations()[name].definition
+    return (
+        "500" in definition["responses"]
+        and name not in STORED
+        and not {"models", "ollama_models"} & {*definition["tags"]}
+    )

@@ -20,6 +20,7 @@ VOLATILE = {
     "n_prompt_tokens_shared",
     "n_prompt_tokens_restored",
     "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
+    "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
 }  # fmt: skip
 """Fields that differ from one answer to the next."""
 

@@ -32,7 +32,8 @@ import handlers.running.served
 import handlers.slots
 import handlers.tokenize
 from engine.catalog.entry import Entry
-from engine.errors import EngineError, ErrorInfo
+from engine.errors import EngineError, ErrorInfo, ErrorType
+from engine.pool.inventory import Inventory
 from engine.pool.status import ModelStatus
 from engine.protocol.messages import Delta, Finished
 from engine.shipped import model_path
@@ -303,6 +304,13 @@ def refusals_do_not_say_how_to_authenticate() -> None:
     _change_failure(lambda right: msgspec.structs.replace(right, headers={}))
 
 
+def ollama_gets_the_envelope() -> None:
+    def envelope_name(scope: Scope) -> str | None:
+        return None
+
+    _replace(errors, "_envelope_name", envelope_name)
+
+
 def spaces_get_lost() -> None:
     original = handlers.tokenize.detokenize
 
@@ -321,7 +329,7 @@ def slots_show_texts() -> None:
 
 
 def every_model_is_the_default_one() -> None:
-    def find(current: Runtime, name: str | None) -> Entry:
+    def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
         return current.catalog.entries[current.catalog.default]
 
     _replace(handlers.running.served, "find", find)
@@ -330,10 +338,21 @@ def every_model_is_the_default_one() -> None:
 def unknown_models_are_the_default_one() -> None:
     original = handlers.running.served.find
 
-    def find(current: Runtime, name: str | None) -> Entry:
-        return current.catalog.find(name or "") or original(current, None)
+    def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
+        return current.catalog.find(name or "") or original(current, None, unknown)
 
     _replace(handlers.running.served, "find", find)
+
+
+def everybody_may_look_for_models_again() -> None:
+    _replace(handlers.models, "require_key", lambda scope: None)
+
+
+def everything_can_be_removed() -> None:
+    async def remove(self: Inventory, name: str) -> None:
+        return None
+
+    _replace(Inventory, "remove", remove)
 
 
 def a_status_forgets_its_failure() -> None:
@@ -394,12 +413,15 @@ MUTANTS: dict[str, Mutant] = {
         every_key_is_right,
         a_part_of_a_key_is_enough,
         refusals_do_not_say_how_to_authenticate,
+        ollama_gets_the_envelope,
         spaces_get_lost,
         slots_show_texts,
         streams_end_with_their_clients,
         streams_come_back_from_the_beginning,
         every_model_is_the_default_one,
         unknown_models_are_the_default_one,
+        everybody_may_look_for_models_again,
+        everything_can_be_removed,
         a_status_forgets_its_failure,
         events_tell_states_that_nobody_knows,
     )

@@ -82,6 +82,7 @@ CAUGHT = [
         lies=True,
     ),
     Caught("slots_show_texts", checks.slots_keep_texts, "secret 5518", lies=True),
+    Caught("ollama_gets_the_envelope", checks.ollamas_clients_are_served, "'string'", lies=True),
     Caught("spaces_get_lost", checks.tokens_and_text_correspond, "two", lies=True),
 ]
 ROUTERS = [
@@ -91,6 +92,12 @@ ROUTERS = [
         checks.unknown_models_are_refused,
         ACCEPTED,
     ),
+    Caught(
+        "everybody_may_look_for_models_again",
+        checks.looking_for_models_needs_the_key,
+        "expected 401",
+    ),
+    Caught("everything_can_be_removed", checks.what_is_no_download_stays, "expected 400"),
     Caught("a_status_forgets_its_failure", checks.models_are_as_described, "failed.* required"),
     Caught("events_tell_states_that_nobody_knows", checks.changes_of_models_are_told, "ready"),
 ]

@@ -162,7 +162,9 @@ def test_anthropic_s_own_header_has_the_same_id(server: OwnServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-@pytest.mark.parametrize("name", [*GENERATING, "create_message", "create_ollama_chat"])
+@pytest.mark.parametrize(
+    "name", [*GENERATING, "create_message", "create_ollama_chat", "create_ollama_generation"]
+)
 def test_a_line_counts_tokens(name: str, stream: bool, server: OwnServer) -> None:
     request = {**body(name), "stream": stream}
     limit = "max_output_tokens" if "response" in name else "max_tokens"

@@ -138,16 +138,23 @@ def test_kept_texts_outlast_a_sleep_on_disk(own_server: Start, tmp_path: Path) -
 # ---- what wakes it, and what keeps it awake ----------------------------------------------------
 
 
-LOOKS = ("/health", "/v1/health", "/props", "/models", "/v1/models", "/api/tags", "/metrics")
+LOOKS = (
+    "/health",
+    "/v1/health",
+    "/props",
+    "/models",
+    "/v1/models",
+    "/api/tags",
+    "/metrics",
+    "/slots",
+)
 
 
 def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
 
     def look() -> bool:
         for path in LOOKS:
-            response = sleepy.get(path)
-            if path != "/metrics":
-                contract.check(response)
+            contract.check(sleepy.get(path))
         sleeps: bool = sleepy.get("/props").json()["is_sleeping"]
         return sleeps
 
@@ -156,13 +163,16 @@ def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
     wait_until(look, "it sleeps although it is being looked at")
     for _ in range(5):
         assert look()
-    contract.check(sleepy.get("/metrics"), 503)
+    asleep = {path: sleepy.get(path).text for path in ("/metrics", "/slots")}
+    assert "tokens_predicted_total 0.0" not in asleep["/metrics"], "it had generated something"
+    assert len(contract.check(sleepy.get("/slots"))) == 4
     assert not sleepy.engines()
     props = sleepy.get("/props").json()
     with awake(sleepy):
         again = sleepy.get("/props").json()
         assert again == {**props, "is_sleeping": False}, "asleep it tells the same of itself"
-        contract.check(sleepy.get("/metrics"))
+        assert sleepy.get("/metrics").text != asleep["/metrics"]
+        assert sleepy.get("/slots").text != asleep["/slots"]
 
 
 def test_a_stream_is_no_idleness(sleepy: OwnServer) -> None:

@@ -43,6 +43,11 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], bool]] = {
         {**USER, "format": SCHEMA, "options": {"num_predict": 40}},
         False,
     ),
+    "ollama generate": (
+        "/api/generate",
+        {"prompt": "Answer.", "format": SCHEMA, "options": {"num_predict": 40}},
+        False,
+    ),
 }
 CASES = [
     pytest.param(path, {**request, "stream": stream}, tool, id=f"{name}-{stream}")

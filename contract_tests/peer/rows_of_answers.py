@@ -121,9 +121,9 @@ ROWS = (
     ),
     Accepted(
         "Ollama's paths",
-        "`/api/tags` and `/api/show` are not there.",
-        "They are.",
-        "The documents of the server name them.",
+        "Few of them are there.",
+        "All are but those that make, copy or delete models.",
+        "Ollama's clients work with them.",
         r"status 200 for 404",
         r"/api/",
     ),

@@ -302,4 +302,38 @@ ROWS = (
         r"length tokens",
         requests=r"completion: progress, streamed",
     ),
+    Accepted(
+        "A router's list",
+        "The models of its cache, its directory and its presets.",
+        "The model that comes with the package is among them, and loaded at first if it is the "
+        "default one. `args` and `preset` are spelt with this server's options.",
+        "It serves without any model of one's own.",
+        r"length data|(length|value) data\[\]\.status\.(args(\[\])?|preset|value)",
+        requests=r"router: models",
+    ),
+    Accepted(
+        "`GET /props` of a router",
+        "Placeholders.",
+        "What the default model has.",
+        "It is what a request without a name gets.",
+        r"(value|type) (model_alias|model_path|default_generation_settings\..*)",
+        requests=r"router: props of the server",
+    ),
+    Accepted(
+        "A router's request that names no model",
+        "Status 400.",
+        "It goes to the default model; where there is one model, any name goes there as well.",
+        "Clients that know one model need no change.",
+        r"status 200 for 400",
+        requests=r"router: no model",
+    ),
+    Accepted(
+        "`DELETE /models`",
+        "What can't be removed is status 500.",
+        "Status 404 for an unknown model, 400 for one that isn't in the cache.",
+        "It is the request's fault. Nothing outside of the cache is ever removed, and a preset's "
+        "model never.",
+        r"status 40[04] for 500",
+        r"/models\?model=",
+    ),
 )

@@ -28,10 +28,24 @@ STAGES: dict[str, tuple[str, ...]] = {
     "recorded": ("--alias", "peer", "--reasoning", "off"),
     "bare": ("--no-slots",),
     "key": ("--api-key", "peer-key", "--alias", "second,first"),
+    "router": ("--metrics",),
     "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
 }
 """Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no
 bound for thoughts, and the shipped model's have no end."""
+PRESETS = "version = 1\n[a-model]\nctx-size = 1024\nalias = first\ntags = small\n"
+"""Of the routers' first model."""
+
+
+def router_options(directory: Path, model: str) -> tuple[str, ...]:
+    """A directory with two models, and presets."""
+    models = directory / "models"
+    models.mkdir(exist_ok=True)
+    for name in ("a-model", "another"):
+        if not (file := models / f"{name}.gguf").exists():
+            file.symlink_to(model)
+    (directory / "models.ini").write_text(PRESETS, "utf-8")
+    return ("--models-dir", str(models), "--models-preset", str(directory / "models.ini"))
 
 
 @dataclass(frozen=True)
@@ -48,13 +62,23 @@ class Side:
 
     def __init__(self, directory: Path, model: str, stage: str, peer: Sequence[str] | None) -> None:
         self._directory = directory
-        self._options = ("-m", model, *COMMON, *STAGES[stage])
+        self._router = stage == "router"
+        chosen = router_options(directory, model) if self._router else ("-m", model)
+        self._options = (*chosen, *COMMON, *STAGES[stage])
+        self._variables = {"LLAMA_CACHE": str(directory / "cache")}  # which is empty
         self._peer = peer
         self._start()
 
     def _start(self) -> None:
         if self._peer is None:
-            own = start(self._directory, *self._options, *OWN, named=True)
+            own = start(
+                self._directory,
+                *self._options,
+                *OWN,
+                named=True,
+                router=self._router,
+                variables=self._variables,
+            )
             self._process, self._http = own.process, httpx.Client(base_url=own.url, timeout=120)
             self._end = own.close
             return
@@ -63,7 +87,7 @@ class Side:
         with (self._directory / "peer.log").open("ab") as log:
             self._process = process = subprocess.Popen(
                 [*self._peer, *self._options, "--port", str(port)],
-                env=environment(LD_LIBRARY_PATH=libraries),
+                env=environment(LD_LIBRARY_PATH=libraries, **self._variables),
                 stdout=log,
                 stderr=log,
             )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from engine.catalog.directory import ModelFiles, models_in
 from engine.catalog.entry import Entry, Source
 from engine.catalog.locations import hub_cache
 from engine.catalog.presets import Presets, Section
+from engine.catalog.removal import is_removable
 from engine.options import (
     Given,
     Layer,
@@ -44,6 +46,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     projector: str = ""
     hf_repo: str = ""
+    removable: bool = False
 
     @property
     def layer(self) -> Layer:
@@ -52,15 +55,21 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
         return Layer(self.name, (Setting(key, value),) if value else ())
 
 
-def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[list[Entry], str]:
-    """All models, and the name of the one for requests that name none.
+def assemble(
+    options: Options, router: RouterOptions, given: Given, *, download: str = ""
+) -> tuple[list[Entry], str]:
+    """All models, and the name of the one for requests that name none. Among them is the repository
+    `download`, if there is such a name, as it will be in the cache.
 
     What the command line says of a model wins over its section of the preset file, which wins
     over the section for all models, which wins over variables. The command line's --alias and
     --tags are the default model's. Raises OptionError.
     """
-    cached = cached_models(hub_cache(given.environ))
-    found = _found(router.models_dir, cached)
+    cache = hub_cache(given.environ)
+    cached = cached_models(cache)
+    found = _found(router.models_dir, cached, cache)
+    if download and download not in found:
+        found[download] = _Found(name=download, source="cache", hf_repo=download, removable=True)
     path = router.models_preset
     file = presets.read(path, given.names) if path else _no_presets()
     for warning in file.warnings:
@@ -72,6 +81,8 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
         name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
         for name in sorted(found.keys() | sections.keys())
     }
+    for name in _doubles(entries, sections, cached):
+        entries[name] = msgspec.structs.replace(entries[name], hidden=True)
     default = _default(entries, sections)
     entries[default] = _with_names(entries[default], options)
     if default == MODEL_NAME:
@@ -83,9 +94,14 @@ def assemble(options: Options, router: RouterOptions, given: Given) -> tuple[lis
 # ---- what is there ------------------------------------------------------------------------
 
 
-def _found(directory: str, cached: Iterable[CachedModel]) -> dict[str, _Found]:
+def _found(directory: str, cached: Iterable[CachedModel], cache: Path) -> dict[str, _Found]:
     """The models found, by name; of models with the same name a directory's hides the cache's."""
-    found = {model.name: _in_cache(model.name, model) for model in cached}
+    found = {
+        model.name: msgspec.structs.replace(
+            _in_cache(model.name, model), removable=is_removable(cache, model)
+        )
+        for model in cached
+    }
     if directory:
         found |= {model.name: _in_directory(model) for model in models_in(directory)}
     if hidden := found.get(MODEL_NAME):
@@ -191,15 +207,17 @@ class _EntryMaker:
         if options.media.mmproj_auto and not own.media.mmproj_url:
             identity["mmproj"] = own.media.mmproj or found.projector
         said = section or self._everywhere
+        named_by_preset = section is not None and found.source != "shipped"
         repository = own.source.hf_repo
         return Entry(
             name=found.name,
-            source=found.source,
+            source="preset" if named_by_preset else found.source,
             options=replaced(options, **identity),
             aliases=tuple(alias for alias in own.engine.model.aliases() if alias != found.name),
             tags=own.entry.tags,
             load_on_startup=said.load_on_startup,
             stop_timeout=said.stop_timeout,
+            removable=found.removable and section is None,
             in_cache=bool(repository) and named(self._cached, repository) is not None,
         )
 
@@ -212,6 +230,19 @@ class _EntryMaker:
     def _alone(self, layers: Sequence[Layer]) -> Options:
         """What the layers say, without variables and the command line."""
         return layered(Given(self._given.names, {}, ()), layers, files=False)
+
+
+def _doubles(
+    entries: Mapping[str, Entry], sections: Mapping[str, Section], cached: Sequence[CachedModel]
+) -> list[str]:
+    """The cache's models whose files presets with `dedup-cache-models` have, too."""
+    wanted = [
+        entries[name].options.source.hf_repo
+        for name, section in sections.items()
+        if section.dedup_cache_models
+    ]
+    doubles = [model.name for repository in wanted if (model := named(cached, repository))]
+    return [name for name in doubles if entries[name].source == "cache" and name not in sections]
 
 
 def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:

@@ -1,10 +1,12 @@
 """All models that a server can serve."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from engine.catalog import assembly
+from engine.catalog import assembly, removal
 from engine.catalog.cache import cached_models, named
 from engine.catalog.entry import Entry
 from engine.catalog.locations import hub_cache
@@ -19,23 +21,60 @@ LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long
 class Catalog:
     """Models by name.
 
-    With `router` False there is one model, which answers whatever name a request gives. `default`
-    is the name of the model for requests that give none.
+    Where there is one model, it answers whatever name a request gives. With `router` False there
+    will never be another one. `default` is the name of the model for requests that give none.
     """
 
-    def __init__(self, entries: Iterable[Entry], *, default: str, router: bool) -> None:
-        """Names and aliases of all entries must be different."""
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        *,
+        default: str,
+        router: bool,
+        read: Callable[..., tuple[list[Entry], str]] | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        """Names and aliases of all entries must be different. `read` looks for them again; `cache`
+        is where downloads are."""
         self.router = router
+        self._read = read
+        self._cache = cache
+        self.replace(entries, default)
+
+    def replace(self, entries: Iterable[Entry], default: str) -> None:
+        """Hold these models from now on, under the conditions of `__init__`."""
         self.default = default
         self.entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._by_alias = {
             alias: entry for entry in self.entries.values() for alias in entry.aliases
         }
 
+    def read(self) -> tuple[list[Entry], str]:
+        """The models that there are now, and the name of the default one; changes nothing. Looks
+        at the disk, so it takes its time. Raises OptionError."""
+        if self._read is None:
+            return list(self.entries.values()), self.default
+        return self._read()
+
+    def entry_to_download(self, name: str) -> Entry:
+        """The model of the repository `name` (user/repo or user/repo:QUANT) as it will be in the
+        cache. Raises OptionError, and KeyError if there is nowhere to look for models."""
+        entries = self._read(download=name)[0] if self._read else []
+        return {entry.name: entry for entry in entries}[name]
+
+    def remove_files(self, name: str) -> None:
+        """Remove the files of a download from the cache. Raises OSError."""
+        if self._cache is not None:
+            removal.remove(self._cache, name)
+
     def find(self, name: str) -> Entry | None:
-        """The model of that name or alias; `default` for an empty name."""
-        if not self.router or not name:
+        """The model of that name or alias; `default` for an empty name, the only one for any."""
+        if len(self.entries) == 1 or not name:
             return self.entries[self.default]
+        return self.named(name)
+
+    def named(self, name: str) -> Entry | None:
+        """The model that has exactly this name or alias."""
         return self.entries.get(name) or self._by_alias.get(name)
 
     def near(self, name: str) -> list[str]:
@@ -70,8 +109,9 @@ def open_catalog(options: Options, router: RouterOptions, given: Given) -> Catal
     if options.names_model():
         entry = _single(options, given.environ)
         return Catalog([entry], default=entry.name, router=False)
-    entries, default = assembly.assemble(options, router, given)
-    return Catalog(entries, default=default, router=True)
+    read = partial(assembly.assemble, options, router, given)
+    entries, default = read()
+    return Catalog(entries, default=default, router=True, read=read, cache=hub_cache(given.environ))
 
 
 def _single(options: Options, environ: Mapping[str, str]) -> Entry:

@@ -14,7 +14,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     Their `model` is the path of its file, the first of several; "" with a `hf_repo` or a
     `model_url` is a model that has to be downloaded first, and "" alone is the shipped one.
-    `in_cache` is true if its file belongs to the hub's cache.
+    `in_cache` is true if its file belongs to the hub's cache. A `hidden` one can be named, and is
+    not listed: a preset has the same file. A `removable` one is a download without a preset, whose
+    files really lie in the cache.
     """
 
     name: str
@@ -25,3 +27,5 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     load_on_startup: bool = False
     stop_timeout: int = 10  # s that running requests get when the model is unloaded
     in_cache: bool = False
+    hidden: bool = False
+    removable: bool = False

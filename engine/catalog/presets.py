@@ -59,6 +59,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     layer: Layer
     load_on_startup: bool = False
     stop_timeout: int = STOP_TIMEOUT  # s
+    dedup_cache_models: bool = False  # the cache's entry of the same file isn't listed
 
     @property
     def place(self) -> str:
@@ -184,6 +185,7 @@ def _section(
     """The section with what `everywhere` says for all, its keys and values checked."""
     load = everywhere.load_on_startup if everywhere else False
     timeout = everywhere.stop_timeout if everywhere else STOP_TIMEOUT
+    dedup = everywhere.dedup_cache_models if everywhere else False
     settings = []
     for setting in draft.settings:
         try:
@@ -192,6 +194,8 @@ def _section(
                     load = values.flag(setting.value)
                 case "stop-timeout":
                     timeout = values.integer(setting.value, 0, _TIMEOUT_MAX)
+                case "dedup-cache-models":
+                    dedup = values.flag(setting.value)
                 case _:
                     settings.append(setting)
         except OptionError as error:
@@ -199,5 +203,10 @@ def _section(
     layer = Layer(source, tuple(settings))
     check_layer(names, layer)
     return Section(
-        name=name, line=draft.line, layer=layer, load_on_startup=load, stop_timeout=timeout
+        name=name,
+        line=draft.line,
+        layer=layer,
+        load_on_startup=load,
+        stop_timeout=timeout,
+        dedup_cache_models=dedup,
     )

@@ -62,9 +62,15 @@ def check_layer(names: Names, layer: Layer) -> None:
     """Raises `OptionError` for a key or a value that can't be used, whatever other layers say:
     `UnusableKeyError` if it is a key that isn't meant to protect the server."""
     for setting in layer.settings:
-        known = names.key_concerns_server(setting.key) or _is_known(names, setting.key)
-        if protects(setting.key) and not known:
-            place = f"{layer.place(setting)}: {legible(setting.key)}"
+        if not protects(setting.key):
+            continue
+        place = f"{layer.place(setting)}: {legible(setting.key)}"
+        if names.key_concerns_server(setting.key):
+            raise OptionError(
+                f"{place} protects the whole server, and nothing from here: it belongs on the "
+                "command line or in a variable"
+            )
+        if not _is_known(names, setting.key):
             raise OptionError(
                 f"{place}: unknown key, which could have been meant to protect the server"
             )

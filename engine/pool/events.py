@@ -15,7 +15,12 @@ EventName = Literal[
     "download_progress",
     "download_finished",
     "download_failed",
+    "model_remove",
+    "models_reload",
 ]
+
+EVERY_MODEL = "*"
+"""The model of events that are about all of them."""
 
 MAX_WAITING = 1000  # events; a subscriber that is further behind is dropped
 
@@ -27,7 +32,9 @@ class ModelEvent(msgspec.Struct, frozen=True):
     - `status_change`: `data` has the new `status`, with an `exit_code` if it was unloaded, and
       while it loads its `progress`: `{"stages": [...], "current": ..., "value": 0..1}`;
     - `download_progress`: `data` is `{"progress": {FILE: {"done": BYTES, "total": BYTES}}}`;
-    - `download_finished` and `download_failed`, with nothing more.
+    - `download_finished` and `download_failed`, with nothing more;
+    - `model_remove`: it is not there any more;
+    - `models_reload`, of `EVERY_MODEL`: the list may be another one.
     """
 
     model: str

@@ -14,6 +14,7 @@ from engine.pool.events import ModelEvents, Subscription
 from engine.pool.failure import Failure, check_not_failed
 from engine.pool.lease import Lease
 from engine.pool.lifecycle import State
+from engine.pool.members import Members
 from engine.pool.publisher import StatusPublisher
 from engine.pool.record import ModelRecord
 from engine.pool.residency import Place, Residency, Ticket
@@ -48,6 +49,13 @@ class ModelPool:
             name: ModelRecord(entry, StatusPublisher(name, self._events))
             for name, entry in catalog.entries.items()
         }
+        self.members = Members(
+            self._records,
+            self._events,
+            fetch=partial(self._create, load=False),
+            unload=self._begin_unload,
+        )
+        """Which models there are; `engine.pool.inventory` says when they change."""
         self._stopping = False
 
     async def start(self) -> None:
@@ -94,14 +102,15 @@ class ModelPool:
         record = self._records.get(name)
         return record.supervisor if record else None
 
-    def options(self, name: str) -> Options:
-        """A model's options, with the paths of its files once these have been downloaded. Raises
-        KeyError if there is no such model."""
-        return self._records[name].options
+    def options(self, entry: Entry) -> Options:
+        """A model's options, with the paths of its files once these have been downloaded."""
+        record = self._records.get(entry.name)
+        return record.options if record else entry.options
 
     def status(self, name: str) -> ModelStatus:
-        """Raises KeyError if there is no such model."""
-        return self._records[name].status()
+        """The status of a model; a removed one is unloaded."""
+        record = self._records.get(name)
+        return record.status() if record else ModelStatus()
 
     def subscribe(self) -> Subscription:
         """The events of all models from now on."""
@@ -114,9 +123,14 @@ class ModelPool:
     def lease_now(self, entry: Entry) -> Lease | None:
         """A lease of a model that is ready and has room for one more; None if `lease` would have
         to wait, or would raise."""
-        record = self._records[entry.name]
-        supervisor = record.supervisor
-        if supervisor is None or supervisor.awake_engine() is None or self._stopping:
+        record = self._records.get(entry.name)
+        supervisor = record.supervisor if record else None
+        if (
+            record is None
+            or supervisor is None
+            or supervisor.awake_engine() is None
+            or self._stopping
+        ):
             return None
         if not self._catalog.router:
             supervisor.acquire()
@@ -133,7 +147,11 @@ class ModelPool:
         is unavailable until the model has been loaded.
         """
         if self._catalog.router:
-            record = self._records[entry.name]
+            record = self._records.get(entry.name)
+            if record is None or record.gone:
+                raise unavailable(f"the model {entry.name!r} was removed")
+            if record.only_download:
+                raise invalid_request(f"the model {record.name!r} is being downloaded")
             if not (autoload or record.in_use):
                 raise invalid_request(f"the model {record.name!r} is not loaded")
             if record.failure:
@@ -174,13 +192,22 @@ class ModelPool:
         record = self._records[name]
         if not (record.waiting or record.supervisor or record.loading):
             raise invalid_request(f"the model {name!r} is not running")
-        reason = f"the model {name!r} was unloaded"
+        self._begin_unload(record, f"the model {name!r} was unloaded")
+
+    def _begin_unload(self, record: ModelRecord, reason: str) -> None:
         self._refuse(record, list(record.waiting), reason)
         if record.loading:
             record.loading.cancel()
         if record.supervisor:
             self._end(record, record.entry.stop_timeout, reason)
             self._settle()
+
+    def unload_idle(self, name: str) -> bool:
+        """`begin_unload` if it is a router's model that nobody works with; else False."""
+        if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
+            return False
+        self.begin_unload(name)
+        return True
 
     @property
     def _only(self) -> ModelRecord:
@@ -205,7 +232,7 @@ class ModelPool:
     async def _download(self, record: ModelRecord) -> None:
         """Before the model asks for a place: it may take hours."""
         await self._until_gone(record)
-        self._check_open()
+        self._check_open(record)
         supervisor = record.supervisor
         if supervisor is None:
             if not wants_fetch(record.entry.options):
@@ -232,7 +259,7 @@ class ModelPool:
         record.n_returning -= 1
 
     async def _take_place(self, record: ModelRecord) -> Lease:
-        self._check_open()
+        self._check_open(record)
         ticket = self._residency.request(record.name)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         record.waiting[ticket] = future
@@ -256,9 +283,11 @@ class ModelPool:
             record.publish()
         self._settle()
 
-    def _check_open(self) -> None:
+    def _check_open(self, record: ModelRecord) -> None:
         if self._stopping:
             raise unavailable(SHUTTING_DOWN)
+        if record.gone:
+            raise unavailable(f"the model {record.name!r} was removed")
 
     def _start_loading(self, record: ModelRecord) -> None:
         async def bring() -> None:
@@ -344,7 +373,7 @@ class ModelPool:
 
     def _on_transition(self, record: ModelRecord, supervisor: Supervisor, before: State) -> None:
         state = supervisor.state
-        if before == "downloading" and state in ("downloaded", "failed"):
+        if before == "downloading" and state in ("downloaded", "failed", "stopped"):
             record.publisher.downloaded(ok=state == "downloaded")
         if state == "ready":
             record.failure = None

@@ -4,6 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from engine.errors import EngineError
 from engine.options import EngineOptions
 from engine.pool.client import EngineClient
 from engine.pool.restarts import Life
@@ -15,16 +18,25 @@ from engine.protocol.engine_log import EngineLog
 from engine.protocol.messages import (
     Load,
     ModelInfo,
+    SlotState,
     Step,
     ToEngine,
     ToServer,
     to_server_decoder,
 )
+from engine.protocol.stats import Stats
 
 log = logging.getLogger("engine.process")
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a process said of itself when nobody needed it."""
+
+    stats: Stats
+    slots: list[SlotState]
 
 
 class EngineProcess:
@@ -67,6 +79,15 @@ class EngineProcess:
         self.ready_at = time.monotonic()
         self.client = EngineClient(self._child.stdin, info)
         return self.client
+
+    async def look(self) -> Look | None:
+        """What it counts, and its slots; None if it isn't ready, or ends."""
+        if self.client is None:
+            return None
+        try:
+            return Look(await self.client.stats(), await self.client.slots())
+        except EngineError:
+            return None
 
     async def listen(self, take: Callable[[ToServer], None]) -> None:
         """Dispatch its messages until it ends, is stuck or breaks the protocol: those of a step to

@@ -26,6 +26,8 @@ class ModelRecord:
     failure: Failure | None = None  # of the last attempts to load it
     loading: asyncio.Task[None] | None = None  # because of `ModelPool.load`
     unloading: asyncio.Task[None] | None = None
+    only_download: bool = False  # there is nothing yet that could be loaded
+    gone: bool = False  # about to be forgotten
     n_returning: int = 0  # requests that wait for the end of an unloading
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
 

@@ -63,6 +63,10 @@ class Residency:
         """The model has a place, and is not about to lose it."""
         return name in self._places and name not in self._leaving
 
+    def idle(self, name: str) -> bool:
+        """The model is in memory, and nobody works with it or waits for it."""
+        return self.resident(name) and self._places[name].idle and name not in self._waiting
+
     # ---- events ---------------------------------------------------------------------
 
     def request(self, name: str) -> Ticket:

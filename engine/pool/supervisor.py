@@ -13,7 +13,7 @@ from engine.errors import EngineError, ErrorInfo, unavailable
 from engine.options import EngineOptions, Options
 from engine.pool.client import EngineClient
 from engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
-from engine.pool.process import EngineProcess
+from engine.pool.process import EngineProcess, Look
 from engine.pool.restarts import Life, Restarts
 from engine.processes.changes import Changes
 from engine.processes.exits import explain_exit
@@ -98,6 +98,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._left: EngineClient | None = None  # of a process that ended, for the next one
         self._left_until: asyncio.TimerHandle | None = None
+        self._look: Look | None = None  # the last before it fell asleep
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
@@ -123,6 +124,10 @@ class Supervisor:
         if not self._stopped():
             self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
+
+    async def fetch_begun(self) -> None:
+        """Wait until something comes of the download, or for its end."""
+        await self._changes.until(lambda: self.transfer is not None or self.state != "downloading")
 
     async def fetched(self) -> None:
         """Wait for the end of the download, good or bad."""
@@ -150,6 +155,10 @@ class Supervisor:
     def awake_engine(self) -> EngineClient | None:
         """The engine if it is ready: for those who neither wake it nor keep it awake."""
         return self._process.client if self._process and self.state in SERVING else None
+
+    def look_asleep(self) -> Look | None:
+        """What a sleeping engine said of itself last: for those who must not wake it."""
+        return self._look if self.state in ("dozing", "sleeping") else None
 
     def wake(self) -> None:
         """The engine is needed: end its sleep, or load what has been downloaded."""
@@ -274,6 +283,7 @@ class Supervisor:
     def _on_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer
         self.progress = transfer.n_done / transfer.n_total if transfer.n_total else 0.0
+        self._changes.announce()
         self.on_progress()
 
     async def _keep_serving(self) -> None:
@@ -349,17 +359,30 @@ class Supervisor:
             case _ if process.client is not None:
                 process.client.dispatch(message)
 
+    @property
+    def seconds_awake(self) -> float | None:
+        """Seconds until the model sleeps if nobody needs it from now on; None if it never does."""
+        seconds = float(self.options.entry.sleep_idle_seconds)
+        if seconds <= 0:
+            return None
+        used = 0.0 if self._n_leases else time.monotonic() - self._used_at
+        return max(seconds - used, 0.0)
+
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
         seconds = float(self.options.entry.sleep_idle_seconds)
         if seconds <= 0:
             return
         await self._changes.until(lambda: process.client is not None)
-        while (wait := self._used_at + seconds - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
-            await self._changes.until(lambda: not self._n_leases)
-            if process.n_running:  # without a lease: nobody knows when it ends
-                self._used_at = time.monotonic()
+        used_at = -1.0
+        while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
+            while (wait := self._used_at + seconds - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+                await self._changes.until(lambda: not self._n_leases)
+                if process.n_running:  # without a lease: nobody knows when it ends
+                    self._used_at = time.monotonic()
+            used_at = self._used_at
+            self._look = await process.look()
         await self._doze(process)
 
     async def _doze(self, process: EngineProcess) -> None:

@@ -182,6 +182,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_embd: int
     n_params: int
     size: int  # bytes
+    size_on_devices: int = 0  # bytes of these that GPUs hold, as far as their layers tell
     description: str
     ftype: str = ""  # of most weights, in llama.cpp's words
     bos_token: str
@@ -195,6 +196,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int  # of one slot, in tokens
     pooling: Pooling | None = None  # of a process that embeds; None: it generates
     n_vector: int = 0  # numbers in one embedding
+    n_input: int = 0  # tokens of the longest input that can be embedded
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):

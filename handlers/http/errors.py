@@ -2,8 +2,8 @@
 
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 
-A path whose description says `x-error-envelope: anthropic` has the form of that API instead.
-Ollama's clients get a form of their own (`handlers.http.envelopes.ollama`).
+A path whose description says `x-error-envelope: anthropic`, or `ollama`, has the form of that API
+instead. Ollama's clients get theirs on all of its paths (`handlers.http.envelopes.ollama`).
 """
 
 import logging
@@ -199,11 +199,12 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
         headers["X-Should-Retry"] = "false"
     if failure.info.retry_after:
         headers["Retry-After"] = str(failure.info.retry_after)
-    if _envelope_name(request.scope) == "anthropic":
+    envelope = _envelope_name(request.scope)
+    if envelope == "anthropic":
         request_id = anthropic_request_id(request.scope)
         document = anthropic_error(failure.status, failure.info, request_id, failure.details)
         headers |= error_headers(request_id)
-    elif wants_ollama_errors(request.scope):
+    elif envelope == "ollama" or wants_ollama_errors(request.scope):
         document = ollama_error(failure.info)
     else:
         document = failure.envelope()

@@ -13,6 +13,8 @@ from typing import Any
 from connexion import context
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 Verify = Callable[[ConnexionRequest], Any]
@@ -31,6 +33,16 @@ def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
 def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
     """The same for the header `x-api-key`."""
     return {} if _is_api_key(api_key, _api_keys(request)) else None
+
+
+def require_key(scope: Scope) -> None:
+    """Hold a request of a public operation to what others want. Raises HTTPException (401)."""
+    keys = scope["state"]["runtime"].api_keys
+    headers = Headers(scope=scope)
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [token.strip()] if scheme.lower() == "bearer" else []
+    if keys and not any(_is_api_key(each, keys) for each in (*given, headers.get("x-api-key", ""))):
+        raise HTTPException(401)
 
 
 def _is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:

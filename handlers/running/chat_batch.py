@@ -20,7 +20,7 @@ from engine.chat.request import ChatRequest
 from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Begun, Delta, Finished
+from engine.protocol.messages import Begun, Delta, Finished, Prompt
 from handlers.running.batch import Batch
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
@@ -110,15 +110,20 @@ async def prepare(
     return PreparedChat(prompt.text, bound, lambda: FreeTextCalls(parser(), names), given)
 
 
+def plain_text(prompt: str, params: GenerationParams) -> PreparedChat:
+    """The continuation of a text that no template has made: all of it is content."""
+    parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
+    return PreparedChat(prompt, params, parser)
+
+
 def _unparsed(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> PreparedChat:
     """An answer that is all content, with the markers that the model writes in it."""
     request = msgspec.structs.replace(request, reasoning_format="none")
     bound = answer_params(
         params, prompt.syntax, None, thinking=prompt.thinking, given=_begun_text(prompt)
     )
-    parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
     given = _given(prompt, request) if request.repeat_given else ()
-    return PreparedChat(prompt.text, bound, parser, given)
+    return msgspec.structs.replace(plain_text(prompt.text, bound), given=given)
 
 
 def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
@@ -208,10 +213,12 @@ class ChatBatch:
         *,
         n: int = 1,
         echo_prompt: bool = False,
+        prompt: Prompt | None = None,
         id: str | None = None,
     ) -> None:
-        """`id` as in `Batch`."""
-        prompt: list[int | str] = [prepared.prompt]
+        """`prompt` takes the place of the conversation's text; `id` as in `Batch`."""
+        if prompt is None:
+            prompt = [prepared.prompt]
         self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
         self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]

@@ -20,6 +20,7 @@ from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
 from engine.options import OptionError
+from engine.pool.inventory import Inventory
 from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
@@ -46,6 +47,7 @@ class Runtime:
     options: ServerOptions
     catalog: Catalog
     pool: ModelPool
+    inventory: Inventory
     files: MetadataReader  # the metadata of the models' files
     started: int  # seconds since 1970
     responses: ResponseStore
@@ -70,14 +72,16 @@ class Runtime:
             responses = ResponseStore(options.responses.responses_db)
         except StoreError as error:
             raise OptionError(f"--responses-db {error}") from error
+        pool = ModelPool(
+            catalog,
+            models_max=options.router.models_max,
+            new_supervisor=partial(Supervisor, log_level=options.log.engine_level()),
+        )
         return cls(
             options=options,
             catalog=catalog,
-            pool=ModelPool(
-                catalog,
-                models_max=options.router.models_max,
-                new_supervisor=partial(Supervisor, log_level=options.log.engine_level()),
-            ),
+            pool=pool,
+            inventory=Inventory(catalog, pool.members),
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
@@ -114,14 +118,22 @@ async def lifespan(
         await current.pool.start()
         if not options.model.engine.embedding.embeds():
             current.renderer.prepare()  # with the models, so that the first chat needn't wait
-        background = [
+        background = {
             asyncio.create_task(_watch_loading(current, on_fatal)),
             asyncio.create_task(_read_files(current)),
-        ]
+        }
+
+        def look_again() -> None:
+            current.spelt.clear()
+            background.add(reading := asyncio.create_task(_read_files(current)))
+            reading.add_done_callback(background.discard)
+
+        current.inventory.on_change = look_again
         try:
             yield current
         finally:
             await current.jobs.stop()
+            await current.inventory.stop()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from engine.catalog.entry import Entry
 from engine.chat.rendering.parent import Renderer
-from engine.errors import EngineError
+from engine.errors import EngineError, ErrorType
 from engine.options import Options
 from engine.pool.client import EngineClient
 from engine.pool.lease import Lease
@@ -63,18 +63,20 @@ class Served:
         return lease
 
 
-def served(body: Mapping[str, Any] | None = None) -> Served:
+def served(
+    body: Mapping[str, Any] | None = None, *, unknown: ErrorType = "invalid_request_error"
+) -> Served:
     """The model that the current request names, in its `body` or by `?model=`; the default one
     if it names none.
 
-    Raises EngineError (not_found_error) for a name that the catalog doesn't have.
+    Raises EngineError of type `unknown` for a name that the catalog doesn't have.
     """
     current = runtime()
     string = context.scope["query_string"]
     query = QueryParams(string) if string else {}
     name = (body or {}).get("model") or query.get("model")
     autoload = query.get("autoload")
-    entry = find(current, name)
+    entry = find(current, name, unknown)
     notes().model = entry.name
     return Served(
         current,
@@ -83,22 +85,22 @@ def served(body: Mapping[str, Any] | None = None) -> Served:
     )
 
 
-def find(current: Runtime, name: str | None) -> Entry:
+def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
     """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
 
-    Raises EngineError (not_found_error), which names similar ones.
+    Raises EngineError of type `unknown`, which names similar ones.
     """
     catalog = current.catalog
     if not name:
         return catalog.entries[catalog.default]
     entry = catalog.find(name) or catalog.find(name.removesuffix(":latest"))
     if entry is None:
-        raise unknown_model(current, name)
+        raise EngineError.of(unknown, not_found(current, name))
     return entry
 
 
-def unknown_model(current: Runtime, name: str) -> EngineError:
-    """The error (not_found_error) about a name that no model has; it names similar ones."""
+def not_found(current: Runtime, name: str) -> str:
+    """What to say about a name that no model has."""
     near = ", ".join(current.catalog.near(name))
     hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
-    return EngineError.of("not_found_error", f"there is no model named {name[:200]!r}; {hint}")
+    return f"model {name[:200]!r} not found; {hint}"

@@ -26,7 +26,7 @@ def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
         write(blob.parent, blob.name)
         (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / name).symlink_to(blob)
-    (folder / "refs").mkdir()
+    (folder / "refs").mkdir(parents=True)
     (folder / "refs" / ref).write_text(COMMIT)
     return snapshot
 

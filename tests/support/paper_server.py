@@ -166,6 +166,12 @@ class PaperSupervisor:
     async def engine(self) -> PaperEngine:
         return self._engine
 
+    def awake_engine(self) -> PaperEngine:
+        return self._engine
+
+    def look_asleep(self) -> None:
+        return None
+
 
 class Server:
     """A client of one served description, which checks all that it gets against it."""

@@ -306,7 +306,7 @@ def test_errors_are_texts(client: Client, stream: bool) -> None:
     assert "tokens" in fails(400, lambda: chat(messages=long))
     seeing = [{"role": "user", "content": "What is this?", "images": ["iVBORw0KGgo="]}]
     assert "messages[0].images" in fails(501, lambda: chat(messages=seeing))
-    assert "/api/ps" in fails(404, client.ps)
+    assert "/api/copy" in fails(404, lambda: client.copy(MODEL, "other"))
 
 
 def test_errors_of_a_server_with_a_key(server: Server) -> None:

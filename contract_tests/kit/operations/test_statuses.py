@@ -91,7 +91,6 @@ def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> No
 @pytest.mark.parametrize(
     ("method", "where", "status", "type_"),
     [
-        ("GET", "/", 404, "not_found_error"),
         ("GET", "/v1/nothing", 404, "not_found_error"),
         ("POST", "/completion/x", 404, "not_found_error"),
         ("GET", "/completion", 405, "invalid_request_error"),
@@ -155,8 +154,7 @@ EXAMPLES = examples_of_errors()
 
 
 def told(response: httpx.Response, alone: bool) -> Any:
-    error = response.json()
-    return {"error": error["error"]["message"]} if alone else error
+    return {"error": contract.message(response)} if alone else response.json()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

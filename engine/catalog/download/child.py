@@ -36,6 +36,7 @@ from engine.catalog.sizes import shown_size
 from engine.processes.stdio import Link, leave, take_over
 
 REPORT_SECONDS = 0.1  # at least, between two reports
+SHA256 = 64  # hexadecimal digits
 
 
 ServerLink = Link[Wanted, Report]
@@ -49,6 +50,7 @@ class Meter:
         self._there = [item.n_there() for item in items]
         sizes = [item.size for item in items]
         self._n_total = 0 if None in sizes else sum(size or 0 for size in sizes)
+        self._digest = items[0].digest if items and len(items[0].digest) == SHA256 else ""
         self._reported = 0.0
 
     def of(self, index: int, item: Item) -> Callable[[int], None]:
@@ -60,7 +62,7 @@ class Meter:
         n_done, now = sum(self._there), time.monotonic()
         if now - self._reported >= REPORT_SECONDS or n_done == self._n_total:
             self._reported = now
-            self._link.send(Transfer(item.name, n_done, self._n_total))
+            self._link.send(Transfer(item.name, n_done, self._n_total, self._digest))
 
 
 def fetch(wanted: Wanted, link: ServerLink) -> Fetched:

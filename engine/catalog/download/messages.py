@@ -24,6 +24,7 @@ class Transfer(msgspec.Struct, frozen=True, tag=True):
     file: str  # that is being downloaded
     n_done: int  # bytes
     n_total: int  # bytes; 0 while it is not known
+    digest: str = ""  # SHA-256 of the model's (first) file; "" = the server tells none
 
 
 class Notice(msgspec.Struct, frozen=True, tag=True):

@@ -14,6 +14,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from engine.catalog.inspect.digest import model_digest
 from engine.catalog.inspect.messages import FileMetadata, Outcome, Unreadable, path_decoder
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
@@ -141,7 +142,7 @@ def _with_parts(metadata: FileMetadata, first: Header, path: str) -> FileMetadat
     """`metadata` of the first part, with the sums over all parts."""
     split, count = part(path), _count(first.values, "split.count") or 1
     n_tensors, n_params, size = first.n_tensors, first.n_params, first.n_bytes
-    file_size = metadata.file_size
+    file_size, paths = metadata.file_size, [path]
     if count > 1:
         if split is None or split.count != count:
             raise HeaderError(f"it is one of {count} parts, but its name doesn't say so")
@@ -155,11 +156,18 @@ def _with_parts(metadata: FileMetadata, first: Header, path: str) -> FileMetadat
             n_params += header.n_params
             size += header.n_bytes
             file_size += os.path.getsize(split.file_name(index))
+            paths.append(split.file_name(index))
         if n_tensors != _count(first.values, "split.tensors.count"):
             raise HeaderError("its parts don't hold the tensors that the first one counts")
     if not n_tensors:
         raise HeaderError("it holds no tensors")
-    return msgspec.structs.replace(metadata, n_params=n_params, size=size, file_size=file_size)
+    return msgspec.structs.replace(
+        metadata,
+        n_params=n_params,
+        size=size,
+        file_size=file_size,
+        digest=model_digest(paths),
+    )
 
 
 def _text(values: Mapping[str, Value], key: str) -> str:

@@ -28,6 +28,7 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
     n_params: int
     size: int  # bytes of all tensors
     file_size: int  # bytes of all files
+    digest: str = ""  # of all files (`engine.catalog.inspect.digest`)
     file_type: int | None
     n_ctx_train: int
     n_embd: int

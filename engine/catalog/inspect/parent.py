@@ -58,13 +58,16 @@ class MetadataReader:
         process: Inspector | None = None
         try:
             for path in paths:
-                known = self.known(path)
-                if known is not None:
+                try:
+                    identity = _identity(path)
+                except (OSError, ValueError) as e:
+                    found[path] = Unreadable(_no_such_file(e))
+                    continue
+                if (known := self._outcomes.get(identity)) is not None:
                     found[path] = known
                     continue
                 if process is None:
                     process = await _start(self._memory_limit, self._time_limit)
-                identity = _identity(path)
                 found[path] = await _inspect(process, path, self._time_limit)
                 self._outcomes[identity] = found[path]
                 if not process.is_alive:

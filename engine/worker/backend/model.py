@@ -64,6 +64,8 @@ class Model:
         params = C.llama_model_default_params()
         layers = options.compute.n_gpu_layers
         params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
+        none = options.compute.device == ("none",) or not C.llama_supports_gpu_offload()
+        self._n_gpu_layers = 0 if none else int(params.n_gpu_layers)
         params.split_mode = _SPLIT_MODES[options.compute.split_mode]
         params.main_gpu = options.compute.main_gpu
         params.load_mode, params.lazy_mode = modes(options.model)
@@ -188,6 +190,13 @@ class Model:
     def size(self) -> int:
         """Bytes of all tensors."""
         return int(C.llama_model_size(self._model))
+
+    @property
+    def size_on_devices(self) -> int:
+        """Bytes of the tensors on GPUs, if all layers are of one size."""
+        n_all = self.n_layer + 1  # that of the output, too
+        n_there = n_all if self._n_gpu_layers < 0 else min(self._n_gpu_layers, n_all)
+        return self.size * n_there // n_all
 
     @property
     def description(self) -> str:

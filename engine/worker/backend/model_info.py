@@ -15,6 +15,7 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
         n_embd=model.n_embd,
         n_params=model.n_params,
         size=model.size,
+        size_on_devices=model.size_on_devices,
         description=model.description,
         ftype=model.ftype,
         bos_token=model.token_text(model.bos),

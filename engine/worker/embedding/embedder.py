@@ -70,6 +70,7 @@ class Embedder:
             n_ctx=self.n_ctx,
             pooling=self.context.pooling,
             n_vector=self.context.n_vector,
+            n_input=self.n_ctx if self._can_split else min(self.n_ctx, self.context.n_batch),
         )
 
     def _check_head(self) -> None:

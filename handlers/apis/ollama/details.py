@@ -8,6 +8,7 @@ import msgspec
 
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.entry import Entry
+from engine.catalog.inspect.digest import digest_in_cache
 from engine.catalog.inspect.messages import FileMetadata
 from engine.protocol.messages import ModelInfo
 from engine.shipped import model_file
@@ -127,8 +128,15 @@ def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
 
 def model_path(current: Runtime, entry: Entry) -> str:
     """Path of the model's file, the first one of several; "" before it has been downloaded."""
-    options = current.pool.options(entry.name)
+    options = current.pool.options(entry)
     return "" if wants_fetch(options) else model_file(options.engine.model.model)
+
+
+def digest(current: Runtime, entry: Entry) -> str:
+    """The digest of the model's files; "" until these are there and have been read."""
+    if (told := file_facts(current, entry)) is not None:
+        return told.digest
+    return digest_in_cache(model_path(current, entry))
 
 
 def modified_at(path: str, otherwise: float) -> str:

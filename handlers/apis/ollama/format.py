@@ -22,6 +22,25 @@ from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 _MILLISECOND = 1_000_000
 
 
+class Watch:
+    """The time since a request was understood, and how much of it was spent until its model was
+    there."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter_ns()
+        self._load_duration = 0
+
+    def loaded(self) -> None:
+        """The model is there."""
+        self._load_duration = time.perf_counter_ns() - self._begun
+
+    def durations(self) -> dict[str, int]:
+        return {
+            "total_duration": time.perf_counter_ns() - self._begun,
+            "load_duration": self._load_duration,
+        }
+
+
 class OllamaFormat:
     """The answer to one request (`handlers.running.respond.Format`), which came when this object
     was made. It remembers what it has not sent yet."""
@@ -29,7 +48,7 @@ class OllamaFormat:
     def __init__(self, model: str, probabilities: Probabilities | None = None) -> None:
         self._model = model
         self._probabilities = probabilities
-        self._begun = time.perf_counter_ns()
+        self.watch = Watch()
         self._calls_begun = 0
         self._calls_sent = 0  # the others wait for their end
         self._probs: list[TokenProbs] = []  # of text that is held back
@@ -99,28 +118,32 @@ class OllamaFormat:
         return taken
 
     def _piece(self, message: dict[str, Any], probs: Sequence[TokenProbs]) -> dict[str, Any]:
-        made = {
-            "model": self._model,
-            "created_at": timestamp(datetime.now(UTC)),
-            "message": message,
-            "done": False,
-        }
+        made = heading(self._model) | {"message": message, "done": False}
         if probs and self._probabilities:
             made["logprobs"] = self._probabilities.content(probs)
         return made
 
     def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
-        cut_off = finish_reason(message, result) == "length"
-        return {
-            "done": True,
-            "done_reason": "length" if cut_off else "stop",
-            "total_duration": time.perf_counter_ns() - self._begun,
-            "load_duration": 0,
-            "prompt_eval_count": result.n_prompt,
-            "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
-            "eval_count": result.timings.predicted_n,
-            "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
-        }
+        return ending(message, result, self.watch)
+
+
+def heading(model: str) -> dict[str, Any]:
+    """What every object of an answer begins with."""
+    return {"model": model, "created_at": timestamp(datetime.now(UTC))}
+
+
+def ending(message: ChatMessage, result: Finished, watch: "Watch") -> dict[str, Any]:
+    """What the last object of an answer ends with."""
+    cut_off = finish_reason(message, result) == "length"
+    return {
+        "done": True,
+        "done_reason": "length" if cut_off else "stop",
+        **watch.durations(),
+        "prompt_eval_count": result.n_prompt,
+        "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
+        "eval_count": result.timings.predicted_n,
+        "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
+    }
 
 
 def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:

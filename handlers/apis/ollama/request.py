@@ -4,6 +4,7 @@ The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodi
 validation against the description.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
 _CONSTRAINTS = ("grammar", "json_schema", "response_format")
 _UNCONSTRAINED = (None, "", {"type": "text"})
+_ZERO = re.compile(r"[+-]?(0+(\.0*)?(ns|us|µs|ms|s|m|h)?)+")
 _RENAMED = {"num_predict": "n_predict", "num_keep": "n_keep", "stop": "stop"}
 SAMPLING = (
     "seed",
@@ -62,6 +64,37 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
     `options` win over fields of the body itself. Raises EngineError: invalid_request_error for
     what contradicts itself, not_supported_error for images.
     """
+    return _generation_body(body) | {"messages": openai_messages(body["messages"])}
+
+
+def generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body of `POST /api/generate` in the words of Chat Completions, its prompt as a
+    conversation. Raises as `openai_body` does; not_supported_error for a template as well."""
+    if body.get("images"):
+        raise not_supported("images: this model can't read images")
+    if body.get("template"):
+        raise not_supported(
+            "template: this server renders the model's own chat template; send a prompt that is "
+            "complete, with raw"
+        )
+    if body.get("raw") and (body.get("system") or body.get("context")):
+        raise invalid_request("raw: there is no place for system or context beside a raw prompt")
+    if body.get("suffix") and (body.get("system") or body.get("context")):
+        raise invalid_request("suffix: there is no place for system or context around a gap")
+    messages = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    messages.append({"role": "user", "content": body.get("prompt") or ""})
+    return _generation_body(body) | {"messages": messages}
+
+
+def frees_memory(keep_alive: Any) -> bool:
+    """Does the request want the model to go when it is done? A `keep_alive` is a number of seconds
+    or a duration in Go's words, like "1h30m"."""
+    if isinstance(keep_alive, str):
+        return _ZERO.fullmatch(keep_alive) is not None
+    return keep_alive is not None and keep_alive == 0
+
+
+def _generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
     made = {name: value for name, value in body.items() if name not in _FIELDS}
     made["stream"] = body.get("stream") is not False
     made |= _generation_options(body.get("options") or {})
@@ -80,7 +113,6 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid_request(
             "n: Ollama's format has one answer per request; send several requests"
         )
-    made["messages"] = openai_messages(body["messages"])
     return made
 
 

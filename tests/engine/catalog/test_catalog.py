@@ -79,7 +79,8 @@ def test_the_shipped_model_alone(hub: Path) -> None:
     assert (entry.aliases, entry.tags) == (("tiny",), ("small",))
     assert (entry.options.engine.model.model, entry.options.engine.sampling.temp) == ("", 0.5)
     assert catalog.find("tiny") is catalog.find(MODEL_NAME) is catalog.find("") is entry
-    assert catalog.find("unknown") is None
+    assert catalog.find("unknown") is entry, "where there is one, any name will do"
+    assert catalog.named("unknown") is None
 
 
 def test_models_of_all_sources(hub: Path, models: Path) -> None:
@@ -155,10 +156,10 @@ def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
         name: (e.source, e.options.engine.context.ctx_size) for name, e in catalog.entries.items()
     }
     assert found == {
-        "a": ("models_dir", 1),
-        "u/r:F16": ("cache", 2),
+        "a": ("preset", 1),
+        "u/r:F16": ("preset", 2),
         "u/r:Q8_0": ("cache", 0),
-        "u/r": ("cache", 4),
+        "u/r": ("preset", 4),
         MODEL_NAME: ("shipped", 3),
     }
     by_repository = catalog.find("r")
@@ -215,6 +216,16 @@ def test_a_refused_section_leaves_the_others(hub: Path, caplog: pytest.LogCaptur
     assert "models.ini:6: nonsense: unknown key" in caplog.text
     with pytest.raises(OptionError, match=r"models\.ini:2: nonsense: unknown key"):
         with_presets(hub, f"[{MODEL_NAME}]\nnonsense = 1\n")
+
+
+def test_a_model_of_the_cache_that_a_preset_has_too(hub: Path) -> None:
+    cache(hub, "u/r", "x-Q8_0.gguf", "x-F16.gguf")
+    text = "[own]\nhf-repo = u/r:q8_0\n"
+    assert not any(entry.hidden for entry in with_presets(hub, text).entries.values())
+    catalog = with_presets(hub, text + "dedup-cache-models = true\n")
+    hidden = [name for name, entry in catalog.entries.items() if entry.hidden]
+    assert hidden == ["u/r:Q8_0"]
+    assert catalog.find("u/r:Q8_0"), "it can still be named"
 
 
 def test_two_sections_of_one_model(hub: Path) -> None:

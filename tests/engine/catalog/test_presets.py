@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engine.catalog.presets import STOP_TIMEOUT, Presets, read
 from engine.options import Layer, OptionError, Setting, layer_remarks, unavailable
+from engine.options.names import protects
 from handlers.options import NAMES, parse
 from handlers.options.arguments import arguments, preset
 from tests.support.option_values import NO_FILES, chosen, keys, many, settings_of
@@ -334,6 +335,13 @@ def test_when_to_load_and_how_long_to_wait(tmp_path: Path) -> None:
     assert plain.everywhere.line == 0
 
 
+def test_what_the_cache_has_double(tmp_path: Path) -> None:
+    some = presets("[a]\nhf-repo = u/r\ndedup-cache-models = true\n[b]", tmp_path)
+    assert [each.dedup_cache_models for each in some.sections.values()] == [True, False]
+    every = presets("[*]\ndedup-cache-models = 1\n[a]\n[b]\ndedup-cache-models = 0", tmp_path)
+    assert [each.dedup_cache_models for each in every.sections.values()] == [True, False]
+
+
 def test_names_for_models(tmp_path: Path) -> None:
     options = section("[a]\nalias = x, y\ntags = big,for code", tmp_path)
     assert options.engine.model.aliases() == ["x", "y"]
@@ -374,6 +382,12 @@ SERVER_KEYS = sorted(
 @pytest.mark.parametrize("key", SERVER_KEYS)
 def test_options_of_the_whole_server_have_no_effect(tmp_path: Path, key: str) -> None:
     text = f"[a]\nc = 5\n{key} = whatever"
+    if protects(key):  # and would leave the server open
+        with pytest.raises(OptionError, match=f":3: {key} protects the whole server"):
+            presets(text, tmp_path)
+        with pytest.raises(OptionError, match=f":2: {key} protects the whole server"):
+            presets(f"[*]\n{key} = whatever", tmp_path)
+        return
     assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
     assert warning.endswith(f"models.ini:3: {key} has no effect here: it concerns the whole server")
@@ -383,5 +397,8 @@ def test_documented_options_of_the_whole_server_are_among_them() -> None:
     documented = "host port api-key api-key-file ssl-key-file ssl-cert-file models-dir models-max"
     documented += " models-preset models-autoload log-file log-disable threads-http webui no-webui"
     assert set(documented.split()) <= {*SERVER_KEYS}
+    assert {key for key in documented.split() if protects(key)} == {
+        *("host", "api-key", "api-key-file", "ssl-key-file", "ssl-cert-file"),
+    }
     for key in ("no-webui", "no-models-autoload", "LLAMA_ARG_NO_MODELS_AUTOLOAD", "api_key"):
         assert layer_remarks(NAMES, Layer("f", [Setting(key, "1", 1)]))

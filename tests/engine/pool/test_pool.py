@@ -175,3 +175,20 @@ async def test_shutdown_in_the_middle_of_everything() -> None:
             await s.lease("d")
         await unload
         a.release()
+
+
+@in_loop
+async def test_only_an_idle_model_is_unloaded_in_passing() -> None:
+    async with stage() as s:
+        assert not s.pool.unload_idle("a")
+        loading = s.lease("a")
+        await soon()
+        assert not s.pool.unload_idle("a"), "somebody waits for it"
+        s.engine("a").become_ready()
+        lease = await loading
+        assert not s.pool.unload_idle("a"), "somebody works with it"
+        lease.release()
+        assert s.pool.unload_idle("a")
+        assert not s.pool.unload_idle("a"), "it is leaving"
+        await soon()
+        assert s.value("a") == "unloaded"

@@ -107,6 +107,19 @@ async def test_a_lease_keeps_it_awake() -> None:
 
 
 @in_loop
+async def test_how_long_it_stays_awake_is_known() -> None:
+    async with running(Supervisor(model_options(sleep_idle_seconds=1000))) as supervisor:
+        supervisor.acquire()
+        assert supervisor.seconds_awake == 1000, "it is in use"
+        supervisor.release()
+        seconds = supervisor.seconds_awake
+        assert seconds is not None
+        assert 0 <= seconds <= 1000
+    async with running(Supervisor(model_options())) as supervisor:
+        assert supervisor.seconds_awake is None
+
+
+@in_loop
 async def test_a_generation_without_a_lease_keeps_it_awake() -> None:
     async with running(Supervisor(SLEEPY)) as supervisor:
         pid, stream = supervisor.pid, (await supervisor.engine()).generate(["a"], LONG)

@@ -1,5 +1,6 @@
 """The files that are downloaded from the hub."""
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def test_a_model_and_its_projector(hub: Hub) -> None:
     assert Path(found.media.mmproj).read_bytes() == PROJECTOR
     assert Path(found.engine.model.model).name == "tiny-Q8_0.gguf"
     total = len(MODEL) + len(PROJECTOR)
-    assert seen[-1] == Transfer("mmproj-F16.gguf", total, total)
+    digest = hashlib.sha256(MODEL).hexdigest()
+    assert seen[-1] == Transfer("mmproj-F16.gguf", total, total, digest)
     counts = [transfer.n_done for transfer in seen]
     assert counts == sorted(counts)
     assert len(hub.downloads()) == 2

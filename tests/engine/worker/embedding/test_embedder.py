@@ -398,3 +398,14 @@ def test_slots_show_what_is_worked_on(slotted: Embedder) -> None:
 
 def test_every_pooling_is_known() -> None:
     assert set(get_args(Pooling)) == {"none", "mean", "cls", "last", "rank"}
+
+
+def test_the_longest_input_is_told() -> None:
+    """Where all of it has to be seen at once, it is as long as a micro-batch."""
+    for name in ("tiny-embed", "tiny-bert"):
+        engine = embedder(name, pooling="mean", ubatch_size=16)
+        longest = engine.info.n_input
+        token: list[int | str] = [5]
+        assert run(engine, Embed(1, [token * longest], RAW))
+        with pytest.raises(EngineError):
+            engine.prepare(Embed(2, [token * (longest + 1)], RAW))

@@ -9,7 +9,14 @@ from contract_tests.kit.lint import DESCRIPTION
 from engine.errors import EngineError
 from engine.params import GenerationParams
 from handlers.apis.native.request import generation_params
-from handlers.apis.ollama.request import SAMPLING, is_in_ollama_form, openai_body, openai_messages
+from handlers.apis.ollama.request import (
+    SAMPLING,
+    frees_memory,
+    generation_body,
+    is_in_ollama_form,
+    openai_body,
+    openai_messages,
+)
 from handlers.http.envelopes.ollama import is_ollama_client
 
 USER = {"role": "user", "content": "a"}
@@ -157,3 +164,47 @@ def test_images_are_refused_by_name() -> None:
     with pytest.raises(EngineError, match=r"messages\[1\].images") as caught:
         openai_messages([{**USER, "images": []}, {**USER, "images": ["x"]}])
     assert caught.value.info.type == "not_supported_error"
+
+
+# ---- generate ----------------------------------------------------------------------------
+
+
+def test_a_prompt_is_a_conversation() -> None:
+    made = generation_body(
+        {
+            "prompt": "b",
+            "system": "a",
+            "options": {"num_predict": 3},
+            "format": "json",
+            "think": True,
+        }
+    )
+    system = {"role": "system", "content": "a"}
+    assert made["messages"] == [system, {"role": "user", "content": "b"}]
+    assert (made["n_predict"], made["stream"], made["json_schema"]) == (3, True, {})
+    assert made["chat_template_kwargs"] == {"enable_thinking": True}
+    assert generation_body({"prompt": None})["messages"] == [{"role": "user", "content": ""}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"images": ["a"]}, "not_supported_error"),
+        ({"template": "{{ .Prompt }}"}, "not_supported_error"),
+        ({"raw": True, "system": "a"}, "invalid_request_error"),
+        ({"raw": True, "context": [1]}, "invalid_request_error"),
+        ({"suffix": "a", "system": "a"}, "invalid_request_error"),
+        ({"suffix": "a", "context": [1]}, "invalid_request_error"),
+    ],
+)
+def test_what_a_generation_can_not_have(fields: dict[str, Any], kind: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        generation_body({"prompt": "a", **fields})
+    assert caught.value.info.type == kind
+
+
+def test_what_frees_memory() -> None:
+    for zero in (0, 0.0, "0", "0s", "0m", "-0", "0h0m", "0.0s", "0ms", "00"):
+        assert frees_memory(zero), zero
+    for other in (None, "", 1, -1, 0.5, "5m", "-1", "1h0m", "0s5ms", "s", "never", "0x"):
+        assert not frees_memory(other), other

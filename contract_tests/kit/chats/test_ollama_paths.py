@@ -1,0 +1,403 @@
+"""Ollama's other paths, as its official client library uses them: generate, embed, ps, pull, /."""
+
+import asyncio
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+from ollama import AsyncClient, Client, ResponseError
+
+from contract_tests.kit import contract, lint
+from contract_tests.kit.bodies import MESSAGES, OLLAMA, body, path
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, needs_key
+
+MODEL = "any"
+QUESTION = MESSAGES[0]["content"]
+SHORT = {"num_predict": 6, "seed": 1, "temperature": 0}
+ANSWER = {
+    "type": "object",
+    "properties": {"answer": {"type": "boolean"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+def options_of(server: Server, key: str | None = None) -> dict[str, Any]:
+    authorization = {"Authorization": f"Bearer {key or server.api_key or 'none'}"}
+    return {"host": server.url, "headers": authorization, "timeout": SECONDS}
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(**options_of(server)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def embedder(module_server: Start) -> OwnServer:
+    return module_server(
+        *("--embeddings", "--pooling", "mean", "-c", "256", "-np", "1"), api_key="key"
+    )
+
+
+@pytest.fixture
+def embedding(embedder: OwnServer) -> Iterator[Client]:
+    with Client(**options_of(embedder)) as client:
+        yield client
+
+
+def fails(status: int, call: Any) -> str:
+    """The client's message for a call that has to fail with `status`."""
+    with pytest.raises(ResponseError) as caught:
+        call()
+    assert caught.value.status_code == status
+    assert isinstance(caught.value.error, str), "the client expects a text"
+    return str(caught.value.error)
+
+
+# ---- the server --------------------------------------------------------------------------
+
+
+def test_root(server: Server) -> None:
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
+        response = server.get("/", headers={"Authorization": "", **headers})
+        assert contract.check(response) == b"Ollama is running"
+    head = server.http.head("/")
+    assert (head.status_code, head.content) == (200, b"")
+    browser = server.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
+    contract.check_envelope(browser, 404, "not_found_error")
+
+
+def test_version(server: Server) -> None:
+    """Public, and at least what VS Code wants (0.6.4)."""
+    response = server.get("/api/version", headers={"Authorization": ""})
+    version = contract.check(response)["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+
+
+def test_ps(client: Client, server: Server) -> None:
+    [process] = client.ps().models
+    [listed] = client.list().models
+    assert process.model == process.name == listed.model
+    assert process.size == listed.size
+    assert process.details == listed.details
+    assert isinstance(process.expires_at, datetime)
+    assert process.expires_at > datetime.now(process.expires_at.tzinfo)
+    assert process.size_vram is not None
+    assert process.size is not None
+    assert 0 <= process.size_vram <= process.size
+    props = server.get("/props").json()
+    assert process.context_length == props["default_generation_settings"]["n_ctx"]
+    assert process.digest == client.list().models[0].digest
+
+
+def test_the_digest_is_that_of_the_file(own_server: Start, launcher: Any) -> None:
+    file = launcher.model_file("tiny-rerank")
+    server = own_server("-m", file, "--reranking")
+    with open(file, "rb") as opened:
+        expected = hashlib.file_digest(opened, "sha256").hexdigest()
+    with Client(**options_of(server)) as client:
+        assert [each.digest for each in client.ps().models] == [expected]
+        assert [each.digest for each in client.list().models] == [expected]
+
+
+@pytest.mark.parametrize("seconds", [None, 3000])
+def test_when_a_model_expires(own_server: Start, seconds: int | None) -> None:
+    options = () if seconds is None else ("--sleep-idle-seconds", str(seconds))
+    server = own_server(*options)
+    [process] = contract.check(server.get("/api/ps"))["models"]
+    expires = datetime.fromisoformat(process["expires_at"])
+    left = (expires - datetime.now(expires.tzinfo)).total_seconds()
+    assert left > 10**9 if seconds is None else left <= seconds
+
+
+def test_what_is_not_there(client: Client) -> None:
+    assert "/api/copy" in fails(404, lambda: client.copy(MODEL, "other"))
+    assert "/api/delete" in fails(404, lambda: client.delete(MODEL))
+    assert "/api/push" in fails(404, lambda: client.push(MODEL))
+    assert "/api/create" in fails(404, lambda: client.create("mine", from_=MODEL))
+
+
+def test_there_are_no_blobs(server: Server) -> None:
+    digest = f"/api/blobs/sha256:{'0' * 64}"
+    assert server.http.head(digest).status_code == 404
+    contract.check_envelope(server.http.post(digest, content=b"x"), 404, "not_found_error")
+    headers = {"User-Agent": "ollama/0.12 (amd64 linux)"}
+    told = server.http.post(digest, content=b"x", headers=headers).json()
+    assert isinstance(told["error"], str)
+
+
+def test_what_is_here_needs_no_download(client: Client) -> None:
+    assert client.pull(MODEL).status == "success"
+    assert [step.status for step in client.pull(MODEL, stream=True)][-1] == "success"
+
+
+def test_errors_are_texts_whoever_asks(server: Server) -> None:
+    for name in OLLAMA:
+        if name == "show_ollama_model":  # whose envelope is older
+            continue
+        response = server.post(path(name), {})
+        assert isinstance(contract.check(response, 400)["error"], str)
+    needs_key(server)
+    response = server.get("/api/ps", headers={"Authorization": "Bearer wrong"})
+    assert isinstance(contract.check(response, 401)["error"], str)
+
+
+# ---- generate ----------------------------------------------------------------------------
+
+
+def test_generate(client: Client) -> None:
+    answer = client.generate(MODEL, QUESTION, options=SHORT)
+    assert answer.model == MODEL
+    assert isinstance(answer.response, str)
+    assert answer.done
+    assert answer.done_reason in ("stop", "length")
+    assert answer.eval_count is not None
+    assert 0 < answer.eval_count <= 6
+    assert answer.prompt_eval_count
+    assert answer.context
+    *pieces, last = client.generate(MODEL, QUESTION, options=SHORT, stream=True)
+    assert all(not piece.done and piece.response for piece in pieces)
+    assert last.done
+    assert last.response == ""
+    assert "".join(piece.response or "" for piece in pieces) == answer.response
+    assert (last.done_reason, last.context) == (answer.done_reason, answer.context)
+
+
+def test_it_answers_as_a_chat_does(client: Client) -> None:
+    system = {"role": "system", "content": "Short answers."}
+    chat = client.chat(MODEL, [system, *MESSAGES], options=SHORT, think=False)
+    answer = client.generate(
+        MODEL, QUESTION, system=system["content"], options=SHORT, think=False, keep_alive="5m"
+    )
+    assert answer.response == chat.message.content
+    assert answer.prompt_eval_count == chat.prompt_eval_count
+
+
+def test_raw_is_a_completion(client: Client, server: Server) -> None:
+    native = {"prompt": QUESTION, "n_predict": 6, "seed": 1, "temperature": 0}
+    expected = server.ask("/completion", native)
+    answer = client.generate(MODEL, QUESTION, raw=True, options=SHORT)
+    assert answer.response == expected["content"]
+    assert answer.prompt_eval_count == expected["tokens_evaluated"]
+    assert answer.context is None
+
+
+def test_a_suffix_is_that_of_a_gap(client: Client, server: Server) -> None:
+    native = {"n_predict": 6, "seed": 1, "temperature": 0}
+    gap = {"input_prefix": "def add(a, b):\n", "input_suffix": "\n    return c\n"}
+    response = server.post("/infill", {**gap, **native})
+    if response.status_code == 501:
+        pytest.skip("the model can't fill gaps")
+    answer = client.generate(MODEL, gap["input_prefix"], suffix=gap["input_suffix"], options=SHORT)
+    assert answer.response == response.json()["content"]
+
+
+def test_a_conversation_goes_on_with_its_context(client: Client, server: Server) -> None:
+    first = client.generate(MODEL, QUESTION, options=SHORT, think=False)
+    second = client.generate(MODEL, "And?", context=first.context, options=SHORT, think=False)
+    alone = client.generate(MODEL, "And?", options=SHORT, think=False)
+    assert first.context is not None
+    assert second.context is not None
+    assert second.context[: len(first.context)] == first.context
+    assert second.prompt_eval_count is not None
+    assert alone.prompt_eval_count is not None
+    assert second.prompt_eval_count > alone.prompt_eval_count
+    said = server.ask("/detokenize", {"tokens": list(second.context)})["content"]
+    assert QUESTION in said
+    assert first.response
+    assert first.response in said
+    n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+    beside = lambda: client.generate(MODEL, "And?", context=[n_vocab])  # noqa: E731
+    assert str(n_vocab) in fails(400, beside)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_format_of_a_generation(client: Client, stream: bool) -> None:
+    generate: Any = client.generate  # which has a type for each value of `stream`
+    options = {"num_predict": 200, "temperature": 0}
+    answer = generate(MODEL, QUESTION, format=ANSWER, think=False, options=options, stream=stream)
+    pieces = list(answer) if stream else [answer]
+    value = json.loads("".join(piece.response for piece in pieces))
+    assert isinstance(value["answer"], bool)
+    assert pieces[-1].done_reason == "stop"
+
+
+def test_logprobs_of_a_generation(client: Client) -> None:
+    asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "options": SHORT}
+    answer = client.generate(MODEL, QUESTION, **asked)
+    *pieces, last = client.generate(MODEL, QUESTION, stream=True, **asked)
+    assert answer.logprobs is not None
+    assert len(answer.logprobs) == answer.eval_count
+    assert all(len(token.top_logprobs or ()) == 2 for token in answer.logprobs)
+    streamed = [token for piece in (*pieces, last) for token in piece.logprobs or ()]
+    assert [each.token for each in streamed] == [each.token for each in answer.logprobs]
+
+
+def test_without_a_prompt_the_model_is_loaded(client: Client, server: Server) -> None:
+    for keep_alive in (None, -1, "10m", 0):  # the last of which has no effect here
+        answer = client.generate(MODEL, keep_alive=keep_alive)
+        assert (answer.response, answer.done, answer.done_reason) == ("", True, "load")
+        chat = client.chat(MODEL, [], keep_alive=keep_alive)
+        assert (chat.message.content, chat.done, chat.done_reason) == ("", True, "load")
+    for stream in (False, True):
+        response = server.post("/api/generate", {"model": MODEL, "stream": stream})
+        contract.check(response)
+        assert contract.media_type(response) == contract.JSON
+        chat_body: dict[str, Any] = {
+            "model": MODEL,
+            "messages": [],
+            "options": {},
+            "stream": stream,
+        }
+        assert contract.check(server.post("/api/chat", chat_body))["done_reason"] == "load"
+    [last] = client.generate(MODEL, stream=True)
+    assert last.done_reason == "load"
+
+
+def test_what_a_generation_refuses(client: Client, server: Server) -> None:
+    def generate(prompt: str = QUESTION, **changes: Any) -> Any:
+        return lambda: client.generate(MODEL, prompt, **changes)
+
+    assert "options.top_k" in fails(400, generate(options={"top_k": "many"}))
+    assert "schema" in fails(400, generate(format={"type": "nothing"}, options=SHORT))
+    assert "tokens" in fails(400, generate("word " * 100_000))
+    assert "raw" in fails(400, generate(raw=True, system="a"))
+    assert "suffix" in fails(400, generate(suffix="a", system="b"))
+    assert "template" in fails(501, generate(template="{{ .Prompt }}"))
+    assert "images" in fails(501, generate(images=[b"\x89PNG"]))
+    assert "top_logprobs" in fails(400, generate(top_logprobs=5))
+    assert client.generate(MODEL, QUESTION, template="", options=SHORT).done
+    for changes in ({"context": ["a"]}, {"context": [-1]}, {"think": 5}, {"stream": "no"}):
+        response = server.post("/api/generate", body("create_ollama_generation", **changes))
+        contract.check(response, 400)
+
+
+def test_lines_of_a_generation(server: Server) -> None:
+    request = body("create_ollama_generation", stream=None)
+    response = server.post("/api/generate", request)
+    lines = contract.check(response)
+    assert contract.media_type(response) == lint.LINES
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+
+
+def test_an_engine_that_dies_ends_a_generation_with_an_error(own_server: Start) -> None:
+    server = own_server("-np", "2")
+    with Client(**options_of(server)) as client:
+        options = {"num_predict": 6000, "ignore_eos": True}
+        ask: Any = client.generate
+        stream = ask(MODEL, QUESTION, stream=True, options=options)
+        for _ in range(3):
+            next(stream)
+        server.kill_engine()
+        with pytest.raises(ResponseError) as caught:
+            list(stream)
+        assert isinstance(caught.value.error, str)
+
+
+def test_a_client_that_leaves_a_generation(server: Server) -> None:
+    options = {"num_predict": 1500, "ignore_eos": True}
+    request = body("create_ollama_generation", stream=True, options=options)
+    with server.http.stream("POST", "/api/generate", json=request) as response:
+        next(response.iter_lines())
+    server.wait_until_idle()
+
+
+def test_the_asynchronous_client(server: Server) -> None:
+    async def talk() -> None:
+        async with AsyncClient(**options_of(server)) as client:
+            whole = await client.generate(MODEL, QUESTION, options=SHORT)
+            stream = await client.generate(MODEL, QUESTION, options=SHORT, stream=True)
+            pieces = [piece async for piece in stream]
+            assert "".join(piece.response or "" for piece in pieces) == whole.response
+            assert (await client.ps()).models
+            assert (await client.pull(MODEL)).status == "success"
+
+    asyncio.run(talk())
+
+
+# ---- embed -------------------------------------------------------------------------------
+
+TEXTS = ["A llama carries wool.", "The bus leaves at nine.", "\U0001f999"]
+
+
+def test_embed(embedding: Client, embedder: OwnServer) -> None:
+    answer = embedding.embed(MODEL, TEXTS)
+    assert answer.model == MODEL
+    data = embedder.ask("/v1/embeddings", {"input": TEXTS})
+    expected = [each["embedding"] for each in data["data"]]
+    assert [list(each) for each in answer.embeddings] == expected
+    assert answer.prompt_eval_count == data["usage"]["prompt_tokens"]
+    for vector in answer.embeddings:
+        assert math.fsum(value * value for value in vector) == pytest.approx(1, abs=1e-5)
+    [alone] = embedding.embed(MODEL, TEXTS[0], keep_alive=5, options={"num_ctx": 10}).embeddings
+    assert list(alone) == expected[0]
+
+
+def test_embed_nothing(embedding: Client) -> None:
+    nothings: tuple[Any, ...] = ("", [])
+    for nothing in nothings:
+        answer = embedding.embed(MODEL, nothing)
+        assert list(answer.embeddings) == []
+        assert answer.prompt_eval_count == 0
+    assert list(embedding.embeddings(MODEL, "").embedding) == []
+
+
+def test_dimensions(embedding: Client) -> None:
+    [whole] = embedding.embed(MODEL, TEXTS[0]).embeddings
+    [short] = embedding.embed(MODEL, TEXTS[0], dimensions=4).embeddings
+    assert len(short) == 4
+    length = math.sqrt(math.fsum(value * value for value in whole[:4]))
+    assert list(short) == pytest.approx([value / length for value in whole[:4]], abs=1e-5)
+    many = len(whole) + 1
+    assert "dimensions" in fails(400, lambda: embedding.embed(MODEL, "a", dimensions=many))
+
+
+def test_a_long_text_is_cut_off_or_refused(embedding: Client, embedder: OwnServer) -> None:
+    [process] = embedding.ps().models
+    n_ctx = process.context_length
+    assert n_ctx is not None
+    text = "".join(f"{n} llamas. " for n in range(n_ctx))
+    answer = embedding.embed(MODEL, [TEXTS[0], text])
+    tokens = embedder.ask("/tokenize", {"content": text, "add_special": True})["tokens"]
+    first = embedder.ask("/v1/embeddings", {"input": [tokens[:n_ctx]]})["data"][0]["embedding"]
+    assert list(answer.embeddings[1]) == first
+    told = fails(400, lambda: embedding.embed(MODEL, text, truncate=False))
+    assert str(len(tokens)) in told
+    assert list(embedding.embeddings(MODEL, text).embedding)
+
+
+def test_older_embeddings(embedding: Client, embedder: OwnServer) -> None:
+    vector = list(embedding.embeddings(MODEL, TEXTS[0]).embedding)
+    request = {"content": TEXTS[0], "embd_normalize": -1}
+    assert vector == embedder.ask("/embedding", request)[0]["embedding"][0]
+
+
+def test_a_server_that_generates_does_not_embed(client: Client) -> None:
+    assert "--embeddings" in fails(501, lambda: client.embed(MODEL, "a"))
+    assert "--embeddings" in fails(501, lambda: client.embeddings(MODEL, "a"))
+
+
+def test_a_server_that_embeds_does_not_generate(embedding: Client) -> None:
+    assert "--embeddings" in fails(501, lambda: embedding.generate(MODEL, "a"))
+    assert embedding.generate(MODEL).done_reason == "load"
+
+
+def test_a_vector_for_each_token_is_none_for_a_text(own_server: Start) -> None:
+    server = own_server("--embeddings", "--pooling", "none")
+    with Client(**options_of(server)) as client:
+        assert "pooling" in fails(400, lambda: client.embed(MODEL, "a"))
+        assert "pooling" in fails(400, lambda: client.embeddings(MODEL, "a"))
+
+
+def test_other_clients_of_the_paths(server: Server) -> None:
+    """curl's form, and a body that is announced as a form, as curl's -d does."""
+    raw = json.dumps(body("create_ollama_generation")).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    response: httpx.Response = server.post("/api/generate", content=raw, headers=headers)
+    assert contract.check(response)["done"] is True

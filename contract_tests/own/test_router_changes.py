@@ -1,0 +1,299 @@
+"""A router whose models come and go: downloads, removals, and looking for models again."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import body
+from contract_tests.kit.routers import (
+    LOADED,
+    UNLOADED,
+    Following,
+    following,
+    models,
+    set_status,
+    status,
+    statuses,
+    wait_for,
+)
+from contract_tests.kit.server import SECONDS, OwnServer, Start, wait_until
+from contract_tests.own.servers import MODEL
+from engine.shipped import model_path
+from tests.support.hub import Hub, serving
+
+DATA = model_path().read_bytes()
+SLOW = len(DATA)  # bytes per second
+CRAWL = len(DATA) // 60  # for downloads that are not to come to their end
+REPOSITORY = "maker/tiny-GGUF"
+NAME = f"{REPOSITORY}:Q8_0"
+OTHER = f"{REPOSITORY}:F16"
+PRESETS = "[one]\nmodel = specllama-tiny\n[two]\nmodel = specllama-tiny\n"
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving() as hub:
+        hub.add(REPOSITORY, {"tiny-Q8_0.gguf": DATA, "tiny-F16.gguf": DATA + bytes(8)})
+        yield hub
+
+
+Router = tuple[OwnServer, Path, Path]
+"""A router, its cache, and its file of presets."""
+
+
+@pytest.fixture
+def router(own_server: Start, hub: Hub, tmp_path: Path) -> Router:
+    cache, presets = tmp_path / "hub", tmp_path / "models.ini"
+    presets.write_text(PRESETS, "utf-8")
+    variables = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache)}
+    options = ("--models-preset", str(presets))
+    server = own_server(*options, router=True, variables=variables, api_key="key")
+    return server, cache, presets
+
+
+def download(server: OwnServer, name: str, code: int = 200) -> Any:
+    return contract.check(server.post("/models", {"model": name}), code)
+
+
+def remove(server: OwnServer, name: str, code: int = 200) -> Any:
+    response = server.http.request("DELETE", "/models", params={"model": name})
+    return contract.check(response, code)
+
+
+def kinds(events: Following, name: str) -> list[str]:
+    return [event["event"] for event in events.of(name)]
+
+
+def n_there(events: Following) -> int:
+    """Bytes of the download."""
+    told = [e["data"]["progress"] for e in events.of(NAME) if e["event"] == "download_progress"]
+    return max((each["done"] for files in told for each in files.values()), default=0)
+
+
+def files(cache: Path) -> list[str]:
+    """Names and contents of models in the cache."""
+    found = [path for path in cache.rglob("*") if path.is_file() or path.is_symlink()]
+    return [path.name for path in found if {"blobs", "snapshots"} & {*path.parts}]
+
+
+def complete(server: OwnServer, name: str) -> Any:
+    return server.ask("/completion", body("create_completion", model=name))["content"]
+
+
+# ---- POST /models ----------------------------------------------------------------------------
+
+
+def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hub) -> None:
+    server, cache, _ = router
+    hub.faults.bytes_per_second = SLOW
+    with following(server) as events:
+        download(server, NAME)
+        assert status(server, NAME)["value"] == "downloading"
+        assert models(server)[NAME]["can_remove"] is True
+        for again in (download(server, NAME, 400), download(server, "one/two:nobody", 400)):
+            assert again["error"]["message"]
+        refused = server.post("/completion", body("create_completion", model=NAME))
+        assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
+        wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
+        told = kinds(events, NAME)
+        assert told[0] == "model_status"
+        assert told.count("download_finished") == 1
+        assert "download_progress" in told[: told.index("download_finished")]
+    found = models(server)[NAME]
+    assert (found["source"], found["in_cache"], found["can_remove"]) == ("cache", True, True)
+    assert found["status"]["value"] == UNLOADED
+    assert Path(found["path"]).is_relative_to(cache)
+    assert complete(server, NAME)
+
+
+def test_names_that_nobody_has_are_told_at_once(router: Router, hub: Hub) -> None:
+    server, _, _ = router
+    for name in (f"{REPOSITORY}:Q2_K", "maker/nothing", "x", "/etc/passwd", "../../x", "one"):
+        assert download(server, name, 400)["error"]["message"]
+    wait_until(lambda: statuses(server).keys() == {MODEL, "one", "two"}, "nothing is left")
+    assert not hub.downloads()
+
+
+def test_unloading_breaks_a_download_off_and_it_goes_on(router: Router, hub: Hub) -> None:
+    server, _, _ = router
+    hub.faults.bytes_per_second = CRAWL
+    with following(server) as events:
+        download(server, NAME)
+        wait_until(lambda: n_there(events) > 0, "some of it is there")
+        contract.check(server.post("/models/unload", {"model": NAME}))
+        wait_until(lambda: "download_failed" in kinds(events, NAME), "that is told")
+    wait_until(lambda: NAME not in models(server), "it is no model")
+    hub.faults.bytes_per_second = None
+    download(server, NAME)
+    wait_until(lambda: models(server).get(NAME, {}).get("in_cache"), "it is there")
+    assert hub.downloads()[-1].range, "it went on"
+
+
+# ---- DELETE /models --------------------------------------------------------------------------
+
+
+def test_a_loaded_model_is_removed_and_the_others_stay(router: Router) -> None:
+    server, cache, _ = router
+    for name in (NAME, OTHER):
+        download(server, name)
+    wait_until(
+        lambda: all(models(server).get(name, {}).get("in_cache") for name in (NAME, OTHER)),
+        "they are there",
+    )
+    complete(server, NAME)
+    n_files, n_engines = len(files(cache)), len(server.engines())
+    with following(server) as events:
+        remove(server, NAME)
+        wait_until(lambda: kinds(events, NAME)[-1] == "model_remove", "that is told")
+    assert NAME not in models(server)
+    assert len(server.engines()) == n_engines - 1
+    assert len(files(cache)) == n_files - 2, "a link and its content"
+    contract.check(server.post("/completion", body("create_completion", model=NAME)), 400)
+    assert complete(server, OTHER)
+    remove(server, NAME, 404)
+
+
+def test_removing_breaks_a_download_off(router: Router, hub: Hub) -> None:
+    server, _, _ = router
+    hub.faults.bytes_per_second = CRAWL
+    download(server, NAME)
+    remove(server, NAME)
+    assert NAME not in models(server)
+    contract.check(server.get("/health"))
+
+
+def test_nothing_else_can_be_removed(router: Router) -> None:
+    server, _, presets = router
+    before = presets.read_bytes(), model_path().stat().st_size
+    for name in (MODEL, "one", "two"):
+        assert models(server)[name]["can_remove"] is False
+        remove(server, name, 400)
+    for name in ("../models.ini", str(presets), "/", "*", "."):
+        remove(server, name, 404)
+    assert (presets.read_bytes(), model_path().stat().st_size) == before
+
+
+def test_a_download_with_a_preset_stays(router: Router) -> None:
+    server, cache, presets = router
+    download(server, NAME)
+    wait_until(lambda: models(server).get(NAME, {}).get("in_cache"), "it is there")
+    presets.write_text(PRESETS + f"[{NAME}]\nc = 64\n", "utf-8")
+    contract.check(server.get("/models?reload=1"))
+    found = models(server)[NAME]
+    assert (found["source"], found["can_remove"]) == ("preset", False)
+    remove(server, NAME, 400)
+    assert len(files(cache)) == 2
+
+
+def test_changes_need_the_key(router: Router) -> None:
+    server, _, _ = router
+    wrong: dict[str, Any] = {"headers": {"Authorization": "Bearer no"}}
+    for response in (
+        server.http.post("/models", json={"model": NAME}, **wrong),
+        server.http.request("DELETE", "/models", params={"model": "one"}, **wrong),
+        server.http.get("/models?reload=1", **wrong),
+        server.http.get("/v1/models?reload=1", **wrong),
+    ):
+        contract.check(response, 401)
+    contract.check(server.http.get("/models", **wrong))
+    assert statuses(server).keys() == {MODEL, "one", "two"}
+
+
+# ---- GET /models?reload=1 --------------------------------------------------------------------
+
+
+def test_looking_again_adds_changes_and_removes(router: Router) -> None:
+    server, _, presets = router
+    for name in ("one", "two"):
+        set_status(server, name, LOADED)
+    set_status(server, MODEL, LOADED)
+    presets.write_text("[one]\nmodel = specllama-tiny\nc = 77\n[new]\nmodel = specllama-tiny\n"
+                       "load-on-startup = on\n", "utf-8")  # fmt: skip
+    with following(server) as events:
+        listed = contract.check(server.get("/models?reload=1"))
+        wait_until(lambda: kinds(events, "*") == ["models_reload"], "that is told")
+    found = {model["id"]: model["status"]["value"] for model in listed["data"]}
+    # Of load-on-startup nothing comes any more.
+    assert found == {MODEL: LOADED, "one": UNLOADED, "new": UNLOADED}
+    assert complete(server, "one")
+    assert models(server)["one"]["meta"]["n_ctx"] < 512
+    contract.check(server.post("/completion", body("create_completion", model="two")), 400)
+    assert contract.check(server.get("/v1/models?reload=")) == contract.check(server.get("/models"))
+
+
+def test_one_unknown_key_refuses_its_preset_and_no_other(router: Router) -> None:
+    server, _, presets = router
+    presets.write_text(PRESETS.replace("[two]", "[two]\nqq = 1"), "utf-8")
+    listed = contract.check(server.get("/models?reload=1"))
+    assert {model["id"] for model in listed["data"]} == {MODEL, "one"}
+    assert "the preset [two] is refused" in server.log.read_text()
+
+
+@pytest.mark.parametrize("text", ["what?", "[two]\napi-key = x", "[one]\nc = many", "[*]\nqq = 1"])
+def test_what_cannot_be_read_changes_nothing(router: Router, text: str) -> None:
+    server, _, presets = router
+    set_status(server, "two", LOADED)
+    presets.write_text(text, "utf-8")
+    error = contract.check(server.get("/models?reload=1"), 500)["error"]
+    assert str(presets) in error["message"]
+    assert statuses(server).keys() == {MODEL, "one", "two"}
+    assert complete(server, "two")
+
+
+# ---- models that are waited for --------------------------------------------------------------
+
+
+def test_a_model_is_loaded_though_its_client_has_gone(router: Router) -> None:
+    server, _, _ = router
+    request = b'{"prompt": "a", "n_predict": 4, "model": "two"}'
+    with closing(server.raw(server.head("/completion", len(request)) + request)):
+        wait_until(lambda: statuses(server)["two"] != UNLOADED, "it is loading")
+    wait_for(server, "two", LOADED)
+    assert complete(server, "two")
+
+
+def test_reloads_downloads_and_requests_at_the_same_time(router: Router, hub: Hub) -> None:
+    server, _, presets = router
+    stop = threading.Event()
+
+    def again(action: Callable[[], httpx.Response], *allowed: int) -> int:
+        n = 0
+        while not stop.is_set():
+            response = action()
+            assert response.status_code in allowed, response.text
+            contract.check(response, response.status_code)
+            n += 1
+        return n
+
+    def change() -> httpx.Response:
+        more = "c = 64\n" if "c = " not in presets.read_text("utf-8") else ""
+        # At once: the end of a download has the file read, too.
+        fresh = presets.with_suffix(".new")
+        fresh.write_text(PRESETS + more, "utf-8")
+        fresh.replace(presets)
+        return server.get("/models?reload=1")
+
+    request = body("create_completion", model="two", n_predict=2)
+    with ThreadPoolExecutor(4) as pool:
+        running = [
+            pool.submit(again, change, 200),
+            pool.submit(again, lambda: server.get("/models"), 200),
+            # One that waits for a model that is unloaded, as its options have changed, is told.
+            pool.submit(again, lambda: server.post("/completion", request), 200, 503),
+        ]
+        try:
+            for _ in range(3):
+                download(server, NAME)
+                wait_until(lambda: models(server).get(NAME, {}).get("in_cache"), "it is there")
+                remove(server, NAME)
+        finally:
+            stop.set()
+        assert all(each.result(SECONDS) for each in running)
+    assert complete(server, "two")

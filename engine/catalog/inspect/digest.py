@@ -1,0 +1,49 @@
+"""Digests by which model files are told apart, without reading gigabytes."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from typing import Final
+
+WHOLE: Final = 8 << 20  # bytes; files up to this size are read as a whole
+SAMPLES: Final = 64  # of a larger file, evenly spread from its beginning to its end
+SAMPLE_SIZE: Final = 64 << 10  # bytes
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def model_digest(paths: Iterable[str]) -> str:
+    """The digest of a model, 64 hexadecimal digits; `paths` are its files in order.
+
+    It depends on nothing but their contents. Raises OSError.
+    """
+    digests = [file_digest(path) for path in paths]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def file_digest(path: str) -> str:
+    """The SHA-256 of a file that the hub's cache names by it, or of one of at most `WHOLE` bytes;
+    otherwise the SHA-256 of its size and of `SAMPLES` pieces of it. Raises OSError."""
+    if named := digest_in_cache(path):
+        return named
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= WHOLE:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        hasher = hashlib.sha256(b"%d\n" % size)
+        for index in range(SAMPLES):
+            file.seek((size - SAMPLE_SIZE) * index // (SAMPLES - 1))
+            hasher.update(file.read(SAMPLE_SIZE))
+        return hasher.hexdigest()
+
+
+def digest_in_cache(path: str) -> str:
+    """The SHA-256 that the hub's cache has for the file, by which it names what `path` is a link
+    to; "" of any other file."""
+    if not os.path.islink(path):
+        return ""
+    name = os.path.basename(os.path.realpath(path))
+    return name if _SHA256.fullmatch(name) else ""

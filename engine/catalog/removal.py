@@ -1,0 +1,106 @@
+"""Removes models from the Hugging Face cache, and nothing that lies anywhere else.
+
+What is there may not be what it looks like: a folder may be a link to elsewhere, and the file of a
+model a link to a file that was never downloaded. The links go, what they lead to stays.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+from engine.catalog.cache import CachedModel, cached_models
+from engine.catalog.hub_choice import parts_of, pick_projector
+from engine.formats.gguf_names import is_model
+
+
+def is_removable(cache: Path, model: CachedModel) -> bool:
+    """True if the model's folder really lies in the cache."""
+    folder = _folder(cache, model.repository)
+    try:
+        inside = Path(model.path).parent.resolve().relative_to(folder.resolve()).parts
+        return folder.resolve() == cache.resolve() / folder.name and inside[:1] == ("snapshots",)
+    except (OSError, ValueError):
+        return False
+
+
+def remove(cache: Path, name: str) -> None:
+    """Remove the model of that name, exactly, from all commits of its repository, with its
+    projector if that is no other model's. Contents that another file has as well stay. Does nothing
+    if it isn't there.
+
+    Raises OSError, also for a model that is not removable.
+    """
+    while models := [each for each in cached_models(cache) if each.name == name]:
+        # Two files of one quantization share a name: the second shows up when the first is gone.
+        [model] = models
+        if not is_removable(cache, model):
+            raise PermissionError(errno.EPERM, "it is not in the cache", model.path)
+        _remove(_folder(cache, model.repository), model)
+
+
+def _folder(cache: Path, repository: str) -> Path:
+    return cache / ("models--" + repository.replace("/", "--"))
+
+
+def _remove(folder: Path, model: CachedModel) -> None:
+    path = Path(model.path)
+    files = [path.with_name(part) for part in parts_of(path.name)]
+    snapshot = folder / "snapshots" / path.relative_to(folder / "snapshots").parts[0]
+    names = {file.relative_to(snapshot).as_posix() for file in files}
+    links = [
+        link
+        for commit in _real_folders(folder / "snapshots")
+        for name in _to_remove(_names(commit), names)
+        if _is_real(folder, (link := commit / name).parent)
+    ]
+    blobs = {blob for link in links if (blob := _blob(folder, link))}
+    for link in links:
+        link.unlink()
+    for blob in blobs - set(_linked(folder)):
+        blob.unlink(missing_ok=True)
+
+
+def _to_remove(there: Set[str], model: Set[str]) -> Set[str]:
+    """The files of a model among those of a commit."""
+    gone, rest = there & model, there - model
+    projectors = {pick_projector(sorted(there), name) for name in gone}
+    of_others = {pick_projector(sorted(rest), name) for name in rest if is_model(name)}
+    return gone | {name for name in projectors - of_others if name}
+
+
+def _names(commit: Path) -> set[str]:
+    """The files of a commit, and links that lead nowhere."""
+    return {
+        (Path(root) / name).relative_to(commit).as_posix()
+        for root, _, names in os.walk(commit)
+        for name in names
+    }
+
+
+def _real_folders(parent: Path) -> list[Path]:
+    with os.scandir(parent) as entries:
+        return [parent / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _is_real(folder: Path, inside: Path) -> bool:
+    """True if the way from `folder` to `inside` goes over no link."""
+    return inside.resolve() == folder.resolve() / inside.relative_to(folder)
+
+
+def _blob(folder: Path, link: Path) -> Path | None:
+    """The content that a link leads to, if that is one of the repository's own."""
+    if not link.is_symlink():
+        return None
+    target = Path(os.path.normpath(link.parent / os.readlink(link)))
+    blobs = folder / "blobs"
+    own = target.parent.resolve() == blobs.resolve() and _is_real(folder, blobs)
+    return blobs / target.name if own and not target.is_symlink() and target.is_file() else None
+
+
+def _linked(folder: Path) -> Iterator[Path]:
+    """The contents that links of any commit lead to."""
+    for root, _, names in os.walk(folder / "snapshots"):
+        for name in names:
+            if blob := _blob(folder, Path(root) / name):
+                yield blob

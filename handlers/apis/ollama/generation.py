@@ -1,0 +1,87 @@
+"""Ollama's answers to one prompt: as those to a chat (`handlers.apis.ollama.format`), but with the
+text itself in the place of a message."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from engine.chat.output import Content, Reasoning
+from engine.protocol.messages import Finished, TokenProbs
+from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.ollama.format import Watch, ending, heading
+from handlers.http.envelopes.ollama import ollama_error
+from handlers.http.errors import Failure
+from handlers.http.sse import line
+from handlers.running.chat_batch import ChatAnswer, ChatEvent
+
+ContextOf = Callable[[str], Awaitable[list[int]]]
+"""From a generated text to the tokens of all that was said until then."""
+
+
+class GenerationFormat:
+    """The answer to one request (`handlers.running.respond.Format`), which came when this object
+    was made. Without `context_of`, the answer has no `context`."""
+
+    def __init__(
+        self,
+        model: str,
+        watch: Watch,
+        probabilities: Probabilities | None = None,
+        context_of: ContextOf | None = None,
+    ) -> None:
+        self._model = model
+        self._probabilities = probabilities
+        self._context_of = context_of
+        self._watch = watch
+        self._text = ""  # as generated, with all markers
+        self._last: dict[str, Any] = {}  # of a stream
+        self._probs: list[TokenProbs] = []  # of text that is held back
+
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        [answer] = results
+        message, finished = answer.message, answer.finished
+        made = self._piece(message.content, message.reasoning, finished.probs)
+        self._text = "".join(event.source.text for event in answer.events)
+        return made | await self._context() | ending(message, finished, self._watch)
+
+    def begin(self, event: ChatEvent) -> bytes:
+        return b""
+
+    def event(self, event: ChatEvent) -> bytes:
+        """The lines that one event of the engine gives rise to; maybe none."""
+        self._probs += event.source.probs
+        self._text += event.source.text
+        made: list[dict[str, Any]] = []
+        for delta in event.deltas:
+            match delta:
+                case Content(text):
+                    made.append(self._piece(text, "", self._taken_probs()))
+                case Reasoning(text):
+                    made.append(self._piece("", text, self._taken_probs()))
+        if isinstance(event.source, Finished):
+            last = self._piece("", "", self._taken_probs())
+            self._last = last | ending(event.message, event.source, self._watch)
+        return b"".join(map(line, made))
+
+    async def end(self) -> bytes:
+        return line(self._last | await self._context())
+
+    def failed(self, failure: Failure) -> bytes:
+        """A last line `{"error": "..."}`."""
+        return line(ollama_error(failure.info))
+
+    async def _context(self) -> dict[str, Any]:
+        if self._context_of is None:
+            return {}
+        return {"context": await self._context_of(self._text)}
+
+    def _taken_probs(self) -> list[TokenProbs]:
+        taken, self._probs = self._probs, []
+        return taken
+
+    def _piece(self, text: str, thoughts: str, probs: Sequence[TokenProbs]) -> dict[str, Any]:
+        made = heading(self._model) | {"response": text, "done": False}
+        if thoughts:
+            made["thinking"] = thoughts
+        if probs and self._probabilities:
+            made["logprobs"] = self._probabilities.content(probs)
+        return made

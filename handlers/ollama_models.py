@@ -1,0 +1,158 @@
+"""Ollama's paths about models and the server: which there are, which are loaded, downloads."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from connexion import context
+from starlette.responses import PlainTextResponse, Response
+
+from engine.options import Options
+from engine.params import RANDOM_SEED
+from engine.protocol.messages import ModelInfo
+from handlers.apis.ollama.details import Facts, details, model_info_json, model_path, modified_at
+from handlers.apis.ollama.processes import process_json
+from handlers.apis.ollama.pull import SUCCESS, pull, wanted
+from handlers.http.disconnect import until_disconnect
+from handlers.http.envelopes.ollama import NDJSON, ollama_error
+from handlers.http.errors import Failure, RequestError
+from handlers.http.json_answer import JSONAnswer
+from handlers.http.sse import event_stream, line
+from handlers.models import model_list
+from handlers.running.runtime import runtime
+from handlers.running.served import Served, served
+from handlers.running.templates import description, template_source
+
+API_VERSION = "0.12.11"
+"""The version of Ollama whose API this is. Clients look at it for what they may ask for."""
+
+
+async def get_root() -> Response:
+    """A text by which Ollama's clients know that the server is there. Raises RequestError for
+    browsers, for which there is no page."""
+    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
+    if any(b"text/html" in value.lower() for value in accepted):
+        raise RequestError(404, "there is no path /")
+    return PlainTextResponse("Ollama is running")
+
+
+async def get_ollama_version() -> Response:
+    return JSONAnswer({"version": API_VERSION})
+
+
+async def list_ollama_models() -> Response:
+    """The same list as `GET /models`."""
+    return JSONAnswer(model_list(runtime()))
+
+
+async def list_ollama_processes() -> Response:
+    """The models that are in memory."""
+    current = runtime()
+    loaded = [
+        entry
+        for entry in current.catalog.entries.values()
+        if current.pool.status(entry.name).value == "loaded"
+    ]
+    paths = [path for entry in loaded if (path := model_path(current, entry))]
+    await current.files.read_all(paths)  # those that came after the start
+    found = [process_json(current, entry) for entry in loaded]
+    return JSONAnswer({"models": [each for each in found if each is not None]})
+
+
+async def pull_ollama_model(body: dict[str, Any]) -> Response:
+    """The progress of a download, unless `stream` is false, and its end.
+
+    Raises EngineError: not_found_error for a name that is neither a model's nor a repository's,
+    unavailable_error if there is nothing after all, server_error if it is there and the models
+    can't be read again.
+    """
+    current = runtime()
+    steps = pull(current, wanted(current, body.get("model") or body.get("name") or ""))
+    if body.get("stream") is False:
+        await until_disconnect(_to_the_end(steps))
+        return JSONAnswer(SUCCESS)
+    return event_stream((line(each) async for each in steps), failed=_failed, media_type=NDJSON)
+
+
+async def _to_the_end(steps: AsyncGenerator[dict[str, Any], None]) -> None:
+    async with aclosing(steps):
+        async for _ in steps:
+            pass
+
+
+def _failed(failure: Failure) -> bytes:
+    return line(ollama_error(failure.info))
+
+
+async def show_ollama_model(body: dict[str, Any]) -> Response:
+    """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
+    it has been loaded once."""
+    named = {"model": body.get("model") or body.get("name")}
+    model = served(named, unknown="not_found_error")
+    info = model.info or (await model.engine()).info
+    return JSONAnswer(await _model_json(model, info))
+
+
+_INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
+
+
+async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
+    """The answer of `POST /api/show`."""
+    options = model.options
+    path = model_path(model.current, model.entry)
+    parameters = _parameters(options, info)
+    described = {
+        "modelfile": "\n".join([f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]),
+        "parameters": "\n".join(parameters),
+        "template": template_source(options, info),
+        "details": details(Facts.of_info(info)),
+        "model_info": model_info_json(info),
+        "capabilities": await _capabilities(model, info),
+        "modified_at": modified_at(path, model.current.started),
+    }
+    if license := info.metadata.get("general.license"):
+        described["license"] = license
+    return described
+
+
+async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
+    """In Ollama's words: what the model, with its chat template, can do in this server."""
+    if info.pooling is not None:
+        return [] if info.pooling == "rank" else ["embedding"]
+    found = ["completion"]
+    if all(key in info.metadata for key in _INSERT):
+        found.append("insert")
+    described = await description(model, info, template_source(model.options, info))
+    if described is not None:
+        if described.caps["supports_tools"]:
+            found.append("tools")
+        if described.syntax.reasoning is not None or described.syntax.harmony:
+            found.append("thinking")
+    return found
+
+
+def _parameters(options: Options, info: ModelInfo) -> list[str]:
+    """The defaults of `options` in a request, one line each, by Ollama's names."""
+    params = options.engine.generation_defaults()
+    values: dict[str, Any] = {
+        "num_ctx": info.n_ctx,
+        "num_predict": params.n_predict,
+        "num_keep": params.n_keep,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "typical_p": params.typical_p,
+        "repeat_last_n": params.repeat_last_n,
+        "repeat_penalty": params.repeat_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "mirostat": params.mirostat,
+        "mirostat_tau": params.mirostat_tau,
+        "mirostat_eta": params.mirostat_eta,
+    }
+    if params.seed != RANDOM_SEED:
+        values["seed"] = params.seed
+    lines = [f"{name} {value}" for name, value in values.items()]
+    return lines + [f"stop {json.dumps(stop, ensure_ascii=False)}" for stop in params.stop]
