@@ -13,7 +13,6 @@ from typing import Any
 from connexion import context
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
@@ -37,11 +36,7 @@ def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | No
 
 def require_key(scope: Scope) -> None:
     """Hold a request of a public operation to what others want. Raises HTTPException (401)."""
-    keys = scope["state"]["runtime"].api_keys
-    headers = Headers(scope=scope)
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = [token.strip()] if scheme.lower() == "bearer" else []
-    if keys and not any(_is_api_key(each, keys) for each in (*given, headers.get("x-api-key", ""))):
+    if not is_known(scope):
         raise HTTPException(401)
 
 
