@@ -149,8 +149,7 @@ def test_pull(own_server: Start, cache: dict[str, str]) -> None:
         assert client.pull(NAME).status == "success"
         assert client.pull(f"{NAME}:latest").status == "success"
         assert client.generate(NAME, "a", options={"num_predict": 1}).done
-        [process] = client.ps().models
-        assert (process.model, process.digest) == (NAME, digest)
+        assert digest in {process.digest for process in client.ps().models}
     contract.check(server.post("/api/pull", {"name": REPOSITORY}))
     assert status(server, NAME)["value"] == LOADED, "looking for models again doesn't end it"
 
@@ -164,7 +163,7 @@ def test_a_pulled_model_is_removed(own_server: Start, cache: dict[str, str]) -> 
             removed = server.http.request("DELETE", "/models", params={"model": NAME})
             contract.check(removed)
             assert [model.model for model in client.list().models] == [MODEL]
-            assert client.ps().models == []
+            assert NAME not in {process.model for process in client.ps().models}
 
 
 def test_pull_a_preset(

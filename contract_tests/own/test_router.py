@@ -434,7 +434,7 @@ def test_connexion_run_is_the_same_router(connexion: OwnServer, alone: Alone) ->
     for operation in ("create_completion", "create_openai_embeddings", "create_rerank"):
         name = PAIRS[operation][0]
         assert answers(connexion, operation, name) == alone[name, operation]
-    contract.check(send(connexion, "create_completion", model="chatt"), 404)
+    contract.check(send(connexion, "create_completion", model="chatt"), 400)
     contract.check(send(connexion, "unload_model", model=RERANKER))
     assert models(connexion).keys() == {MODEL, *NAMES}
 

@@ -70,11 +70,11 @@ def _to_remove(there: Set[str], model: Set[str]) -> Set[str]:
 
 
 def _names(commit: Path) -> set[str]:
-    """The files of a commit, and links that lead nowhere."""
+    """All that is in a commit. A folder in the place of a file counts: removing that fails."""
     return {
         (Path(root) / name).relative_to(commit).as_posix()
-        for root, _, names in os.walk(commit)
-        for name in names
+        for root, folders, names in os.walk(commit)
+        for name in (*folders, *names)
     }
 
 
