@@ -131,6 +131,7 @@ class PaperPool:
 
     def __init__(self, supervisor: Any) -> None:
         self._supervisor = supervisor
+        self.members: Any = None  # they never change
 
     async def start(self) -> None:
         await self._supervisor.start()
