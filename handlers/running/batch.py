@@ -44,12 +44,14 @@ class Batch:
         self._generations: list[Generation] = []
         group = 0
         for prompt in prompts:
-            for variant in variants(params, n):
-                generation = engine.generate(
-                    prompt, variant, echo_prompt=echo_prompt, confirm=confirm, group=group
-                )
-                group = group or generation.request.id
-                self._generations.append(generation)
+            self._generations += engine.generate_all(
+                prompt,
+                variants(params, n),
+                echo_prompt=echo_prompt,
+                confirm=confirm,
+                group=group,
+            )
+            group = self._generations[0].request.id
         self._n = n
         self._notes = notes()
         self._timings: list[Timings | None] = [None] * len(self._generations)
