@@ -21,6 +21,7 @@ from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.bounds import bound_probabilities
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import respond
 from handlers.running.response_store import Order
@@ -41,6 +42,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     streamed = params.stream
     if probabilities is not None:
         # Only events show which tokens belong to the message and which to thoughts and calls.
+        params = params if streamed else bound_probabilities(params, 1, engine.info.n_ctx)
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
     response = new_response(body, body.get("model") or model.name, params)

@@ -11,6 +11,7 @@ from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
+from handlers.running.bounds import bound_probabilities, check_repeated
 from handlers.running.choices import variants
 from handlers.running.usage import note_texts
 
@@ -26,7 +27,7 @@ class TextEvent(msgspec.Struct, frozen=True, gc=False):
 
 class Batch:
     """A context around `n` generations per prompt, those of the first prompt first. Leaving
-    it cancels what still runs."""
+    it cancels what still runs. Raises EngineError for what is more than one answer can have."""
 
     def __init__(
         self,
@@ -38,7 +39,11 @@ class Batch:
         echo_prompt: bool = False,
     ) -> None:
         self._tasks: Sequence[asyncio.Task[Any]] = ()
-        self._several = len(prompts) * n > 1
+        n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
+        self._several = n_texts > 1
+        check_repeated(prompts, params, n, n_ctx, echo_prompt=echo_prompt)
+        if not params.stream:
+            params = bound_probabilities(params, n_texts, n_ctx)
         self._queue: _Queue = asyncio.Queue()
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
