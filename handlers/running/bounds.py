@@ -31,11 +31,11 @@ def bound_probabilities(params: GenerationParams, n_texts: int, n_ctx: int) -> G
         return params
     room = MAX_PROBABILITIES // (n_texts * n_probs)
     if room < (1 if n_predict < 0 else min(n_predict, n_ctx)):
-        tokens = f"{n_predict} tokens (n_predict)" if n_predict >= 0 else "each token"
+        tokens = f"{n_predict} tokens (n_predict)" if n_predict >= 0 else "a token"
         raise invalid_request(
-            f"n_probs: {n_probs} probabilities for {tokens} of each of {n_texts} texts (n_cmpl) "
-            f"are more than the {MAX_PROBABILITIES} that an answer can have: ask for less, or for a "
-            "stream"
+            f"n_probs: {n_probs} probabilities for {tokens} of each of {n_texts} texts "
+            f"(n_cmpl) are more than the {MAX_PROBABILITIES} that an answer can have: ask for "
+            "less, or for a stream"
         )
     if n_predict > room or (n_predict < 0 and room < CONTEXTS * n_ctx):
         log.info("n_probs: texts end after %d tokens, to bound the probabilities", room)
@@ -58,7 +58,7 @@ def check_repeated(
     if size > MAX_REPEATED:
         raise invalid_request(
             f"n_cmpl: {n_texts} texts have {size} bytes of prompts, grammars, biases, "
-            f"stop strings and other parameters, more than {MAX_REPEATED}: ask for fewer texts at a time"
+            f"stop strings and other parameters, more than {MAX_REPEATED}: ask for fewer texts"
         )
 
 
