@@ -28,6 +28,7 @@ from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import owner_of
 from handlers.http.sse import event_stream
 from handlers.running.background import JobKey
+from handlers.running.bounds import bound_probabilities
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import frames, respond
 from handlers.running.response_store import Order, ResponseStore
@@ -61,6 +62,8 @@ async def create_response(body: dict[str, Any]) -> Response:
     if probabilities is not None or background:
         # Only events show which tokens belong to the message and which to thoughts and calls; and
         # when a response in the background begins.
+        if probabilities is not None and not streamed:
+            params = bound_probabilities(params, 1, engine.info.n_ctx)
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
     response = new_response(body, model.name, params)

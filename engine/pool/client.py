@@ -44,6 +44,7 @@ from engine.protocol.messages import (
     Tokens,
     Vectors,
 )
+from engine.protocol.several import joined
 from engine.protocol.stats import Stats
 
 Question = (
@@ -111,8 +112,24 @@ class EngineClient:
         confirm: bool = False,
         group: int = 0,
     ) -> Generation:
-        """Start a generation; `engine.protocol.messages.Submit` says what the arguments mean. It is
-        the first one of its request if `group` is 0: its id is the group of the others.
+        """Start one generation, as `generate_all` does."""
+        [generation] = self.generate_all(
+            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group
+        )
+        return generation
+
+    def generate_all(
+        self,
+        prompt: Prompt,
+        variants: Sequence[GenerationParams],
+        *,
+        echo_prompt: bool = False,
+        confirm: bool = False,
+        group: int = 0,
+    ) -> list[Generation]:
+        """Start a generation for each of `variants`, which differ in their seeds, and the first one
+        in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
+        is sent once. If `group` is 0, the first id is the group of all.
 
         Raises `EngineError` (not_supported) if the engine embeds.
         """
@@ -121,11 +138,16 @@ class EngineClient:
                 "This server does not support completions. Start it without `--embeddings`"
             )
         client = self._living
-        id = client._new_id()
-        request = Submit(id, prompt, params, echo_prompt, confirm, group or id)
-        client._send(request)
-        generation = client._generations[id] = Generation(request, client)
-        return generation
+        requests = []
+        for params in variants:
+            id = client._new_id()
+            group = group or id
+            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group))
+        for message in joined(requests):
+            client._send(message)
+        started = [Generation(request, client) for request in requests]
+        client._generations |= {each.request.id: each for each in started}
+        return started
 
     def embed(
         self, inputs: Sequence[list[int | str]], *, normalize: int, dimensions: int = 0
@@ -252,7 +274,8 @@ class EngineClient:
         predecessor._heir, predecessor._waits = self, False
         for generation in self._generations.values():
             generation.client, generation.has_moved = self, True
-            self._send(generation.request)
+        for message in joined(each.request for each in self._generations.values()):
+            self._send(message)
         for asked in self._asked.values():
             asked.has_moved = True
             self._send(asked.message)

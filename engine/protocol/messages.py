@@ -52,7 +52,8 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     the vocabulary asks for them); special-token syntax inside texts is parsed. With
     `echo_prompt` the answer carries the prompt as text, special tokens included. With
     `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
-    `group` are one client's request: they share its turn.
+    `group` are one client's request: they share its turn. `others` are (id, seed) of further
+    texts of that group, which have everything else in common but `params.id_slot`.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     echo_prompt: bool = False
     confirm: bool = False
     group: int = 0
+    others: list[tuple[int, int]] = []
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -58,6 +58,7 @@ from engine.protocol.messages import (
     Vectors,
     to_engine_decoder,
 )
+from engine.protocol.several import apart, ids
 from engine.shipped import model_file
 from engine.worker.backend import BackendError, Model, add_rpc_servers, initialize
 from engine.worker.constraints.gbnf import GrammarError
@@ -206,9 +207,12 @@ class Worker:
     def _take(self, message: ToEngine) -> ToServer | None:
         """Answer at once what takes less time than to hand it over; start everything else."""
         match message:
-            case Submit(id=id):
+            case Submit(id=id) if not message.others:
                 self._preparing.add(id)
                 self._start(id, self._prepare, message)
+            case Submit():
+                self._preparing.update(ids(message))
+                self._pool.submit(self._prepare_all, message)
             case Embed(id=id) | Rerank(id=id):
                 self._preparing.add(id)
                 self._start(id, self._prepare_job, message)
@@ -283,6 +287,32 @@ class Worker:
         """End the compilation that only the cancelled request `id` has wanted."""
         if (preparing := self._compiling.pop(id, None)) is not None:
             self._generator.drop(preparing)
+
+    def _prepare_all(self, message: Submit) -> None:
+        """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
+
+        def tokenize(submit: Submit) -> None:
+            prompt: list[int | str] = self._generator.tokenize(submit).tolist()
+            self._prepare_next(apart(submit, prompt))
+
+        failed = self._outcome(message.id, tokenize, message)
+        if isinstance(failed, Failed):
+            everyone = ids(message)
+            self._preparing.difference_update(everyone)
+            self._cancelled.difference_update(everyone)
+            self._link.send(Step([Failed(id, failed.error) for id in everyone]))
+
+    def _prepare_next(self, texts: Iterator[Submit]) -> None:
+        """One of `texts`, and the rest behind those who have come since."""
+        for text in texts:
+            if text.id in self._cancelled:
+                self._cancelled.discard(text.id)
+                self._preparing.discard(text.id)
+                continue
+            if (failed := self._outcome(text.id, self._prepare, text)) is not None:
+                self._link.send(failed)
+            self._pool.submit(self._prepare_next, texts)
+            return
 
     def _prepare_job(self, message: Embed | Rerank) -> None:
         self._inbox.put(self._embedder.prepare(message))

@@ -4,11 +4,15 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
-from connexion.middleware.abstract import ROUTING_CONTEXT
+from connexion.middleware.abstract import ROUTING_CONTEXT, SpecMiddleware
+from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from handlers.http.body_limits import FREE, MAX_VALUES, SHARE, Budget, ValueCount
 from handlers.http.errors import RequestError
 from handlers.http.hosts import permits
 from handlers.http.patience import within
@@ -118,8 +122,11 @@ class Leases:
             return await self.app(scope, receive, send)
 
 
-class Bodies:
+class Bodies(SpecMiddleware):  # type: ignore[misc]
     """Bounds the size of request bodies and the wait for them, and settles what they are.
+
+    No body is larger than --max-body-size, nor than the `x-max-body-size` of its operation. All
+    that are held, each until its answer is complete, share a budget.
 
     A body without a content type, with the one that `curl -d` announces, or with that of plain
     text, which spares web pages a preflight, is taken for JSON.
@@ -130,12 +137,25 @@ class Bodies:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self._limits: dict[str, int] = {}  # MiB, by operationId
+        self._budget = Budget()
+
+    def add_api(self, specification: Specification, **_: Any) -> None:
+        for item in specification["paths"].values():
+            for operation in item.values():
+                if isinstance(operation, Mapping) and "x-max-body-size" in operation:
+                    self._limits[operation["operationId"]] = operation["x-max-body-size"]
+
+    def _limit(self, scope: Scope, most: int) -> int:
+        """Bytes of the body of a request, where `most` MiB hold for all."""
+        name = scope.get("extensions", {}).get(ROUTING_CONTEXT, {}).get("operation_id") or ""
+        return min(most, self._limits.get(name.rpartition(".")[2], most)) << 20
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             return await self.app(scope, receive, send)
         options: ServerOptions = scope["state"]["runtime"].options
-        limit = options.http.max_body_size << 20
+        limit = self._limit(scope, options.http.max_body_size)
         length = 0
         kind = b""
         for name, value in scope["headers"]:
@@ -148,7 +168,11 @@ class Bodies:
         if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
-        return await self.app(scope, _bounded(receive, limit, options.http.timeout), send)
+        body = _Body(receive, limit, options.http, self._budget)
+        try:
+            return await self.app(scope, body.receive, send)
+        finally:
+            body.give_back()
 
     @staticmethod
     def _essence(kind: bytes) -> bytes:
@@ -167,26 +191,43 @@ def _too_large(limit: int) -> RequestError:
     return RequestError(413, f"the body is larger than {limit} bytes")
 
 
-def _bounded(receive: Receive, limit: int, timeout: float) -> Receive:
-    """`receive` that raises RequestError for a body over `limit` bytes, or when the client
-    sends nothing of it for `timeout` seconds."""
-    size = 0
-    complete = False
+class _Body:
+    """One request's body on its way, of at most `limit` bytes."""
 
-    async def receive_() -> Message:
-        nonlocal size, complete
-        if complete:  # from now on the only message is that the client is gone
-            return await receive()
+    def __init__(self, receive: Receive, limit: int, options: HttpOptions, budget: Budget) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._timeout = options.timeout
+        self._share = SHARE * (options.max_body_size << 20)
+        self._budget = budget
+        self._values = ValueCount()
+        self._size = 0
+        self._complete = False
+        self._taken = 0
+
+    async def receive(self) -> Message:
+        """The next message. Raises RequestError for a body that is larger than it may be, and
+        when the client sends nothing of it for too long."""
+        if self._complete:  # from now on the only message is that the client is gone
+            return await self._receive()
         try:
-            message = await within(timeout, receive())
+            message = await within(self._timeout, self._receive())
         except TimeoutError:
-            late = f"the rest of the body did not come within {timeout} seconds"
+            late = f"the rest of the body did not come within {self._timeout} seconds"
             raise RequestError(408, late, {"Connection": "close"}) from None
         if message["type"] == "http.request":
-            size += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if size > limit:
-                raise _too_large(limit)
+            part = message.get("body", b"")
+            self._size += len(part)
+            self._complete = not message.get("more_body", False)
+            if self._size > self._limit:
+                raise _too_large(self._limit)
+            if self._size > FREE:
+                new = self._size - self._taken
+                self._budget.take(new, self._share)
+                self._taken += new
+            if self._size > MAX_VALUES or not self._complete:
+                await self._values.add(part)  # a smaller body has fewer values than bytes
         return message
 
-    return receive_
+    def give_back(self) -> None:
+        self._budget.give(self._taken)

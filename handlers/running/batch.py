@@ -13,6 +13,7 @@ from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
 from handlers.http.security import current_key
+from handlers.running.bounds import bound_probabilities, check_repeated
 from handlers.running.choices import variants
 from handlers.running.runtime import runtime
 from handlers.running.usage import note_texts
@@ -32,7 +33,7 @@ class TextEvent(msgspec.Struct, frozen=True, gc=False):
 
 class Batch:
     """A context around `n` generations per prompt, those of the first prompt first. Leaving
-    it cancels what still runs."""
+    it cancels what still runs. Raises EngineError for what is more than one answer can have."""
 
     def __init__(
         self,
@@ -46,18 +47,24 @@ class Batch:
     ) -> None:
         """By `id`, that of the answer, a client can end the thoughts of all texts."""
         self._tasks: Sequence[asyncio.Task[Any]] = ()
-        self._several = len(prompts) * n > 1
+        n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
+        self._several = n_texts > 1
+        check_repeated(prompts, params, n, n_ctx, echo_prompt=echo_prompt)
+        if not params.stream:
+            params = bound_probabilities(params, n_texts, n_ctx)
         self._queue: _Queue = asyncio.Queue(_AHEAD)
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
         for prompt in prompts:
-            for variant in variants(params, n):
-                generation = engine.generate(
-                    prompt, variant, echo_prompt=echo_prompt, confirm=confirm, group=group
-                )
-                group = group or generation.request.id
-                self._generations.append(generation)
+            self._generations += engine.generate_all(
+                prompt,
+                variants(params, n),
+                echo_prompt=echo_prompt,
+                confirm=confirm,
+                group=group,
+            )
+            group = self._generations[0].request.id
         self._n = n
         self._id = id
         self._may_end = params.thinking is not None and params.thinking.control

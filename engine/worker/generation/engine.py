@@ -46,6 +46,7 @@ from engine.worker.generation.prompts import detokenize
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
 from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.engine")
 
@@ -86,6 +87,10 @@ class Engine:
         return model_info(self.model, n_slots=self.scheduler.n_slots, n_ctx=self.scheduler.n_ctx)
 
     # ---- requests ------------------------------------------------------------------------
+
+    def tokenize(self, submit: Submit) -> TokenArray:
+        """The tokens of a prompt that fits. Raises `EngineError`."""
+        return self._preparation.tokenize(submit)
 
     def prepare(self, submit: Submit) -> Request:
         """Tokenize, check and build what the steps need. Raises `EngineError`."""

@@ -79,7 +79,7 @@ class Preparation:
         """Tokenize, check, and order the constraint; the parameters of `submit` become those that
         are in force. Raises `EngineError`."""
         arrived = time.perf_counter()
-        tokens = self._tokenize(submit)
+        tokens = self.tokenize(submit)
         shown = self._resolve(submit.params)
         try:
             order = self._compiler.order(submit.params)
@@ -120,7 +120,8 @@ class Preparation:
             prompt=detokenize(self._model, tokens) if submit.echo_prompt else "",
         )
 
-    def _tokenize(self, submit: Submit) -> TokenArray:
+    def tokenize(self, submit: Submit) -> TokenArray:
+        """The tokens of the prompt. Raises `EngineError` if they don't fit the context."""
         if isinstance(submit.prompt, Infill):
             n_predict = submit.params.n_predict
             room = Room(n_ctx=self._n_ctx, n_batch=self._n_batch, n_predict=n_predict)

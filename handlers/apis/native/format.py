@@ -1,5 +1,6 @@
 """The native answers: whole, and as events of a stream."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,8 +80,13 @@ class NativeFormat:
 
     async def whole(self, results: list[Finished]) -> Any:
         """An object for one text, an array of them for several."""
-        answers = [self.result(index, result) for index, result in enumerate(results)]
-        return answers[0] if len(answers) == 1 else answers
+        if len(results) == 1:
+            return self.result(0, results[0])
+        answers = []
+        for index, result in enumerate(results):
+            answers.append(msgspec.Raw(_encode(self.result(index, result))))
+            await asyncio.sleep(0)  # with probabilities each may be long: others have their turn
+        return answers
 
     def delta(self, index: int, event: Delta) -> bytes:
         """One event of a stream, ready to be sent."""

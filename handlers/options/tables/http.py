@@ -187,7 +187,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=1000,  # a prompt has to fit into one frame (engine.processes.framing)
-            help="Largest request body, in MiB; a larger one is answered with 413.",
+            help="Largest request body, in MiB; a larger one is answered with 413. Operations that "
+            "need less take less; all bodies together have eight times as much, then 503.",
         ),
     ] = 64
     drain_timeout: Annotated[

@@ -177,3 +177,28 @@ def test_without_another_process_the_wait_ends(end: str, monkeypatch: pytest.Mon
             assert bool(error.value.info.retry_after) == (end == "late")
 
     asyncio.run(run())
+
+
+def test_a_prompt_of_many_texts_is_sent_once_to_each_process() -> None:
+    prompt: list[int | str] = ["x" * 1_000_000]
+    variants = [GenerationParams(seed=seed) for seed in range(500)]
+
+    async def run() -> None:
+        sink, later = Sink(), Sink()
+        old, new = EngineClient(sink, INFO), EngineClient(later, INFO)
+        texts = old.generate_all(prompt, variants)
+        assert [each.request.params.seed for each in texts] == list(range(500))
+        await asyncio.sleep(0)
+        texts[0].cancel()
+        texts[7].cancel()
+        await asyncio.sleep(0)
+        old.leave(GONE)
+        new.succeed(old)
+        await asyncio.sleep(0)
+        for pipe in (sink, later):
+            assert 1_000_000 < pipe.n_bytes < 1_100_000
+        for each in texts[1:7]:
+            new.dispatch(Step([finished(id=each.request.id)]))
+            assert (await each.result()).id == each.request.id
+
+    asyncio.run(run())

@@ -1,13 +1,23 @@
 """The worker's loop around an engine, without processes and pipes."""
 
+import threading
+
 import pytest
 
 from engine.params import GenerationParams
 from engine.processes.stdio import Link
-from engine.protocol.messages import Submit, to_engine_decoder
+from engine.protocol.messages import (
+    Failed,
+    Step,
+    Submit,
+    ToEngine,
+    ToServer,
+    to_engine_decoder,
+)
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
+from engine.worker.tokens import TokenArray
 from engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play
@@ -69,3 +79,64 @@ def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None
     served.submit(prepared(served, 3))
     assert served.gather_seconds == 0
     assert one._gather(), "who is not there yet is not waited for"
+
+
+class Said(Link[ToEngine, ToServer]):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, -1, to_engine_decoder)
+        self.failed: list[int] = []
+        self.over = threading.Event()
+
+    def send(self, *messages: ToServer) -> None:
+        for message in messages:
+            assert isinstance(message, Step)
+            self.failed += [event.id for event in message.events if isinstance(event, Failed)]
+        self.over.set()
+
+
+def many(prompt: str) -> Submit:
+    params = GenerationParams(n_predict=4, seed=1, id_slot=2)
+    return Submit(1, [prompt], params, group=1, others=[(2, 7), (4, 8), (5, 9)])
+
+
+def test_a_prompt_of_many_texts_is_tokenized_once(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    tokenize = Model.tokenize
+
+    def counted(self: Model, text: bytes, **options: bool) -> TokenArray:
+        asked.append(text)
+        return tokenize(self, text, **options)
+
+    monkeypatch.setattr(Model, "tokenize", counted)
+    one = worker(served)
+    one._cancelled = {4}
+    assert one._take(many("def f(self, x):")) is None
+    found = [one._inbox.get() for _ in range(3)]
+    assert asked == [b"def f(self, x):"]
+    assert [
+        (each.id, each.params.seed, each.params.id_slot)
+        for each in found
+        if isinstance(each, Request)
+    ] == [
+        (1, 1, 2),
+        (2, 7, -1),
+        (5, 9, -1),
+    ]
+    one._pool.shutdown()
+    assert not one._cancelled
+    assert 4 not in one._preparing
+
+
+def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(served: Engine) -> None:
+    said = Said()
+    one = Worker(served, said, engine_options())
+    one._cancelled = {4}
+    one._take(many("word " * 10_000))
+    said.over.wait()
+    assert said.failed == [1, 2, 4, 5]
+    assert not one._preparing | one._cancelled
+    assert one._inbox.empty()

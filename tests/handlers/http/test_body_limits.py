@@ -1,0 +1,70 @@
+"""Values of bodies, counted while they arrive, and the bytes of all bodies."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers.http.body_limits import Budget, ValueCount
+from handlers.http.errors import RequestError
+
+TEXT = st.text('ab"\\,:[]{}é\n', max_size=8)
+DOCUMENTS = st.recursive(
+    st.none() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def n_values(value: Any) -> int:
+    """Values and keys in what is around `value`, and it."""
+    if isinstance(value, dict):
+        return 1 + sum(1 + n_values(each) for each in value.values())
+    return 1 + sum(map(n_values, value)) if isinstance(value, list) else 1
+
+
+def n_containers(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, dict | list) + sum(map(n_containers, inner))
+
+
+def is_taken(parts: Iterable[bytes], most: int) -> bool:
+    async def run() -> None:
+        count = ValueCount(most)
+        for part in parts:
+            await count.add(part)
+
+    try:
+        asyncio.run(run())
+    except RequestError as error:
+        return error.failure.status != 413
+    return True
+
+
+@given(DOCUMENTS, st.integers(1, 9), st.booleans())
+def test_what_is_in_strings_is_no_value(document: Any, size: int, ascii: bool) -> None:
+    text = json.dumps(document, ensure_ascii=ascii).encode()
+    parts = [text[i : i + size] for i in range(0, len(text), size)]
+    n = n_values(document)
+    assert not is_taken(parts, n - 1) or n == 1
+    # An empty container has the mark of a value, and none.
+    assert is_taken(parts, n + n_containers(document))
+
+
+def test_a_text_full_of_punctuation_is_one_value() -> None:
+    assert is_taken([b'["', *[b'\\",{:[' * 100] * 100, b'"]'], 3)
+
+
+def test_who_doesn_t_fit_is_told_when_to_come_again() -> None:
+    budget = Budget()
+    budget.take(60, 100)
+    with pytest.raises(RequestError) as error:
+        budget.take(50, 100)
+    assert error.value.failure.status == 503
+    assert int(error.value.failure.headers["Retry-After"]) > 0
+    budget.give(60)
+    budget.take(100, 100)
