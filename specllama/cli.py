@@ -21,6 +21,7 @@ from specllama.deferred import deferred_imports
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
     from engine.catalog.entry import Entry
+    from engine.catalog.presets import RemotePreset
     from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")
@@ -77,13 +78,24 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     logs.configure(options.log)
     for remark in remarks(options, argv, os.environ):
         log.warning("%s", remark)
-    catalog = open_catalog(options.model, options.router, given(argv, os.environ))
+    remote = _remote_preset(options)
+    catalog = open_catalog(options.model, options.router, given(argv, os.environ), remote)
     try:
         http = options.http
         with Listeners(http.hosts(), http.port, reuse_port=http.reuse_port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))
+
+
+def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
+    if not options.model.source.hf_repo:
+        return None  # without importing asyncio and more
+    import asyncio
+
+    from engine.catalog.download.remote_preset import find_remote_preset
+
+    return asyncio.run(find_remote_preset(options.model, os.environ))
 
 
 def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -> int:
