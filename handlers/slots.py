@@ -30,10 +30,20 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
     defaults = model.options.engine.generation_defaults()
-    shown = [slot_json(slot, defaults, model.name) for slot in slots]
-    if not model.options.operations.slots_text:
-        shown = [without_texts(each) for each in shown]
-    return JSONAnswer(shown)
+    with_texts = model.options.operations.slots_text
+    return JSONAnswer([_shown(slot, defaults, model.name, with_texts) for slot in slots])
+
+
+def _shown(
+    slot: SlotState, defaults: GenerationParams, model: str, with_texts: bool
+) -> dict[str, Any]:
+    whole = slot_json(slot, defaults, model)
+    if slot.id_task < 0:
+        return {key: whole[key] for key in _BEFORE_THE_FIRST_REQUEST}
+    return whole if with_texts else without_texts(whole)
+
+
+_BEFORE_THE_FIRST_REQUEST = ("id", "n_ctx", "speculative", "is_processing")
 
 
 async def act_on_slot(
@@ -68,7 +78,8 @@ async def act_on_slot(
 
 
 def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
-    """One slot; `defaults` are the settings of one that was never used."""
+    """One slot with all that there is of it; `defaults` are the settings of one that was never
+    used."""
     return {
         "id": slot.id,
         "id_task": slot.id_task,
