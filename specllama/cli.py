@@ -14,6 +14,7 @@ from engine.options import OptionError
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
 from handlers.options import ServerOptions, given, parse, remarks
+from handlers.options.completion import bash_completion
 from handlers.options.help import help_text
 from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_versions())
         elif options.general.license:
             _print_licenses()
+        elif options.general.completion_bash:
+            print(bash_completion(), end="")
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
