@@ -24,6 +24,7 @@ from connexion.middleware.server_error import ServerErrorMiddleware
 from starlette.types import Receive, Scope, Send
 
 from engine.catalog.catalog import open_catalog
+from engine.catalog.download.remote_preset import find_remote_preset
 from handlers.http.application import application, serve_again
 from handlers.http.security import api_key_info, bearer_info
 from handlers.options import from_environ, given
@@ -45,7 +46,7 @@ def install() -> None:
     async def call(self: ServerErrorMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         launched: ConnexionMiddleware = scope["app"]
         if launched.lifespan is None and _serves_our_handlers(launched):
-            launched.app = _replacement(launched)
+            launched.app = await _replacement(launched)
             await launched.app(scope, receive, send)
         else:
             await original(self, scope, receive, send)
@@ -70,9 +71,10 @@ def _serves_our_handlers(app: ConnexionMiddleware) -> bool:
     )
 
 
-def _replacement(launched: ConnexionMiddleware) -> Any:
+async def _replacement(launched: ConnexionMiddleware) -> Any:
     options = from_environ(os.environ)
-    catalog = open_catalog(options.model, options.router, given([], os.environ))
+    remote = await find_remote_preset(options.model, os.environ)
+    catalog = open_catalog(options.model, options.router, given([], os.environ), remote)
     base_paths = {api.specification.base_path for api in launched.apis}
     prefix = options.http.api_prefix.rstrip("/")
 

@@ -28,10 +28,18 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
         slots = await (awake or await model.engine()).slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
-    shown = [slot_json(slot, model) for slot in slots]
-    if not model.options.operations.slots_text:
-        shown = [without_texts(each) for each in shown]
-    return JSONAnswer(shown)
+    with_texts = model.options.operations.slots_text
+    return JSONAnswer([_shown(slot, model, with_texts) for slot in slots])
+
+
+def _shown(slot: SlotState, model: Served, with_texts: bool) -> dict[str, Any]:
+    whole = slot_json(slot, model)
+    if slot.id_task < 0:
+        return {key: whole[key] for key in _BEFORE_THE_FIRST_REQUEST}
+    return whole if with_texts else without_texts(whole)
+
+
+_BEFORE_THE_FIRST_REQUEST = ("id", "n_ctx", "speculative", "is_processing")
 
 
 async def act_on_slot(

@@ -14,6 +14,7 @@ from engine.options import OptionError
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
 from handlers.options import ServerOptions, given, parse, remarks
+from handlers.options.completion import bash_completion
 from handlers.options.help import help_text
 from specllama import STARTED, __version__
 from specllama.deferred import deferred_imports
@@ -21,6 +22,7 @@ from specllama.deferred import deferred_imports
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
     from engine.catalog.entry import Entry
+    from engine.catalog.presets import RemotePreset
     from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_versions())
         elif options.general.license:
             _print_licenses()
+        elif options.general.completion_bash:
+            print(bash_completion(), end="")
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
@@ -77,13 +81,24 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     logs.configure(options.log)
     for remark in remarks(options, argv, os.environ):
         log.warning("%s", remark)
-    catalog = open_catalog(options.model, options.router, given(argv, os.environ))
+    remote = _remote_preset(options)
+    catalog = open_catalog(options.model, options.router, given(argv, os.environ), remote)
     try:
         http = options.http
         with Listeners(http.hosts(), http.port, reuse_port=http.reuse_port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))
+
+
+def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
+    if not options.model.source.hf_repo:
+        return None  # without importing asyncio and more
+    import asyncio
+
+    from engine.catalog.download.remote_preset import find_remote_preset
+
+    return asyncio.run(find_remote_preset(options.model, os.environ))
 
 
 def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -> int:

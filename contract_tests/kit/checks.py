@@ -224,6 +224,15 @@ def slots_keep_texts(server: Server) -> None:
     assert "5518" not in shown, f"the slots show what a client has written: {shown:.2000}"
 
 
+def slots_count_what_they_hold(server: Server) -> None:
+    """The prompt, and what was generated but for the last token."""
+    server.ask("/completion", body("create_completion", n_predict=5, ignore_eos=True))
+    slot = max(server.wait_until_idle(), key=lambda slot: int(slot.get("id_task", -1)))
+    n_prompt = slot["n_prompt_tokens_processed"] + slot["n_prompt_tokens_cache"]
+    assert slot["next_token"]["n_decoded"] == 5
+    assert slot["n_prompt_tokens"] == n_prompt + 4
+
+
 def tokens_and_text_correspond(server: Server) -> None:
     """Tokens and text correspond if the model's tokenizer loses nothing."""
     for text in ("Hello world", "  two\n\n\tlines ", "naïve \U0001f999 日本", "<|im_start|>", ""):
@@ -294,6 +303,11 @@ def what_is_no_download_stays(server: Server) -> None:
             contract.check(refused, 400)
 
 
+def what_is_there_is_not_downloaded(server: Server) -> None:
+    for name in models(server):
+        contract.check(server.post("/models", {"model": name}), 400)
+
+
 def changes_of_models_are_told(server: Server) -> None:
     """Its default model is unloaded and loaded again."""
     name = contract.check(server.get("/props"))["model_alias"]
@@ -312,6 +326,7 @@ OF_ROUTERS = (
     unknown_models_are_refused,
     looking_for_models_needs_the_key,
     what_is_no_download_stays,
+    what_is_there_is_not_downloaded,
     changes_of_models_are_told,
 )
 ALL = (
@@ -322,6 +337,7 @@ ALL = (
     keys_are_wanted,
     slots_keep_texts,
     ollamas_clients_are_served,
+    slots_count_what_they_hold,
     streams_are_as_described,
     streams_say_the_same_as_plain_answers,
     characters_stay_whole,

@@ -33,9 +33,10 @@ import handlers.slots
 import handlers.tokenize
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, ErrorInfo, ErrorType
+from engine.params import GenerationParams
 from engine.pool.inventory import Inventory
 from engine.pool.status import ModelStatus
-from engine.protocol.messages import Delta, Finished
+from engine.protocol.messages import Delta, Finished, SlotState
 from engine.shipped import model_path
 from handlers.apis.native.format import NativeFormat
 from handlers.apis.openai.format import TextFormat
@@ -328,6 +329,16 @@ def slots_show_texts() -> None:
     _replace(handlers.slots, "without_texts", without_texts)
 
 
+def slots_count_the_prompt_alone() -> None:
+    original = handlers.slots.slot_json
+
+    def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
+        n_prompt = slot.n_prompt_tokens_processed + slot.n_prompt_tokens_cache
+        return {**original(slot, defaults, model), "n_prompt_tokens": n_prompt}
+
+    _replace(handlers.slots, "slot_json", slot_json)
+
+
 def every_model_is_the_default_one() -> None:
     def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
         return current.catalog.entries[current.catalog.default]
@@ -353,6 +364,13 @@ def everything_can_be_removed() -> None:
         return None
 
     _replace(Inventory, "remove", remove)
+
+
+def everything_can_be_downloaded() -> None:
+    async def download(self: Inventory, name: str) -> None:
+        return None
+
+    _replace(Inventory, "download", download)
 
 
 def a_status_forgets_its_failure() -> None:
@@ -418,10 +436,12 @@ MUTANTS: dict[str, Mutant] = {
         slots_show_texts,
         streams_end_with_their_clients,
         streams_come_back_from_the_beginning,
+        slots_count_the_prompt_alone,
         every_model_is_the_default_one,
         unknown_models_are_the_default_one,
         everybody_may_look_for_models_again,
         everything_can_be_removed,
+        everything_can_be_downloaded,
         a_status_forgets_its_failure,
         events_tell_states_that_nobody_knows,
     )

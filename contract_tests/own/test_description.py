@@ -87,7 +87,8 @@ def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) ->
 
 def test_settings_echo_every_parameter(document: lint.Document) -> None:
     slots = _answer(document["paths"]["/slots"]["get"])
-    [shown] = slots["items"]["properties"]["params"]["allOf"]
+    slot, _ = slots["items"]["anyOf"]
+    [shown] = slot["properties"]["params"]["allOf"]
     result, *_ = _answer(document["paths"]["/completion"]["post"])["anyOf"]
     settings = result["properties"]["generation_settings"]
     assert shown["properties"] == settings["properties"]

@@ -83,6 +83,7 @@ CAUGHT = [
     ),
     Caught("slots_show_texts", checks.slots_keep_texts, "secret 5518", lies=True),
     Caught("ollama_gets_the_envelope", checks.ollamas_clients_are_served, "'string'", lies=True),
+    Caught("slots_count_the_prompt_alone", checks.slots_count_what_they_hold, "==", lies=True),
     Caught("spaces_get_lost", checks.tokens_and_text_correspond, "two", lies=True),
 ]
 ROUTERS = [
@@ -98,6 +99,7 @@ ROUTERS = [
         "expected 401",
     ),
     Caught("everything_can_be_removed", checks.what_is_no_download_stays, "expected 400"),
+    Caught("everything_can_be_downloaded", checks.what_is_there_is_not_downloaded, "expected 400"),
     Caught("a_status_forgets_its_failure", checks.models_are_as_described, "failed.* required"),
     Caught("events_tell_states_that_nobody_knows", checks.changes_of_models_are_told, "ready"),
 ]

@@ -12,11 +12,12 @@ from engine.catalog.cache import CachedModel, cached_models, named
 from engine.catalog.directory import ModelFiles, models_in
 from engine.catalog.entry import Entry, Source
 from engine.catalog.locations import hub_cache
-from engine.catalog.presets import Presets, Section
+from engine.catalog.presets import Presets, RemotePreset, Section
 from engine.catalog.removal import is_removable
 from engine.options import (
     Given,
     Layer,
+    Names,
     OptionError,
     Options,
     RouterOptions,
@@ -56,10 +57,16 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assemble(
-    options: Options, router: RouterOptions, given: Given, *, download: str = ""
+    options: Options,
+    router: RouterOptions,
+    given: Given,
+    *,
+    download: str = "",
+    remote: RemotePreset | None = None,
 ) -> tuple[list[Entry], str]:
     """All models, and the name of the one for requests that name none. Among them is the repository
-    `download`, if there is such a name, as it will be in the cache.
+    `download`, if there is such a name, as it will be in the cache. A `remote` preset file takes
+    the place of --models-preset.
 
     What the command line says of a model wins over its section of the preset file, which wins
     over the section for all models, which wins over variables. The command line's --alias and
@@ -70,8 +77,7 @@ def assemble(
     found = _found(router.models_dir, cached, cache)
     if download and download not in found:
         found[download] = _Found(name=download, source="cache", hf_repo=download, removable=True)
-    path = router.models_preset
-    file = presets.read(path, given.names) if path else _no_presets()
+    file = _presets(router.models_preset, remote, given.names)
     for warning in file.warnings:
         log.warning("%s", warning)
     sections = _sections(file, found, cached)
@@ -133,7 +139,11 @@ def _of_section(name: str, cached: Sequence[CachedModel]) -> _Found:
 # ---- what is said of it -------------------------------------------------------------------
 
 
-def _no_presets() -> Presets:
+def _presets(path: str, remote: RemotePreset | None, names: Names) -> Presets:
+    if remote is not None:
+        return presets.read(remote.path, names, remote.repository)
+    if path:
+        return presets.read(path, names)
     everywhere = Section(name=presets.EVERYWHERE, line=0, layer=Layer("no preset file"))
     return Presets(everywhere=everywhere, sections={})
 

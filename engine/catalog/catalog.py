@@ -10,6 +10,7 @@ from engine.catalog import assembly, removal
 from engine.catalog.cache import cached_models, named
 from engine.catalog.entry import Entry
 from engine.catalog.locations import hub_cache
+from engine.catalog.presets import RemotePreset
 from engine.catalog.wanted import wants_fetch
 from engine.options import Given, Options, RouterOptions
 from engine.shipped import MODEL_NAME
@@ -99,17 +100,20 @@ class Catalog:
         return next((entry for entry in loaded if not wants_fetch(entry.options)), None)
 
 
-def open_catalog(options: Options, router: RouterOptions, given: Given) -> Catalog:
+def open_catalog(
+    options: Options, router: RouterOptions, given: Given, remote: RemotePreset | None = None
+) -> Catalog:
     """The models that `options` or `router` name, which were read from what is `given`.
 
     If they name one model, it is the only one; else there are those of the hub's cache, of
-    --models-dir and of --models-preset, and the shipped one. Looks at names of files only, and
-    logs a warning for each file that can't be used. Raises OptionError.
+    --models-dir and of --models-preset, and the shipped one. If that "model" is a repository of
+    presets, `remote` takes the place of both. Looks at names of files only, and logs a warning for
+    each file that can't be used. Raises OptionError.
     """
-    if options.names_model():
+    if options.names_model() and remote is None:
         entry = _single(options, given.environ)
         return Catalog([entry], default=entry.name, router=False)
-    read = partial(assembly.assemble, options, router, given)
+    read = partial(assembly.assemble, options, router, given, remote=remote)
     entries, default = read()
     return Catalog(entries, default=default, router=True, read=read, cache=hub_cache(given.environ))
 

@@ -9,6 +9,12 @@ from pathlib import PurePosixPath
 
 from engine.formats.gguf_names import best_projector, is_model, part, quantization
 
+PRESET = "preset.ini"
+"""A repository with this file is one of presets: its models are those that the file names."""
+
+MAX_PRESET = 1 << 20
+"""Bytes of a preset file, wherever it lies."""
+
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 """Looked for, in this order, when no quantization is asked for."""
 

@@ -15,11 +15,14 @@ lists of samplers do. Nothing is quoted, escaped, or continued on the next line.
 """
 
 import re
+from collections.abc import Set
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from engine.catalog.hub_choice import MAX_PRESET, PRESET
+from engine.catalog.remote_keys import ALLOWED
 from engine.options import (
     Layer,
     Names,
@@ -40,7 +43,6 @@ STOP_TIMEOUT = 10
 """Seconds; how long the requests of a model that is unloaded may go on, unless a file says."""
 
 _VERSION = "1"
-_FILE_MAX = 1 << 20  # bytes
 _LINE_MAX = 1 << 16  # characters; a chat template on one line fits
 _TIMEOUT_MAX = 2**31 - 1  # s
 
@@ -78,16 +80,24 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()  # a line each, for the user
 
 
-def read(path: str, names: Names) -> Presets:
+class RemotePreset(msgspec.Struct, frozen=True, kw_only=True):
+    """The preset file of a repository on the hub, and where it lies on this machine."""
+
+    repository: str  # user/repo
+    path: str
+
+
+def read(path: str, names: Names, repository: str = "") -> Presets:
     """The file at `path`, whose keys are among `names`. Keys and values of all options are
     checked; whether options go together is not, as those of other sources join them. A section
-    with a key that nobody knows is refused alone.
+    with a key that nobody knows is refused alone, and if the file comes from a `repository` of the
+    hub, so is one with a key that isn't in `remote_keys.ALLOWED`.
 
     Raises `OptionError` with one line that names the file, and the line in it.
     """
-    source = legible(path)
-    drafts = _drafts(source, files.read_text(path, _FILE_MAX))
-    section = partial(_section, names, source)
+    source = legible(f"{repository}/{PRESET}" if repository else path)
+    drafts = _drafts(source, files.read_text(path, MAX_PRESET))
+    section = partial(_section, names, source, ALLOWED if repository else None)
     everywhere = section(EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
     sections, refused = {}, {}
     for name, draft in drafts.items():
@@ -180,7 +190,12 @@ def _check_version(place: str, setting: Setting) -> None:
 
 
 def _section(
-    names: Names, source: str, name: str, draft: _Draft, everywhere: Section | None
+    names: Names,
+    source: str,
+    allowed: Set[str] | None,
+    name: str,
+    draft: _Draft,
+    everywhere: Section | None,
 ) -> Section:
     """The section with what `everywhere` says for all, its keys and values checked."""
     load = everywhere.load_on_startup if everywhere else False
@@ -201,7 +216,7 @@ def _section(
         except OptionError as error:
             raise OptionError(f"{source}:{setting.line}: {setting.key}: {error}") from None
     layer = Layer(source, tuple(settings))
-    check_layer(names, layer)
+    check_layer(names, layer, allowed)
     return Section(
         name=name,
         line=draft.line,

@@ -1,7 +1,7 @@
 """Options that stand in a file, or come from anywhere else but the command line and the
 environment: one layer among those that make up a model's options."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import msgspec
 
@@ -58,9 +58,11 @@ class UnusableKeyError(OptionError):
     """A key that means nothing here, and harms nobody: only its own layer can't be used."""
 
 
-def check_layer(names: Names, layer: Layer) -> None:
+def check_layer(names: Names, layer: Layer, allowed: Set[str] | None = None) -> None:
     """Raises `OptionError` for a key or a value that can't be used, whatever other layers say:
-    `UnusableKeyError` if it is a key that isn't meant to protect the server."""
+    `UnusableKeyError` if it is a key that isn't meant to protect the server. With `allowed`, no
+    options but those fields can be used.
+    """
     for setting in layer.settings:
         if not protects(setting.key):
             continue
@@ -74,6 +76,12 @@ def check_layer(names: Names, layer: Layer) -> None:
             raise OptionError(
                 f"{place}: unknown key, which could have been meant to protect the server"
             )
+    for setting in layer.settings if allowed is not None else ():
+        place = f"{layer.place(setting)}: {legible(setting.key)}"
+        if setting.key in _SHORTCUTS or _unavailable(setting.key):
+            continue  # models that the server names itself; what has no effect, or is refused
+        if _find(names, setting.key, place)[0].name not in (allowed or ()):
+            raise UnusableKeyError(f"{place} is not for a file from another machine to say")
     read_layer(Chosen(names), layer)
 
 

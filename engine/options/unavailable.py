@@ -230,14 +230,6 @@ _SERVER = [
         of_server=True,
     ),
     *_options(
-        "there is no script for shells",
-        """
---completion-bash
-""",
-        refused=True,
-        of_server=True,
-    ),
-    *_options(
         "files of a directory aren't served: a web server in front can do that",
         """
 --path DIR LLAMA_ARG_STATIC_PATH

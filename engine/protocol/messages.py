@@ -380,7 +380,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_remain: int = -1
     n_decoded: int = 0
     stopping_word: str = ""
-    n_prompt_tokens: int = 0
+    n_prompt_tokens: int = 0  # in the slot: read of the prompt, or generated and decoded
     n_prompt_tokens_processed: int = 0
     n_prompt_tokens_cache: int = 0
     n_prompt_tokens_shared: int = 0

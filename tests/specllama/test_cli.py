@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from handlers.options import parse
+from handlers.options.completion import bash_completion
 from specllama import __version__, logs
 from specllama.listen import ListenError, Listeners
 
@@ -212,6 +213,12 @@ def test_the_licenses_are_printed() -> None:
     assert first.startswith("specllama ")
     assert first.endswith(": MIT")
     assert any(re.fullmatch(r"llama[-_]cpp[-_]python \S+: MIT.*", line) for line in others)
+
+
+def test_the_script_for_bash_is_printed() -> None:
+    done = run("--completion-bash", "--port", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == bash_completion()
 
 
 def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:

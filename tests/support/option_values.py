@@ -14,7 +14,7 @@ from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from handlers.options import NAMES
 from tests.support.options_support import FIELDS
 
-INFORMATION = {"help", "version", "license", "list_devices", "cache_list"}
+INFORMATION = {"help", "version", "license", "completion_bash", "list_devices", "cache_list"}
 FILES = {
     "mmproj",
     "models_dir",

@@ -20,7 +20,7 @@ from huggingface_hub import constants
 
 from engine.catalog.download.download import Item, obtain
 from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_source import HubModel, open_hub_model
+from engine.catalog.download.hub_source import HubFiles, open_hub_model, open_hub_preset
 from engine.catalog.download.messages import (
     Fetched,
     FetchFailed,
@@ -86,10 +86,17 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
                 notify=notify,
             )
 
-        hub: HubModel | None = None
+        hub: HubFiles | None = None
         items: list[Item] = []
-        model, projector = "", ""
-        if wanted.repository:
+        model, projector, preset = "", "", ""
+        if wanted.preset:
+            hub = open_hub_preset(
+                wanted.repository, token=wanted.token, offline=offline, notify=notify
+            )
+            if hub is not None:
+                items += hub.items
+                preset = str(hub.first)
+        elif wanted.repository:
             hub = open_hub_model(
                 wanted.repository,
                 file=wanted.file,
@@ -99,7 +106,7 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
                 notify=notify,
             )
             items += hub.items
-            model, projector = str(hub.model), str(hub.projector or "")
+            model, projector = str(hub.first), str(hub.projector or "")
         elif wanted.url:
             of_model = open_one(wanted.url)
             items += of_model.items
@@ -111,7 +118,7 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
         _obtain_all(client, items, link)
     if hub is not None:
         hub.finish()
-    return Fetched(model, projector)
+    return Fetched(model, projector, preset)
 
 
 def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: ServerLink) -> None:

@@ -59,6 +59,7 @@ class Item:
     size: int | None = None  # bytes; None = not known beforehand
     resumable: bool = True  # else what is there may be of another content
     digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be checked
+    magic: bytes = MAGIC  # what it has to begin with
     headers: dict[str, str] = field(default_factory=dict)
 
     def n_there(self) -> int:
@@ -189,7 +190,8 @@ def _is_range(response: httpx2.Response, start: int, size: int | None) -> bool:
 
 
 class _Partial:
-    """The file that is being written; refuses what isn't GGUF, or more than announced, at once."""
+    """The file that is being written; refuses what begins otherwise than it has to, or more than
+    announced, at once."""
 
     def __init__(self, file: FileIO, item: Item, report: Report) -> None:
         self._file = file
@@ -197,7 +199,7 @@ class _Partial:
         self._report = report
         self.n = os.fstat(self._file.fileno()).st_size
         self._file.seek(0)
-        self._head = self._file.read(len(MAGIC)) or b""
+        self._head = self._file.read(len(item.magic)) or b""
         report(self.n)
 
     def clear(self) -> None:
@@ -206,8 +208,8 @@ class _Partial:
 
     def append(self, chunk: bytes) -> None:
         """Raises DownloadError, OSError."""
-        self._head += chunk[: len(MAGIC) - len(self._head)]
-        if not MAGIC.startswith(self._head):
+        self._head += chunk[: len(self._item.magic) - len(self._head)]
+        if not self._item.magic.startswith(self._head):
             self.clear()
             raise DownloadError(f"{self._item.name} is not a GGUF file: check the name")
         if self._item.size is not None and self.n + len(chunk) > self._item.size:

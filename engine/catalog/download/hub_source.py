@@ -11,10 +11,18 @@ from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import build_hf_headers, validate_repo_id
 
-from engine.catalog.download.download import Item, patiently
+from engine.catalog.download.download import MAGIC, Item, patiently
 from engine.catalog.download.http_errors import DownloadError, check_status, network_failure
 from engine.catalog.download.hub_layout import RepositoryCache, is_commit, is_digest, is_inside
-from engine.catalog.hub_choice import parts_of, pick_model, pick_projector, quants
+from engine.catalog.hub_choice import (
+    MAX_PRESET,
+    PRESET,
+    parts_of,
+    pick_model,
+    pick_projector,
+    quants,
+)
+from engine.catalog.sizes import shown_size
 from engine.formats.gguf_names import is_gguf
 
 log = logging.getLogger("engine.catalog")
@@ -24,11 +32,11 @@ N_SHOWN = 12  # names in a message
 Notify = Callable[[str], None]
 
 
-class HubModel(NamedTuple):
-    """The files that a repository offers, and their places in the cache."""
+class HubFiles(NamedTuple):
+    """Files of a repository, and their places in the cache."""
 
     items: list[Item]
-    model: Path  # the (first part of the) model
+    first: Path  # the (first part of the) model, or the preset file
     projector: Path | None
     finish: Callable[[], None]  # once everything is there
 
@@ -60,7 +68,7 @@ def split_quant(repository: str) -> tuple[str, str]:
 
 def open_hub_model(
     repository: str, *, file: str, projector: bool, token: str, offline: bool, notify: Notify
-) -> HubModel:
+) -> HubFiles:
     """The files of a model of `repository` (user/repo[:quant]): of its file `file`, if named.
 
     With `projector`, the multimodal projector as well, if there is one. When the hub can't be
@@ -69,7 +77,7 @@ def open_hub_model(
     name, quant = split_quant(repository)
     cache = RepositoryCache(Path(constants.HF_HUB_CACHE), name)
 
-    def cached() -> HubModel:
+    def cached() -> HubFiles:
         where = f"the cache of {name} in {constants.HF_HUB_CACHE}"
         chosen = _choose(cache.names(), quant, file, projector, where)
         return _from_cache(cache, *chosen)
@@ -82,17 +90,56 @@ def open_hub_model(
     found = None
     with suppress(DownloadError):
         found = cached()
+    snapshot = _ask(name, token, found, notify)
+    if isinstance(snapshot, HubFiles):
+        return snapshot
+    names = list(snapshot.files)
+    chosen = _choose(names, quant, file, projector, f"the repository {name}")
+    return _from_hub(cache, name, snapshot, *chosen, headers=_headers(token))
+
+
+def open_hub_preset(
+    repository: str, *, token: str, offline: bool, notify: Notify
+) -> HubFiles | None:
+    """The preset file of `repository`, whatever quantization is named; None if it has none.
+
+    When the hub can't be asked, what an earlier download left is taken, and the user notified.
+    Raises DownloadError.
+    """
+    name, _ = split_quant(repository)
+    cache = RepositoryCache(Path(constants.HF_HUB_CACHE), name)
+    found = _from_cache(cache, [PRESET], None) if PRESET in cache.names() else None
+    if offline:
+        return found
+    snapshot = _ask(name, token, found, notify)
+    if isinstance(snapshot, HubFiles):
+        return snapshot
+    file = snapshot.files.get(PRESET)
+    if file is None:
+        return None
+    if file.size > MAX_PRESET:
+        raise DownloadError(
+            f"the {PRESET} of {name} has {shown_size(file.size)}, more than "
+            f"{shown_size(MAX_PRESET)}: it is not read"
+        )
+    return _from_hub(cache, name, snapshot, [PRESET], None, headers=_headers(token))
+
+
+def _ask(
+    repository: str, token: str, found: HubFiles | None, notify: Notify
+) -> _Snapshot | HubFiles:
+    """The repository as the hub describes it; what was `found` in the cache if the hub can't be
+    asked. Raises DownloadError."""
     try:
         # Who can do without the network is not kept waiting for it.
-        snapshot = _ask_once(name, token) if found else patiently(lambda: _ask_once(name, token))
+        if found is not None:
+            return _ask_once(repository, token)
+        return patiently(lambda: _ask_once(repository, token))
     except DownloadError as error:
         if found is None:
             raise
         notify(f"{error}; what is in the cache is used")
         return found
-    names = list(snapshot.files)
-    chosen = _choose(names, quant, file, projector, f"the repository {name}")
-    return _from_hub(cache, name, snapshot, *chosen, headers=_headers(token))
 
 
 def _choose(
@@ -123,9 +170,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:N_SHOWN]) + more
 
 
-def _from_cache(cache: RepositoryCache, parts: list[str], projector: str | None) -> HubModel:
+def _from_cache(cache: RepositoryCache, parts: list[str], projector: str | None) -> HubFiles:
     commit = cache.commit() or ""
-    return HubModel(
+    return HubFiles(
         [],
         cache.file(commit, parts[0]),
         cache.file(commit, projector) if projector else None,
@@ -141,7 +188,7 @@ def _from_hub(
     projector: str | None,
     *,
     headers: dict[str, str],
-) -> HubModel:
+) -> HubFiles:
     commit = snapshot.commit
 
     def item(name: str) -> Item:
@@ -162,6 +209,7 @@ def _from_hub(
             on_arrival=link,
             size=file.size,
             digest=file.digest,
+            magic=MAGIC if is_gguf(name) else b"",
             headers=headers,
         )
 
@@ -170,7 +218,7 @@ def _from_hub(
             with suppress(OSError):  # only offline mode needs it; the cache may be read-only
                 cache.set_commit(commit)
 
-    return HubModel(
+    return HubFiles(
         [item(name) for name in [*parts, *filter(None, [projector])]],
         cache.file(commit, parts[0]),
         cache.file(commit, projector) if projector else None,

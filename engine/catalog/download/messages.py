@@ -7,7 +7,8 @@ import msgspec
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The files to download: a model of a repository or of a URL, or its projector alone."""
+    """The files to download: a model of a repository or of a URL, its projector alone, or a
+    repository's preset file."""
 
     repository: str = ""  # user/repo[:quant]
     file: str = ""  # of the repository; "" = chosen by the quantization
@@ -16,6 +17,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     projector: bool = True  # look for one in the repository
     projector_url: str = ""
     offline: bool = False
+    preset: bool = False  # the repository's preset file, and nothing else
 
 
 class Transfer(msgspec.Struct, frozen=True, tag=True):
@@ -38,6 +40,7 @@ class Fetched(msgspec.Struct, frozen=True, tag=True):
 
     model: str  # path of the (first part of the) model; "" if none was wanted
     projector: str  # "" = none
+    preset: str = ""  # path of the preset file; "" = none
 
 
 class FetchFailed(msgspec.Struct, frozen=True, tag=True):

@@ -19,7 +19,7 @@ from engine.processes.child import Child
 from engine.processes.commands import download_command, environment
 from engine.processes.framing import FrameError, frame
 
-__all__ = ["FetchError", "Transfer", "fetch", "wants_fetch"]
+__all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "wants_fetch"]
 
 log = logging.getLogger("engine.catalog")
 
@@ -45,6 +45,16 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
         model=found.model or options.engine.model.model,
         mmproj=found.projector or options.media.mmproj,
     )
+
+
+async def fetch_preset(options: Options) -> str:
+    """The path of the preset file of the repository that `options` name, downloaded like a model;
+    "" if the repository has none. Raises FetchError."""
+    source = options.source
+    wanted = Wanted(
+        repository=source.hf_repo, token=source.hf_token, offline=source.offline, preset=True
+    )
+    return (await _run(wanted, lambda _: None)).preset
 
 
 def _wanted(options: Options) -> Wanted:

@@ -295,15 +295,15 @@ class Embedder:
         return [self._slot_state(slot, working.get(slot)) for slot in range(self._n_sequences)]
 
     def _slot_state(self, slot: int, piece: InputPart | None) -> SlotState:
-        n_tokens = len(piece.input.tokens) if piece else 0
+        n_past = piece.input.n_past if piece else 0
         return SlotState(
             id=slot,
             id_task=piece.input.job.id if piece else -1,
             n_ctx=self.n_ctx,
             is_processing=piece is not None and self.has_work,
             n_remain=0,
-            n_prompt_tokens=n_tokens,
-            n_prompt_tokens_processed=piece.input.n_past if piece else 0,
+            n_prompt_tokens=n_past,
+            n_prompt_tokens_processed=n_past,
         )
 
     def stats(self) -> Stats:

@@ -159,7 +159,7 @@ class Request:
             n_remain=self.n_remain,
             n_decoded=self.n_decoded,
             stopping_word=self.stream.stopping_word,
-            n_prompt_tokens=seq.n_prompt,
+            n_prompt_tokens=seq.n_past,
             n_prompt_tokens_processed=n_evaluated - seq.n_cached,
             n_prompt_tokens_cache=seq.n_cached,
             n_prompt_tokens_shared=seq.n_shared,

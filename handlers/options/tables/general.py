@@ -33,6 +33,14 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--license", help="Print the licenses of the program and its parts and exit."
         ),
     ] = False
+    completion_bash: Annotated[
+        bool,
+        _general(
+            names="--completion-bash",
+            help="Print a script that completes options in bash and exit: "
+            "source <(specllama --completion-bash).",
+        ),
+    ] = False
     list_devices: Annotated[
         bool,
         _general(names="--list-devices", help="Print the devices that can take layers and exit."),
@@ -40,4 +48,11 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     def any(self) -> bool:
         """Whether the program is to print something and exit."""
-        return self.help or self.version or self.license or self.list_devices or self.cache_list
+        return (
+            self.help
+            or self.version
+            or self.license
+            or self.completion_bash
+            or self.list_devices
+            or self.cache_list
+        )
