@@ -187,14 +187,7 @@ class EngineClient:
 
         Raises `EngineError` if there is no such slot, or if the file can't be used.
         """
-        message = SlotAction(self._new_id(), slot, action, filename)
-        try:
-            return await self._ask(message, SlotDone)
-        except asyncio.CancelledError:
-            client = self._living
-            if client._dead is None:
-                client._send(Cancel(message.id))
-            raise
+        return await self._ask(SlotAction(self._new_id(), slot, action, filename), SlotDone)
 
     async def adapters(self) -> list[Adapter]:
         return (await self._ask(GetAdapters(self._new_id()), Adapters)).adapters
@@ -273,10 +266,15 @@ class EngineClient:
             self._send(Cancel(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
+        """The answer, of which `kind` is the type. Cancelling the wait withdraws the question."""
         client = self._living
         asked = client._ask_for(message)
         try:
             reply = await asked.answer
+        except asyncio.CancelledError:
+            if client._living._dead is None:
+                client._living._send(Cancel(message.id))
+            raise
         finally:
             client._living._asked.pop(message.id, None)
         if not isinstance(reply, kind):
