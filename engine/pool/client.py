@@ -26,9 +26,11 @@ from engine.protocol.messages import (
     GetSlots,
     GetStats,
     ModelInfo,
+    Pause,
     Prompt,
     Reply,
     Rerank,
+    Resume,
     SetAdapters,
     SlotAction,
     SlotDone,
@@ -264,6 +266,16 @@ class EngineClient:
         """Nobody wants the events of the generation `id` any more."""
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
+
+    def pause(self, id: int) -> None:
+        """Nobody reads the events of the generation `id`: others get its slot until `resume`."""
+        if id in self._generations and self._dead is None:
+            self._send(Pause(id))
+
+    def resume(self, id: int) -> None:
+        """Go on with the paused generation `id`, once it has a slot again."""
+        if id in self._generations and self._dead is None:
+            self._send(Resume(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
         """The answer, of which `kind` is the type. Cancelling the wait withdraws the question."""

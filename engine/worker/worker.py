@@ -38,11 +38,13 @@ from engine.protocol.messages import (
     Heartbeat,
     Load,
     LoadFailed,
+    Pause,
     Piece,
     Progress,
     Ready,
     Reply,
     Rerank,
+    Resume,
     SetAdapters,
     SlotAction,
     Slots,
@@ -74,7 +76,7 @@ P = TypeVar("P", bound=Prepared)
 
 ServerLink = Link[ToEngine, ToServer]
 
-Incoming = Request | Job | Cancel | GetSlots | SlotTask | GetStats
+Incoming = Request | Job | Cancel | Pause | Resume | GetSlots | SlotTask | GetStats
 """Messages that the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
@@ -182,6 +184,10 @@ class Worker:
                 else:
                     self._engine.cancel(id)
                     self._slot_actions.cancel(id)
+            case Pause(id=id):
+                self._generator.pause(id)
+            case Resume(id=id):
+                self._generator.resume(id)
             case GetSlots(id=id):
                 self._link.send(Slots(id, self._engine.slots()))
             case SlotTask():
@@ -226,7 +232,7 @@ class Worker:
                 self._slot_actions.start(message, self._inbox.put)
             case GetAdapters() | SetAdapters():
                 return self._outcome(message.id, self._adapters, message)
-            case Cancel() | GetSlots() | GetStats():
+            case Cancel() | Pause() | Resume() | GetSlots() | GetStats():
                 self._inbox.put(message)
             case Load():
                 log.error("a second load message was ignored: a process serves one model")

@@ -118,6 +118,14 @@ class Engine:
             self.scheduler.cancel(id)
             self._release(request)
 
+    def pause(self, id: int) -> None:
+        """Give the slot of the request to others; it keeps its text."""
+        self.scheduler.pause(id)
+
+    def resume(self, id: int) -> None:
+        """Let the request, if it was paused, go on as soon as it gets a slot again."""
+        self.scheduler.resume(id)
+
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work

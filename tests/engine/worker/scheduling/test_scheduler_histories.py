@@ -62,6 +62,7 @@ class Histories(RuleBasedStateMachine):
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
+        self.paused: set[int] = set()
         self.next_id = 0
 
     @rule(
@@ -96,13 +97,36 @@ class Histories(RuleBasedStateMachine):
         id = data.draw(st.sampled_from(sorted(self.alive)))
         assert self.s.cancel(id) is self.alive.pop(id)
         assert self.s.cancel(id) is None
+        self.paused.discard(id)
+        self.s.pause(id)
+        self.s.resume(id)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        """Nobody reads it, or still nobody does."""
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        text = self.alive[id].tokens.view().tolist()
+        self.s.pause(id)
+        self.paused.add(id)
+        assert self.alive[id] not in self.s.active
+        assert self.alive[id].tokens.view().tolist() == text
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        self.s.resume(id)
+        self.paused.discard(id)
 
     @rule()
     def step(self) -> None:
         chunks = self.s.plan()
         if not chunks and self.tier is not None and not self.s.active:
             return  # it may be fetching
-        assert chunks or not self.alive, "work is waiting, but nothing is planned"
+        assert chunks or not self.alive.keys() - self.paused, (
+            "work is waiting, but nothing is planned"
+        )
         assert sum(c.stop - c.start for c in chunks) <= self.n_batch
         assert len({c.sequence.id for c in chunks}) == len(chunks)
         if any(not c.sequence.generating for c in chunks):
@@ -224,14 +248,24 @@ class Histories(RuleBasedStateMachine):
         if self.kv.n_cells is not None:
             assert self.s.n_cells_used == self.kv.n_used
 
+    def _go_through(self, ids: set[int]) -> None:
+        for _ in range(2000):
+            if not ids & self.alive.keys():
+                return
+            self.step()
+        raise AssertionError("somebody starved")
+
     def teardown(self) -> None:
         if not hasattr(self, "s"):
             return
-        for _ in range(2000):
-            if not self.alive:
-                break
-            self.step()
-        assert not self.alive, "somebody starved"
+        self._go_through(self.alive.keys() - self.paused)
+        assert self.alive.keys() == self.paused
+        assert self.s.n_paused == len(self.paused)
+        assert not self.s.has_work, "the paused ones are no work"
+        for id in sorted(self.paused):
+            self.s.resume(id)
+        self.paused.clear()
+        self._go_through(set(self.alive))
         assert not self.s.has_work
 
 
