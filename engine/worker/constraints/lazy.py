@@ -6,7 +6,8 @@ Both wrap a constraint, or none, and look like one to the engine.
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,10 @@ class Guide(Protocol):
     @property
     def ended(self) -> bool:
         """True if nothing but the end of the text may come next. As `allowed`."""
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        """What `allowed` and `ended` wait for; None if they don't."""
 
     def advance(self, token: int) -> bool:
         """Go on behind `token`, one of the allowed ones that ends no text. True if it is
@@ -119,6 +124,10 @@ class LazyConstraint:
     def ended(self) -> bool:
         return self._started is not None and self._started.ended
 
+    @property
+    def awaited(self) -> Future[Any] | None:
+        return self._started.awaited if self._started is not None else None
+
     def advance(self, token: int) -> bool:
         if self._started is not None:
             return self._started.advance(token)
@@ -169,6 +178,10 @@ class ThinkingLimit:
     @property
     def ended(self) -> bool:
         return not self._forced and self._inner is not None and self._inner.ended
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        return self._inner.awaited if self._inner is not None else None
 
     def advance(self, token: int) -> bool:
         ends = self._inner is not None and self._inner.advance(token)

@@ -226,15 +226,16 @@ class Scheduler:
 
         They have at most `n_batch` tokens and need at most the free cells, all with the same key.
         One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
-        or `n_burst`, if all prompts end with these and none of them was cut before. The caller
-        evaluates the chunks and then calls `advance`, or `relieve` if llama.cpp found no cells.
+        or `n_burst`, if all prompts end with these and none of them was cut before. A sequence
+        whose next token hasn't been chosen yet has no part in it, so there may be no chunks. The
+        caller evaluates them and then calls `advance`, or `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
         for key in self._take_turns():
             if chunks := self._plan_key(key, n_most, n_burst):
                 return chunks
-        if self._active:
+        if self._active and not self._n_postponed:
             # Unfinished prompts hold every cell and none can go on: the youngest is preempted.
             self._preempt_youngest()
             return self.plan(n_prompt, n_burst)
@@ -247,7 +248,12 @@ class Scheduler:
     @property
     def has_prompts(self) -> bool:
         """True if the next step may evaluate something of prompts."""
-        return bool(self._waiting and self._idle) or len(self._active) > self.n_generating
+        n_others = self.n_generating + self._n_postponed
+        return bool(self._waiting and self._idle) or len(self._active) > n_others
+
+    @property
+    def _n_postponed(self) -> int:
+        return sum(not s.n_pending for s in self._active.values())
 
     @property
     def is_fresh(self) -> bool:
@@ -262,7 +268,7 @@ class Scheduler:
     @property
     def prompt_length(self) -> int:
         """Tokens in front of the next step's chunks of prompts; the most of any of them."""
-        prompts = (s for s in self._active.values() if not s.generating or s.n_pending > 1)
+        prompts = (s for s in self._active.values() if s.n_pending > int(s.generating))
         return max((s.n_past for s in prompts), default=0)
 
     def _take_turns(self) -> list[Key]:
@@ -285,7 +291,7 @@ class Scheduler:
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.key == key:
+            if sequence.key == key and sequence.n_pending:
                 single = sequence.generating and sequence.n_pending == 1
                 (ready if single else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):

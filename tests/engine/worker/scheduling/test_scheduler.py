@@ -92,6 +92,26 @@ def test_a_paused_sequence_can_be_cancelled_and_is_no_work() -> None:
     assert [c.sequence.id for c in run_step(s, kv)] == [1]
 
 
+def test_who_has_no_next_token_yet_holds_up_nobody() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    late, other = sequence(1, [1, 2, 3]), sequence(2, [4, 5])
+    s.submit(late)
+    chunks = s.plan()
+    kv.evaluate(chunks)
+    s.advance(chunks)
+    assert s.plan() == []
+    assert not s.has_prompts
+    s.submit(other)
+    assert s.has_prompts
+    for _ in range(3):
+        assert [c.sequence.id for c in run_step(s, kv)] == [2]
+    assert s.in_slot(late.slot) is late
+    late.generating = True
+    late.tokens.append(7)
+    assert [(c.sequence.id, c.start) for c in run_step(s, kv)] == [(1, 3), (2, 4)]
+
+
 def test_cache_prompt_false_evaluates_everything() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=1)

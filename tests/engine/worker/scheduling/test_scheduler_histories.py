@@ -63,6 +63,8 @@ class Histories(RuleBasedStateMachine):
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
         self.paused: set[int] = set()
+        self.postponed: dict[int, Sequence] = {}  # evaluated; the next token isn't chosen yet
+        self.slow: set[int] = set()  # those that this happens to
         self.next_id = 0
 
     @rule(
@@ -72,6 +74,7 @@ class Histories(RuleBasedStateMachine):
         cache=st.booleans(),
         n_reuse=st.integers(0, 3),
         key=st.sampled_from([(), (), A, B]),
+        slow=st.booleans(),
     )
     def submit(
         self,
@@ -81,8 +84,11 @@ class Histories(RuleBasedStateMachine):
         cache: bool,
         n_reuse: int,
         key: Key,
+        slow: bool = False,
     ) -> None:
         self.next_id += 1
+        if slow:
+            self.slow.add(self.next_id)
         slot = self.next_id % self.n_slots if pinned else -1
         new = sequence(
             self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse, key=key
@@ -121,7 +127,11 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
+        self._choose_late(all=False)
         chunks = self.s.plan()
+        if not chunks and any(not q.n_pending for q in self.s.active):
+            self._choose_late(all=True)
+            return
         if not chunks and self.tier is not None and not self.s.active:
             return  # it may be fetching
         assert chunks or not self.alive.keys() - self.paused, (
@@ -140,8 +150,21 @@ class Histories(RuleBasedStateMachine):
         self.kv.evaluate(chunks)
         self.s.advance(chunks)
         for chunk in chunks:
-            if chunk.is_last:
+            if not chunk.is_last:
+                continue
+            if chunk.sequence.id in self.slow:
+                self.postponed[chunk.sequence.id] = chunk.sequence
+            else:
                 self._sample(chunk.sequence)
+
+    def _choose_late(self, *, all: bool) -> None:
+        """The tokens of those whose masks are there now; none of what has left its slot."""
+        for id, late in list(self.postponed.items()):
+            if late.slot < 0 or late.n_pending:
+                del self.postponed[id]
+            elif all or (id + len(late.tokens)) % 3:
+                del self.postponed[id]
+                self._sample(late)
 
     @rule(n=st.integers(2, 30))
     def steps(self, n: int) -> None:
