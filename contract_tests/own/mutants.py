@@ -33,7 +33,6 @@ import handlers.slots
 import handlers.tokenize
 from engine.catalog.entry import Entry
 from engine.errors import EngineError, ErrorInfo, ErrorType
-from engine.params import GenerationParams
 from engine.pool.inventory import Inventory
 from engine.pool.status import ModelStatus
 from engine.protocol.messages import Delta, Finished, SlotState
@@ -46,6 +45,7 @@ from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import DONE, EVENT_STREAM, Ping, error_frame
 from handlers.running.kept_streams import KeptStream, Owner
 from handlers.running.runtime import Runtime
+from handlers.running.served import Served
 from specllama.cli import main
 
 Mutant = Callable[[], None]
@@ -332,9 +332,9 @@ def slots_show_texts() -> None:
 def slots_count_the_prompt_alone() -> None:
     original = handlers.slots.slot_json
 
-    def slot_json(slot: SlotState, defaults: GenerationParams, model: str) -> dict[str, Any]:
+    def slot_json(slot: SlotState, model: Served) -> dict[str, Any]:
         n_prompt = slot.n_prompt_tokens_processed + slot.n_prompt_tokens_cache
-        return {**original(slot, defaults, model), "n_prompt_tokens": n_prompt}
+        return {**original(slot, model), "n_prompt_tokens": n_prompt}
 
     _replace(handlers.slots, "slot_json", slot_json)
 

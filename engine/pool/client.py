@@ -27,9 +27,11 @@ from engine.protocol.messages import (
     GetSlots,
     GetStats,
     ModelInfo,
+    Pause,
     Prompt,
     Reply,
     Rerank,
+    Resume,
     SetAdapters,
     SlotAction,
     SlotDone,
@@ -210,14 +212,7 @@ class EngineClient:
 
         Raises `EngineError` if there is no such slot, or if the file can't be used.
         """
-        message = SlotAction(self._new_id(), slot, action, filename)
-        try:
-            return await self._ask(message, SlotDone)
-        except asyncio.CancelledError:
-            client = self._living
-            if client._dead is None:
-                client._send(Cancel(message.id))
-            raise
+        return await self._ask(SlotAction(self._new_id(), slot, action, filename), SlotDone)
 
     async def adapters(self) -> list[Adapter]:
         return (await self._ask(GetAdapters(self._new_id()), Adapters)).adapters
@@ -301,11 +296,26 @@ class EngineClient:
         if id in self._generations and self._dead is None:
             self._send(EndThoughts(id))
 
+    def pause(self, id: int) -> None:
+        """Nobody reads the events of the generation `id`: others get its slot until `resume`."""
+        if id in self._generations and self._dead is None:
+            self._send(Pause(id))
+
+    def resume(self, id: int) -> None:
+        """Go on with the paused generation `id`, once it has a slot again."""
+        if id in self._generations and self._dead is None:
+            self._send(Resume(id))
+
     async def _ask(self, message: Question, kind: type[R]) -> R:
+        """The answer, of which `kind` is the type. Cancelling the wait withdraws the question."""
         client = self._living
         asked = client._ask_for(message)
         try:
             reply = await asked.answer
+        except asyncio.CancelledError:
+            if client._living._dead is None:
+                client._living._send(Cancel(message.id))
+            raise
         finally:
             client._living._asked.pop(message.id, None)
         if not isinstance(reply, kind):

@@ -18,6 +18,12 @@ from engine.protocol.messages import (
     Submit,
 )
 
+AHEAD = 256
+"""Events that may wait for their reader before the generation is paused: others get its slot."""
+HEAVY = 16_384
+"""The same for events as `MAX_WAITING` counts them."""
+PAUSE_GRACE = 0.1  # s in which a reader may catch up before that
+CAUGHT_UP = 0.5  # part of these bounds at which a paused generation goes on
 MAX_WAITING = 100_000
 """Events that may wait for their reader; probabilities count like events."""
 GRACE = 1.0  # s in which a reader may catch up, who was held up together with everybody else
@@ -29,13 +35,15 @@ class GenerationClient(Protocol):
     """Who a generation is steered at."""
 
     def forget(self, id: int) -> None: ...
+    def pause(self, id: int) -> None: ...
+    def resume(self, id: int) -> None: ...
 
     def end_thoughts(self, id: int) -> None: ...
 
 
 class Generation:
     """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
-    streams), then one `Finished`.
+    streams), then one `Finished`. It is paused while it is far ahead of its reader.
 
     Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
     the first event on, `relaxed` are the keywords of its schemas that are not in force.
@@ -51,6 +59,8 @@ class Generation:
         self._over = False
         self._n_waiting = 0  # as MAX_WAITING counts
         self._late: asyncio.TimerHandle | None = None
+        self._ahead: asyncio.TimerHandle | None = None
+        self._is_paused = False
         self.relaxed: list[str] = []
 
     def __aiter__(self) -> "Generation":
@@ -90,6 +100,9 @@ class Generation:
                 self._waiter = None
         event = self._events.popleft()
         self._n_waiting -= _weight(event)
+        if self._is_paused and not self._is_ahead(CAUGHT_UP):
+            self._is_paused = False
+            self.client.resume(self.request.id)
         if isinstance(event, Relaxed):
             self.relaxed = event.keywords
             return await self._next()
@@ -121,10 +134,24 @@ class Generation:
         self.has_begun |= isinstance(event, Begun | Delta)
         self._events.append(event)
         self._n_waiting += _weight(event)
+        if self._ahead is None and not self._is_paused and self._is_ahead():
+            self._ahead = asyncio.get_running_loop().call_later(PAUSE_GRACE, self._pause)
         if self._n_waiting > MAX_WAITING and self._late is None:
             self._late = asyncio.get_running_loop().call_later(GRACE, self._give_up)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _is_ahead(self, part: float = 1.0) -> bool:
+        """True if more than `part` of what may wait for the reader does."""
+        return len(self._events) > part * AHEAD or self._n_waiting > part * HEAVY
+
+    def _pause(self) -> None:
+        """Pauses the generation if its reader is still behind: it would keep its slot from others
+        for texts that nobody takes."""
+        self._ahead = None
+        if not self._over and self._is_ahead() and not isinstance(self._events[-1], _LAST):
+            self._is_paused = True
+            self.client.pause(self.request.id)
 
     def _give_up(self) -> None:
         """Ends the generation if its reader, most likely because the client doesn't read, is still

@@ -100,6 +100,19 @@ class EndThoughts(msgspec.Struct, tag="end_thoughts", frozen=True, array_like=Tr
     id: int
 
 
+class Pause(msgspec.Struct, tag="pause", frozen=True, array_like=True):
+    """Nobody reads the events of a submitted request: it gives its slot to others until `Resume`.
+    Those of the step that runs still come."""
+
+    id: int
+
+
+class Resume(msgspec.Struct, tag="resume", frozen=True, array_like=True):
+    """The events of a paused request are read again: it waits for a slot, and goes on."""
+
+    id: int
+
+
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
     """The tokens of `content`, a sequence of token ids and texts. With `add_special`, the model's
     special start and end tokens are added to a text that it begins with."""
@@ -162,6 +175,8 @@ ToEngine = (
     | Rerank
     | Cancel
     | EndThoughts
+    | Pause
+    | Resume
     | Tokenize
     | Detokenize
     | FormatChat

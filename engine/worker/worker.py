@@ -3,8 +3,9 @@
     python -m engine.worker        (started by engine.pool.process, which talks to its pipes)
 
 Three kinds of threads: the main one loads the model and steps; the reader takes frames from
-stdin; a few workers tokenize and prepare requests, so that a long prompt's tokenization
-holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the process.
+stdin; a few workers (`engine.worker.lanes`) tokenize and prepare requests, so that a long prompt's
+tokenization holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the
+process.
 """
 
 import logging
@@ -13,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -39,11 +39,13 @@ from engine.protocol.messages import (
     Heartbeat,
     Load,
     LoadFailed,
+    Pause,
     Piece,
     Progress,
     Ready,
     Reply,
     Rerank,
+    Resume,
     SetAdapters,
     SlotAction,
     Slots,
@@ -68,19 +70,20 @@ from engine.worker.generation.engine import Engine
 from engine.worker.generation.preparation import Preparing
 from engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from engine.worker.generation.request import Request
+from engine.worker.lanes import Lanes, Prepared, size
 from engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M")
+P = TypeVar("P", bound=Prepared)
 
 ServerLink = Link[ToEngine, ToServer]
 
-Incoming = Request | Job | Cancel | EndThoughts | GetSlots | SlotTask | GetStats
+Incoming = Request | Job | Cancel | EndThoughts | Pause | Resume | GetSlots | SlotTask | GetStats
 """Messages that the main thread handles between two steps."""
 
 log = logging.getLogger("engine.worker")
 
 HEARTBEAT_SECONDS = 1.0
-PREPARING_THREADS = 2
 SHORT = 1024
 """Characters or tokens: converting up to so many takes less time than handing them to another
 thread, which on a busy machine waits for its turn."""
@@ -101,7 +104,7 @@ class Worker:
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._compiling: dict[int, Preparing] = {}  # those whose constraint is being compiled
-        self._pool = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
+        self._lanes = Lanes()
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True, name="reader").start()
@@ -175,7 +178,9 @@ class Worker:
                 else:
                     self._embedder.submit(message)
             case Cancel(id=id):
-                if id in self._preparing:
+                if self._lanes.drop(id):
+                    self._preparing.discard(id)
+                elif id in self._preparing:
                     self._cancelled.add(id)
                     self._drop(id)
                 else:
@@ -183,6 +188,10 @@ class Worker:
                     self._slot_actions.cancel(id)
             case EndThoughts(id=id):
                 self._generator.end_thoughts(id)
+            case Pause(id=id):
+                self._generator.pause(id)
+            case Resume(id=id):
+                self._generator.resume(id)
             case GetSlots(id=id):
                 self._link.send(Slots(id, self._engine.slots()))
             case SlotTask():
@@ -209,28 +218,29 @@ class Worker:
         match message:
             case Submit(id=id) if not message.others:
                 self._preparing.add(id)
-                self._start(id, self._prepare, message)
+                self._start(message, self._prepare)
             case Submit():
                 self._preparing.update(ids(message))
-                self._pool.submit(self._prepare_all, message)
+                # Not under the id of one text: who cancels that one doesn't mean the others.
+                self._lanes.start(-message.id, size(message), partial(self._prepare_all, message))
             case Embed(id=id) | Rerank(id=id):
                 self._preparing.add(id)
-                self._start(id, self._prepare_job, message)
+                self._start(message, self._prepare_job)
             case Tokenize(id=id, content=[str(text)]) if len(text) <= SHORT:
                 return self._outcome(id, self._tokenize, message)
-            case Tokenize(id=id):
-                self._start(id, self._tokenize, message)
+            case Tokenize():
+                self._start(message, self._tokenize)
             case Detokenize(id=id, tokens=tokens):
                 if len(tokens) <= SHORT:
                     return self._outcome(id, self._detokenize, message)
-                self._start(id, self._detokenize, message)
-            case FormatChat(id=id):
-                self._start(id, self._format_chat, message)
+                self._start(message, self._detokenize)
+            case FormatChat():
+                self._start(message, self._format_chat)
             case SlotAction():
                 self._slot_actions.start(message, self._inbox.put)
             case GetAdapters() | SetAdapters():
                 return self._outcome(message.id, self._adapters, message)
-            case Cancel() | EndThoughts() | GetSlots() | GetStats():
+            case Cancel() | EndThoughts() | Pause() | Resume() | GetSlots() | GetStats():
                 self._inbox.put(message)
             case Load():
                 log.error("a second load message was ignored: a process serves one model")
@@ -242,12 +252,17 @@ class Worker:
             self._engine.lora.set(message.scales)
         return Adapters(message.id, self._engine.lora.adapters)
 
-    def _start(self, id: int, work: Callable[[M], Reply | None], message: M) -> None:
+    def _start(self, message: P, work: Callable[[P], Reply | None]) -> None:
+        self._start_for(message, partial(self._outcome, message.id, work, message))
+
+    def _start_for(self, message: Prepared, work: Callable[[], Reply | Failed | None]) -> None:
+        """`work` in the lane of `message`; its outcome is sent."""
+
         def run() -> None:
-            if (reply := self._outcome(id, work, message)) is not None:
+            if (reply := work()) is not None:
                 self._link.send(reply)
 
-        self._pool.submit(run)
+        self._lanes.start(message.id, size(message), run)
 
     def _outcome(
         self, id: int, work: Callable[[M], Reply | None], message: M
@@ -277,8 +292,9 @@ class Worker:
         preparing.order.when_ready(partial(self._go_on, preparing))
 
     def _go_on(self, preparing: Preparing) -> None:
-        self._compiling.pop(preparing.submit.id, None)
-        self._start(preparing.submit.id, self._complete, preparing)
+        submit = preparing.submit
+        self._compiling.pop(submit.id, None)
+        self._start_for(submit, partial(self._outcome, submit.id, self._complete, preparing))
 
     def _complete(self, preparing: Preparing) -> None:
         self._inbox.put(self._generator.complete(preparing))
@@ -311,7 +327,7 @@ class Worker:
                 continue
             if (failed := self._outcome(text.id, self._prepare, text)) is not None:
                 self._link.send(failed)
-            self._pool.submit(self._prepare_next, texts)
+            self._lanes.start(-text.id, size(text), partial(self._prepare_next, texts))
             return
 
     def _prepare_job(self, message: Embed | Rerank) -> None:

@@ -1,6 +1,7 @@
 """The KV cache of a model, and the batch that is evaluated."""
 
 import ctypes
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -132,6 +133,8 @@ class Context:
         self.batch = Batch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
         # By address, as a view takes longer to make than a token to choose.
         self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
+        self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
+        self._kept_numbers = itertools.count()
 
     def _apply_control_vectors(self, options: EngineOptions) -> None:
         model = options.model
@@ -172,7 +175,9 @@ class Context:
     def logits(self, index: int) -> npt.NDArray[np.float32]:
         """The logits (n_vocab,) of batch position `index`, an output of the last decode.
 
-        A view, good until the next decode."""
+        A view, good until the next decode. Or those that `keep` has put under `index`."""
+        if index >= self.n_batch:
+            return self._kept[index]
         pointer = C.llama_get_logits_ith(self._ctx, index)
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         row = self._rows.get(address)
@@ -182,6 +187,17 @@ class Context:
             row = view(pointer, self.model.n_vocab, np.dtype(np.float32))
             self._rows[address] = row
         return row
+
+    def keep(self, index: int) -> int:
+        """Copy the logits of an output of the last decode; the index under which they are found
+        after the next one, until `release`."""
+        kept = self.n_batch + next(self._kept_numbers)
+        self._kept[kept] = self.logits(index).copy()
+        return kept
+
+    def release(self, index: int) -> None:
+        """Drop what `keep` has kept."""
+        del self._kept[index]
 
     def evaluate_any(self) -> None:
         """Evaluate some token, as the first one of sequence 0, and forget it again; its logits

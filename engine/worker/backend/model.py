@@ -17,6 +17,8 @@ from engine.worker.backend.ggml import tensor_overrides
 from engine.worker.backend.kernels import settle
 from engine.worker.backend.library import devices, failure, forget_errors
 from engine.worker.backend.load_modes import modes
+from engine.worker.backend.slices import SLICE, Slicer
+from engine.worker.backend.specials import specials
 from engine.worker.backend.verdict import Measure
 from engine.worker.tokens import TokenArray
 
@@ -40,6 +42,8 @@ _SPLIT_MODES = {
 
 
 MAX_CHARACTER = 4  # bytes of UTF-8: an unknown one is a token
+SLICED = ("gpt2", "llama", "gemma4")
+"""Tokenizers that know nothing of what is on the other side of a special token."""
 MAX_INFILL_PIECE = 512  # bytes, of llama.cpp's infill sampler
 
 
@@ -262,6 +266,18 @@ class Model:
 
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
         """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
+        if len(text) <= SLICE:
+            return self._tokenize(text, add_special, parse_special)
+        slices = [*self._slicer.slices(text, parse_special=parse_special)]
+        if len(slices) == 1:
+            return self._tokenize(text, add_special, parse_special)
+        parts = [self._tokenize(each, False, parse_special) for each in slices]
+        if add_special:
+            added, n = self._tokenize(b"", True, parse_special), int(self.add_bos)
+            parts = [added[:n], *parts, added[n:]]
+        return np.concatenate(parts)
+
+    def _tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> TokenArray:
         size = len(text) + 16
         tokens = np.empty(size, np.int32)
         pointer = tokens.ctypes.data_as(ctypes.POINTER(C.llama_token))
@@ -271,6 +287,11 @@ class Model:
         if n < 0:
             raise BackendError(f"cannot tokenize a text of {len(text)} bytes")
         return tokens[:n].copy()
+
+    @cached_property
+    def _slicer(self) -> Slicer:
+        sliced = self.metadata.get("tokenizer.ggml.model") in SLICED
+        return Slicer(specials(self._vocab, self.n_vocab) if sliced else [])
 
     def piece(self, token: int, *, special: bool) -> bytes:
         """The bytes of `token` (0 <= token < n_vocab); of a control token only if `special`."""

@@ -90,13 +90,13 @@ class Sampler:
             self._changed.append(token)
 
     def sample(self, context: Context, index: int, allowed: TokenArray | None = None) -> int:
-        """Choose a token from the logits of batch position `index`, which must have been an
-        output of the last decode, and remember it for the penalties.
+        """Choose a token from the logits of batch position `index`, an output of the last decode
+        or what the context has kept, and remember it for the penalties.
 
         Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
         raises `NoTokenError` if it leaves none of them possible.
         """
-        if allowed is None:
+        if allowed is None and index < context.n_batch:
             token = self._choose_soon(context, index)
             if token is not None:
                 self._accept(token)

@@ -90,6 +90,12 @@ class Constraint:
         does."""
         return self._current().ended
 
+    @property
+    def awaited(self) -> Future[Any] | None:
+        """What `allowed` and `ended` wait for; None if they don't."""
+        pending = self._pending
+        return None if pending is None or pending.done() else pending
+
     def advance(self, token: int) -> bool:
         """Go on behind `token`, which was one of the allowed ones and ends no text, and begin
         to compute what may follow it. True if it is certain already that nothing does.
@@ -115,7 +121,7 @@ class Constraint:
         if self._matcher.is_stopped():
             self._mask = replace(last, ended=True)
             return True
-        if last.seconds < INLINE_SECONDS:
+        if last.seconds < INLINE_SECONDS and not last.slow_seconds:
             self._mask = self._masks.next(self._matcher, last)
         else:
             self._pending = self._masks.soon(self._matcher, last)

@@ -1,7 +1,8 @@
 """Constraints that wait for a trigger, and what every kind of constraint is to the engine."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,10 @@ class Guide(Protocol):
     @property
     def ended(self) -> bool:
         """True if nothing but the end of the text may come next. As `allowed`."""
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        """What `allowed` and `ended` wait for; None if they don't."""
 
     def advance(self, token: int) -> bool:
         """Go on behind `token`, one of the allowed ones that ends no text. True if it is
@@ -113,6 +118,10 @@ class LazyConstraint:
     @property
     def ended(self) -> bool:
         return self._started is not None and self._started.ended
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        return self._started.awaited if self._started is not None else None
 
     def advance(self, token: int) -> bool:
         if self._started is not None:

@@ -20,7 +20,8 @@ SLOW_SECONDS = 2.0
 """The time of the processor that all masks of a text may take, beyond `FREE_SECONDS` each."""
 INLINE_SECONDS = 2e-4
 """After a mask that took less, the next one is computed at once: mostly it takes a few
-microseconds, and handing it to another thread would take longer."""
+microseconds, and handing it to another thread would take longer. Not in a text that had a slow one:
+then nobody else in the step waits for the next."""
 
 
 @dataclass(frozen=True)

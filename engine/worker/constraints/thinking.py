@@ -6,7 +6,8 @@ Like the constraint that it wraps, or none, the limit says which tokens may come
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -117,6 +118,10 @@ class ThinkingLimit:
     @property
     def ended(self) -> bool:
         return self._inner is not None and self._inner.ended
+
+    @property
+    def awaited(self) -> Future[Any] | None:
+        return None if self._inner is None else self._inner.awaited
 
     def end(self) -> None:
         """End the thoughts, if the text is in some, at the next token."""

@@ -50,7 +50,7 @@ class Counting:
         """All counts since the start, and how much there is to do now."""
         stats = self._stats
         stats.n_processing = len(scheduler.active)
-        stats.n_deferred = scheduler.n_waiting
+        stats.n_deferred = scheduler.n_waiting + scheduler.n_paused
         stats.n_cells_used = scheduler.n_cells_used
         stats.n_cells = n_cells
         return stats

@@ -41,6 +41,7 @@ from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
 from engine.worker.generation.filling import fill
 from engine.worker.generation.planning import Planner, sequence_ids
+from engine.worker.generation.postponed import Postponed
 from engine.worker.generation.preparation import Preparation, Preparing
 from engine.worker.generation.prompts import detokenize
 from engine.worker.generation.request import Request
@@ -53,6 +54,11 @@ log = logging.getLogger("engine.worker.generation.engine")
 GATHER_SHARE = 0.25
 """Of a step that requests may wait for the others who come with them: without these, they would
 wait for it all."""
+MASK_SECONDS = 0.01
+"""The longest wait of a step without work for a mask: messages are taken in between."""
+PATIENCE, LEAST_PATIENCE = 0.25, 0.001
+"""A step waits for the masks of its requests for this part of its own time, or so many seconds. Who
+has none then gets its next token later, and the others go on."""
 
 
 class Engine:
@@ -76,6 +82,7 @@ class Engine:
             self.context, options, self.lora, self.compiler, offload, n_slots=n_slots, n_ctx=n_ctx
         )
         self._sampling = Sampling(self.context, offload)
+        self._postponed = Postponed(self.context)
         self._answering = Answering(model, self.scheduler, options.context)
         self._counting = Counting()
         self._requests: dict[int, Request] = {}
@@ -130,6 +137,14 @@ class Engine:
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
 
+    def pause(self, id: int) -> None:
+        """Give the slot of the request to others; it keeps its text."""
+        self.scheduler.pause(id)
+
+    def resume(self, id: int) -> None:
+        """Let the request, if it was paused, go on as soon as it gets a slot again."""
+        self.scheduler.resume(id)
+
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
@@ -144,12 +159,15 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Plan, fill, decode, sample, answer; the events of all requests that have any."""
+        events = self._answer_postponed()
         chunks = self._planner.plan()
         if not chunks:
-            return []
+            if not events:
+                self._postponed.wait(MASK_SECONDS)
+            return events
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
-        events = self._enter(requests, started)
+        events += self._enter(requests, started)
         self._apply(chunks[0].sequence.key)
         indices = fill(self.context.batch, chunks)
         rows = zip(chunks, requests, indices, strict=True)
@@ -166,10 +184,20 @@ class Engine:
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
+        patience = max(LEAST_PATIENCE, PATIENCE * (time.perf_counter() - started))
+        outputs = self._postponed.put_off(outputs, patience)
         self._sampling.sample_ahead(outputs)
         for request, index in outputs:
             events += self._answer(request, index)
         self._counting.stepped(self._planner.measure(chunks, started))
+        return events
+
+    def _answer_postponed(self) -> list[Event]:
+        """The tokens whose masks the last steps haven't waited for."""
+        events: list[Event] = []
+        for request, index in self._postponed.due():
+            events += self._answer(request, index)
+            self.context.release(index)
         return events
 
     def _enter(self, requests: Sequence[Request], now: float) -> list[Event]:

@@ -16,7 +16,6 @@ Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. 
 the end of prompts and where two texts were seen to diverge, so chunks end there.
 """
 
-import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
@@ -24,20 +23,13 @@ from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from engine.worker.scheduling.sequences import Chunk, Sequence, shares
+from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, shares
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
 """Steps in a row that a key may have while another one waits. Changing the LoRA adapters of
 a context costs up to a few milliseconds, so every single step would be too often."""
-
-LITTLE_MORE = 1.25
-"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
-should if that spares one with the rest: few rows of a long text can take longer than many (see
-`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
-LAST_STEPS = 3
-"""So many steps share the rest of a prompt evenly."""
 
 
 class Scheduler:
@@ -74,6 +66,7 @@ class Scheduler:
         self._similarity = similarity
         self._continuous = continuous
         self._waiting: list[Sequence] = []  # by id
+        self._paused: dict[int, Sequence] = {}  # by id
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
         self._running: dict[int, Sequence] = {}  # the same by sequence id
         self._placement = Placement(self.cache, tier, self._running, n_ctx=n_ctx, n_cells=n_cells)
@@ -98,6 +91,10 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def n_paused(self) -> int:
+        return len(self._paused)
+
+    @property
     def n_cells_used(self) -> int:
         """Cells with tokens of running and of cached texts; shared ones count once."""
         used = self.cache.n_cells_used()
@@ -115,6 +112,8 @@ class Scheduler:
 
     def cancel(self, id: int) -> Sequence | None:
         """Remove the sequence from the queue or from its slot; its cells stay as cache."""
+        if (paused := self._paused.pop(id, None)) is not None:
+            return paused
         for sequence in self._waiting:
             if sequence.id == id:
                 self._waiting.remove(sequence)
@@ -124,6 +123,18 @@ class Scheduler:
                 self.finish(sequence)
                 return sequence
         return None
+
+    def pause(self, id: int) -> None:
+        """Put the sequence aside, with its text, until `resume`. Its cells stay as cache, which it
+        finds again if nobody else has needed the room."""
+        if (sequence := self.cancel(id)) is not None:
+            _start_again(sequence)
+            self._paused[id] = sequence
+
+    def resume(self, id: int) -> None:
+        """Put the sequence into the queue again, if it was paused."""
+        if (sequence := self._paused.pop(id, None)) is not None:
+            self.submit(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
@@ -215,15 +226,16 @@ class Scheduler:
 
         They have at most `n_batch` tokens and need at most the free cells, all with the same key.
         One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
-        or `n_burst`, if all prompts end with these and none of them was cut before. The caller
-        evaluates the chunks and then calls `advance`, or `relieve` if llama.cpp found no cells.
+        or `n_burst`, if all prompts end with these and none of them was cut before. A sequence
+        whose next token hasn't been chosen yet has no part in it, so there may be no chunks. The
+        caller evaluates them and then calls `advance`, or `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
         for key in self._take_turns():
             if chunks := self._plan_key(key, n_most, n_burst):
                 return chunks
-        if self._active:
+        if self._active and not self._n_postponed:
             # Unfinished prompts hold every cell and none can go on: the youngest is preempted.
             self._preempt_youngest()
             return self.plan(n_prompt, n_burst)
@@ -236,7 +248,12 @@ class Scheduler:
     @property
     def has_prompts(self) -> bool:
         """True if the next step may evaluate something of prompts."""
-        return bool(self._waiting and self._idle) or len(self._active) > self.n_generating
+        n_others = self.n_generating + self._n_postponed
+        return bool(self._waiting and self._idle) or len(self._active) > n_others
+
+    @property
+    def _n_postponed(self) -> int:
+        return sum(not s.n_pending for s in self._active.values())
 
     @property
     def is_fresh(self) -> bool:
@@ -251,7 +268,7 @@ class Scheduler:
     @property
     def prompt_length(self) -> int:
         """Tokens in front of the next step's chunks of prompts; the most of any of them."""
-        prompts = (s for s in self._active.values() if not s.generating or s.n_pending > 1)
+        prompts = (s for s in self._active.values() if s.n_pending > int(s.generating))
         return max((s.n_past for s in prompts), default=0)
 
     def _take_turns(self) -> list[Key]:
@@ -274,7 +291,7 @@ class Scheduler:
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.key == key:
+            if sequence.key == key and sequence.n_pending:
                 single = sequence.generating and sequence.n_pending == 1
                 (ready if single else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):
@@ -293,7 +310,7 @@ class Scheduler:
         if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
             n_prompt = n_burst
         elif chunks:
-            n_prompt = _evenly(n_pending, n_prompt)
+            n_prompt = evenly(n_pending, n_prompt)
         wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self.cache.make_room(n_ready + wanted) - n_ready
         least = FEW_ROWS + 1 if chunks and not self._unified else 1
@@ -395,17 +412,11 @@ class Scheduler:
         """Preempt the sequence admitted last: it goes back to the queue, with its text."""
         sequence = next(reversed(self._active.values()))
         self.discard(sequence)
-        sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []
+        _start_again(sequence)
         self.submit(sequence)
         return sequence
 
 
-def _evenly(n_pending: int, n_prompt: int) -> int:
-    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
-    evenly, rather than that the last one has but a few."""
-    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
-    if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
-        return n_prompt
-    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
-        n_steps -= 1
-    return math.ceil(n_pending / n_steps)
+def _start_again(sequence: Sequence) -> None:
+    """Nothing of `sequence` is in the KV cache."""
+    sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []

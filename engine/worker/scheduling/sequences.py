@@ -1,10 +1,19 @@
 """Sequences and chunks: what the scheduler plans with, and how a step is divided among prompts."""
 
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenBuffer
+
+LITTLE_MORE = 1.25
+"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
+should if that spares one with the rest: few rows of a long text can take longer than many (see
+`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
+LAST_STEPS = 3
+"""So many steps share the rest of a prompt evenly."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,3 +100,14 @@ def shares(
         granted[sequence.id] = have + more
         n -= more
     return [(s, granted[s.id]) for s in prompts if granted[s.id]]
+
+
+def evenly(n_pending: int, n_prompt: int) -> int:
+    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
+    evenly, rather than that the last one has but a few."""
+    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
+    if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
+        return n_prompt
+    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
+        n_steps -= 1
+    return math.ceil(n_pending / n_steps)

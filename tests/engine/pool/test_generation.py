@@ -11,7 +11,7 @@ from engine.pool import generation as generation_module
 from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.processes.framing import frame
-from engine.protocol.messages import Cancel, Delta, Event, Finished, Step, TokenProbs
+from engine.protocol.messages import Cancel, Delta, Event, Finished, Pause, Resume, Step, TokenProbs
 from tests.support.factories import TIMINGS, finished, model_info
 
 MANY = generation_module.MAX_WAITING
@@ -34,6 +34,7 @@ class Sink(asyncio.WriteTransport):
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_module, "GRACE", 0.0)
+    monkeypatch.setattr(generation_module, "PAUSE_GRACE", 0.0)
 
 
 def delta(id: int, n_probs: int = 0) -> Delta:
@@ -96,5 +97,52 @@ def test_what_is_complete_is_kept() -> None:
         events = [event async for event in generation]
         assert len(events) == MANY + 2
         assert isinstance(events[-1], Finished)
+
+    run(test)
+
+
+@pytest.mark.parametrize("n_probs", [0, 1023])
+def test_a_generation_far_ahead_of_its_reader_is_paused_until_that_has_caught_up(
+    n_probs: int,
+) -> None:
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        n = min(generation_module.AHEAD, generation_module.HEAVY // (n_probs + 1))
+        await come(client, *[delta(1, n_probs)] * n)
+        assert frame(Pause(1)) not in sink.data
+        await come(client, delta(1, n_probs))
+        assert sink.data.endswith(frame(Pause(1)))
+        await come(client, *[delta(1, n_probs)] * 3)  # were on their way
+        for _ in range(4 + n // 2 - 1):
+            await anext(generation)
+        await asyncio.sleep(0.01)
+        assert sink.data.endswith(frame(Pause(1))), "once, and not yet"
+        await anext(generation)
+        await asyncio.sleep(0.01)
+        assert sink.data.endswith(frame(Resume(1)))
+        await come(client, *[delta(1, n_probs)] * n)
+        assert sink.data.endswith(frame(Pause(1))), "and again"
+        generation.cancel()
+        await asyncio.sleep(0.01)
+        assert sink.data.endswith(frame(Cancel(1)))
+
+    run(test)
+
+
+def test_who_reads_all_that_has_come_together_is_not_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation_module, "PAUSE_GRACE", 3600.0)
+
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        client.dispatch(Step([delta(1)] * (generation_module.AHEAD + 1)))
+        for _ in range(generation_module.AHEAD + 1):
+            await anext(generation)
+        assert generation._ahead is not None
+        generation._pause()  # as the timer does
+        client.dispatch(Step([delta(1)] * (generation_module.AHEAD + 1)))
+        client.dispatch(Step([finished(id=1)]))
+        generation._pause()
+        await asyncio.sleep(0.01)
+        assert frame(Pause(1)) not in sink.data, "nothing more comes"
 
     run(test)

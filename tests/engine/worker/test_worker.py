@@ -1,5 +1,6 @@
 """The worker's loop around an engine, without processes and pipes."""
 
+import os
 import threading
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from engine.params import GenerationParams
 from engine.processes.stdio import Link
 from engine.protocol.messages import (
+    Cancel,
     Failed,
     Step,
     Submit,
@@ -17,6 +19,7 @@ from engine.protocol.messages import (
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
+from engine.worker.lanes import LONG, LONG_THREADS
 from engine.worker.tokens import TokenArray
 from engine.worker.worker import Worker
 from tests.support.options_support import engine_options
@@ -126,7 +129,9 @@ def test_a_prompt_of_many_texts_is_tokenized_once(
         (2, 7, -1),
         (5, 9, -1),
     ]
-    one._pool.shutdown()
+    done = threading.Event()
+    one._lanes.start(99, 0, done.set)  # behind the last text
+    done.wait()
     assert not one._cancelled
     assert 4 not in one._preparing
 
@@ -140,3 +145,41 @@ def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(served: Engine) ->
     assert said.failed == [1, 2, 4, 5]
     assert not one._preparing | one._cancelled
     assert one._inbox.empty()
+
+
+def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are threads for them take for ever; one more of them waits."""
+    go_on, running = threading.Event(), threading.Semaphore(0)
+    tokenize, tokenized = Model.tokenize, []
+
+    def slowly(model: Model, text: bytes, **how: bool) -> TokenArray:
+        tokenized.append(text)
+        if len(text) >= LONG:
+            running.release()
+            go_on.wait()
+        return tokenize(model, text, **how)
+
+    monkeypatch.setattr(Model, "tokenize", slowly)
+    monkeypatch.setattr("engine.worker.generation.preparation.fewest_tokens", lambda *_: 0)
+    one = Worker(
+        served, Link(-1, os.open(os.devnull, os.O_WRONLY), to_engine_decoder), engine_options()
+    )
+    params = GenerationParams(n_predict=1)
+    for id in range(LONG_THREADS):
+        one._take(Submit(id, [f"{id}" * LONG], params))
+        running.acquire()
+    one._take(Submit(10, ["x" * LONG], params))
+    one._take(Submit(11, ["short"], params))
+    request = one._inbox.get()
+    assert isinstance(request, Request)
+    assert request.id == 11
+    one._handle(Cancel(10))
+    assert 10 not in one._preparing
+    assert 10 not in one._cancelled
+    go_on.set()
+    done = threading.Event()
+    one._lanes.start(12, LONG, done.set)
+    done.wait()
+    assert b"x" * LONG not in tokenized

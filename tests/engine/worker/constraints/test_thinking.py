@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class Without:
     """A constraint that never allows one of the tokens."""
 
     ended = False
+    awaited: Future[Any] | None = None
 
     def __init__(self, forbidden: int) -> None:
         allowed = [token for token in range(len(PIECES)) if token != forbidden]

@@ -73,6 +73,31 @@ def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
         assert together[prompt].tokens == alone[prompt].tokens
 
 
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bool) -> None:
+    """Whether its cells have stayed or had to make room."""
+    prompt, other = "import module_1", "class Other:"
+    wanted = play(engine(model), [prompt], n_predict=60, **GREEDY)[prompt].tokens
+    e = engine(model, parallel=1, ctx_size=256)
+    e.submit(e.prepare(Submit(1, [prompt], GenerationParams(n_predict=60, **GREEDY))))
+    finished: dict[int, Finished] = {}
+    for id in range(2, 8):
+        for _ in range(id):
+            e.step()
+        e.pause(1)
+        assert e.stats().n_deferred == 1
+        assert not e.has_work
+        n_predict = 200 if crowded else 3
+        e.submit(e.prepare(Submit(id, [other], GenerationParams(n_predict=n_predict, **GREEDY))))
+        while e.has_work:
+            finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        assert id in finished, "the other one has had the slot"
+        e.resume(1)
+    while e.has_work:
+        finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+    assert finished[1].tokens == wanted
+
+
 @pytest.mark.parametrize(
     "options",
     [{"batch_size": 1}, {"batch_size": 2, "ubatch_size": 1}, {"ctx_size": 1, "batch_size": 1}],

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.worker.cache.prefix_cache import ALL
-from engine.worker.scheduling.scheduler import KEY_STEPS, LAST_STEPS, LITTLE_MORE, _evenly
-from engine.worker.scheduling.sequences import shares
+from engine.worker.scheduling.scheduler import KEY_STEPS
+from engine.worker.scheduling.sequences import LAST_STEPS, LITTLE_MORE, evenly, shares
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import A, B, run_step, scheduler, sequence, together
@@ -54,6 +54,62 @@ def test_the_second_time_only_the_last_token_is_evaluated() -> None:
     s.submit(again)
     (chunk,) = run_step(s, kv)
     assert (again.n_cached, chunk.start, chunk.stop) == (2, 2, 3)
+
+
+def test_a_paused_sequence_gives_its_slot_and_goes_on_where_it_was() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_sequences=2)
+    unread, other = sequence(1, [1, 2, 3]), sequence(2, [4, 5])
+    s.submit(unread)
+    for _ in range(4):
+        run_step(s, kv)
+    s.submit(other)
+    s.pause(1)
+    assert (s.n_waiting, s.n_paused) == (1, 1)
+    assert [c.sequence.id for c in run_step(s, kv)] == [2]
+    s.resume(1)
+    assert [c.sequence.id for c in run_step(s, kv)] == [2], "the other has the slot"
+    s.finish(other)
+    (chunk,) = run_step(s, kv)
+    assert (chunk.sequence.id, chunk.start, chunk.stop) == (1, 6, 7), "its cells were still there"
+
+
+def test_a_paused_sequence_can_be_cancelled_and_is_no_work() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1)
+    for id in (1, 2):
+        s.submit(sequence(id, [1, 2, 3]))
+    run_step(s, kv)
+    for id in (1, 2, 3):
+        s.pause(id)
+    assert not s.has_work
+    assert s.plan() == []
+    cancelled = s.cancel(2)
+    assert cancelled is not None
+    s.resume(2)
+    assert not s.has_work
+    s.resume(1)
+    assert [c.sequence.id for c in run_step(s, kv)] == [1]
+
+
+def test_who_has_no_next_token_yet_holds_up_nobody() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv)
+    late, other = sequence(1, [1, 2, 3]), sequence(2, [4, 5])
+    s.submit(late)
+    chunks = s.plan()
+    kv.evaluate(chunks)
+    s.advance(chunks)
+    assert s.plan() == []
+    assert not s.has_prompts
+    s.submit(other)
+    assert s.has_prompts
+    for _ in range(3):
+        assert [c.sequence.id for c in run_step(s, kv)] == [2]
+    assert s.in_slot(late.slot) is late
+    late.generating = True
+    late.tokens.append(7)
+    assert [(c.sequence.id, c.start) for c in run_step(s, kv)] == [(1, 3), (2, 4)]
 
 
 def test_cache_prompt_false_evaluates_everything() -> None:
@@ -321,7 +377,7 @@ def test_the_last_steps_of_a_prompt_are_even(n_pending: int, n_prompt: int) -> N
     sizes = []
     left = n_pending
     while left:
-        sizes.append(_evenly(left, n_prompt))
+        sizes.append(evenly(left, n_prompt))
         left -= sizes[-1]
         assert 1 <= sizes[-1] <= max(LITTLE_MORE * n_prompt + 1, min(n_pending, 2 * FEW_ROWS))
     if n_prompt > FEW_ROWS and n_pending > FEW_ROWS:

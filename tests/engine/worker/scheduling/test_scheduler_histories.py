@@ -62,6 +62,9 @@ class Histories(RuleBasedStateMachine):
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
+        self.paused: set[int] = set()
+        self.postponed: dict[int, Sequence] = {}  # evaluated; the next token isn't chosen yet
+        self.slow: set[int] = set()  # those that this happens to
         self.next_id = 0
 
     @rule(
@@ -71,6 +74,7 @@ class Histories(RuleBasedStateMachine):
         cache=st.booleans(),
         n_reuse=st.integers(0, 3),
         key=st.sampled_from([(), (), A, B]),
+        slow=st.booleans(),
     )
     def submit(
         self,
@@ -80,8 +84,11 @@ class Histories(RuleBasedStateMachine):
         cache: bool,
         n_reuse: int,
         key: Key,
+        slow: bool = False,
     ) -> None:
         self.next_id += 1
+        if slow:
+            self.slow.add(self.next_id)
         slot = self.next_id % self.n_slots if pinned else -1
         new = sequence(
             self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse, key=key
@@ -96,13 +103,40 @@ class Histories(RuleBasedStateMachine):
         id = data.draw(st.sampled_from(sorted(self.alive)))
         assert self.s.cancel(id) is self.alive.pop(id)
         assert self.s.cancel(id) is None
+        self.paused.discard(id)
+        self.s.pause(id)
+        self.s.resume(id)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        """Nobody reads it, or still nobody does."""
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        text = self.alive[id].tokens.view().tolist()
+        self.s.pause(id)
+        self.paused.add(id)
+        assert self.alive[id] not in self.s.active
+        assert self.alive[id].tokens.view().tolist() == text
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.alive)))
+        self.s.resume(id)
+        self.paused.discard(id)
 
     @rule()
     def step(self) -> None:
+        self._choose_late(all=False)
         chunks = self.s.plan()
+        if not chunks and any(not q.n_pending for q in self.s.active):
+            self._choose_late(all=True)
+            return
         if not chunks and self.tier is not None and not self.s.active:
             return  # it may be fetching
-        assert chunks or not self.alive, "work is waiting, but nothing is planned"
+        assert chunks or not self.alive.keys() - self.paused, (
+            "work is waiting, but nothing is planned"
+        )
         assert sum(c.stop - c.start for c in chunks) <= self.n_batch
         assert len({c.sequence.id for c in chunks}) == len(chunks)
         if any(not c.sequence.generating for c in chunks):
@@ -116,8 +150,21 @@ class Histories(RuleBasedStateMachine):
         self.kv.evaluate(chunks)
         self.s.advance(chunks)
         for chunk in chunks:
-            if chunk.is_last:
+            if not chunk.is_last:
+                continue
+            if chunk.sequence.id in self.slow:
+                self.postponed[chunk.sequence.id] = chunk.sequence
+            else:
                 self._sample(chunk.sequence)
+
+    def _choose_late(self, *, all: bool) -> None:
+        """The tokens of those whose masks are there now; none of what has left its slot."""
+        for id, late in list(self.postponed.items()):
+            if late.slot < 0 or late.n_pending:
+                del self.postponed[id]
+            elif all or (id + len(late.tokens)) % 3:
+                del self.postponed[id]
+                self._sample(late)
 
     @rule(n=st.integers(2, 30))
     def steps(self, n: int) -> None:
@@ -224,14 +271,24 @@ class Histories(RuleBasedStateMachine):
         if self.kv.n_cells is not None:
             assert self.s.n_cells_used == self.kv.n_used
 
+    def _go_through(self, ids: set[int]) -> None:
+        for _ in range(2000):
+            if not ids & self.alive.keys():
+                return
+            self.step()
+        raise AssertionError("somebody starved")
+
     def teardown(self) -> None:
         if not hasattr(self, "s"):
             return
-        for _ in range(2000):
-            if not self.alive:
-                break
-            self.step()
-        assert not self.alive, "somebody starved"
+        self._go_through(self.alive.keys() - self.paused)
+        assert self.alive.keys() == self.paused
+        assert self.s.n_paused == len(self.paused)
+        assert not self.s.has_work, "the paused ones are no work"
+        for id in sorted(self.paused):
+            self.s.resume(id)
+        self.paused.clear()
+        self._go_through(set(self.alive))
         assert not self.s.has_work
 
 

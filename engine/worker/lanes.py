@@ -1,0 +1,73 @@
+"""Threads that prepare requests: those with long texts don't hold up the others."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from engine.protocol.messages import (
+    Detokenize,
+    Embed,
+    FormatChat,
+    Infill,
+    Rerank,
+    Submit,
+    Tokenize,
+)
+
+SHORT_THREADS = 2
+LONG_THREADS = 4
+LONG = 64 << 10
+"""Characters and tokens from which on a request is long: llama.cpp's time for a text may grow with
+the square of its length, and is a fraction of a second below."""
+
+Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat
+
+
+class Lanes:
+    """A lane for what is short, and one for what may take long; each does first what came first."""
+
+    def __init__(self) -> None:
+        self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="prepare")
+        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="prepare-long")
+        self._waiting: dict[int, Future[None]] = {}  # by id; or it runs, and is ending
+
+    def start(self, id: int, size: int, work: Callable[[], None]) -> None:
+        """Do `work`, which handles no exception, for the request `id` as soon as its lane can."""
+        lane = self._short if size < LONG else self._long
+        future = lane.submit(work)
+        self._waiting[id] = future
+        future.add_done_callback(lambda done: self._forget(id, done))
+
+    def _forget(self, id: int, done: Future[None]) -> None:
+        if self._waiting.get(id) is done:  # else there is a second part of the same request
+            self._waiting.pop(id, None)
+
+    def drop(self, id: int) -> bool:
+        """Don't do what waits for `id`. False if nothing does: it has begun, or is done."""
+        future = self._waiting.get(id)
+        return future is not None and future.cancel()
+
+
+def size(message: Prepared) -> int:
+    """The characters and tokens of a request, as `LONG` counts."""
+    match message:
+        case Submit(prompt=prompt):
+            return _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
+        case Embed(inputs=inputs):
+            return sum(map(_size, inputs))
+        case Rerank(query=query, documents=documents):
+            return sum(len(query) + len(document) for document in documents)
+        case Tokenize(content=content):
+            return _size(content)
+        case Detokenize(tokens=tokens):
+            return len(tokens)
+        case FormatChat(messages=messages):
+            return sum(len(content) for _, content in messages)
+
+
+def _size(prompt: list[int | str]) -> int:
+    return sum(len(element) if isinstance(element, str) else 1 for element in prompt)
+
+
+def _gap_size(gap: Infill) -> int:
+    snippets = sum(len(name) + len(text) for name, text in gap.extra)
+    return _size(gap.prefix) + _size(gap.suffix) + len(gap.middle) + snippets
