@@ -102,16 +102,16 @@ class Campaign:
         elif shape.sends is not Harm.KILL_ENGINE and self.target.ids() != ids:
             outcome.problems.append("the engine process was replaced")
         if memory.before:
-            outcome.peak = max(0, memory.peak - memory.before) // MIB
             outcome.kept = self._kept(memory.before) // MIB
+            outcome.peak = max((memory.peak - memory.before) // MIB, outcome.kept)
             if self.target.memory() - self._begun > MARGIN:
                 outcome.problems.append("the memory was kept")
         return outcome
 
     def _attack(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
         attackers = Attackers(self.target.server, shape, self.patience)
-        if not crowd.wait(LASTS, self.target.alive) and crowd.progress() < MEANWHILE:
-            outcome.problems.append("honest clients were not served meanwhile")
+        if not crowd.wait(LASTS, self.target.alive):
+            outcome.problems += _starved(crowd, "meanwhile")
         if shape.leaves:
             attackers.leave()
         attackers.wait()
@@ -124,7 +124,7 @@ class Campaign:
         for i in range(times):
             self.target.harm(harm)
             if not crowd.wait(MEANWHILE * (i + 1), self.target.alive):
-                outcome.problems.append("honest clients were not served afterwards")
+                outcome.problems += _starved(crowd, "afterwards")
                 return
 
     def _honest(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
@@ -176,6 +176,11 @@ class Campaign:
             yield lambda: server.post("/completion", body, timeout=self.patience)
         finally:
             server.close()
+
+
+def _starved(crowd: Crowd, when: str) -> list[str]:
+    slow = {name: each.answers for name, each in crowd.seen().items() if each.answers < MEANWHILE}
+    return [f"the honest {name} had {n} answers {when}" for name, n in slow.items()]
 
 
 def _told(statuses: Counter[int]) -> dict[str, int]:

@@ -30,9 +30,11 @@ purpose), their memory within {MARGIN // MIB} MiB of what it was before the firs
 answer to an attack has to be a documented one. Each process has a limit of address space. A server
 that failed a shape is started again.
 
-The longest gap is the longest time that one of the honest clients had no answer, by that of the
-undisturbed run: it is told, and never judged. Where no answer is told, the attackers went away
-without reading one.
+Where no answer is told, the attackers went away without reading one, or there was none, which is
+waited for a minute or two. The longest gap is the longest time that one of the honest clients had
+no answer, by that of the undisturbed run: it is told, and never judged. The memory is that of all
+processes, above what they had before the shape. Of llama-server everything is judged but which
+status it answers.
 """
 
 

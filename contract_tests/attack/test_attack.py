@@ -10,6 +10,7 @@ from starlette.requests import Request as Asked
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from contract_tests.attack import results
 from contract_tests.attack.campaign import Campaign, Outcome
 from contract_tests.attack.shape import Harm, Request, Shape
 from contract_tests.attack.shapes import SHAPES
@@ -36,6 +37,14 @@ def test_what_is_right_can_be_judged(shape: Shape) -> None:
         operation = contract.find(shape.sends.method, shape.sends.path)
         for status in shape.statuses - BEFORE_OPERATIONS:
             contract.answers(operation, status)
+
+
+def test_the_page_tells_the_results() -> None:
+    stored = results.stored()
+    assert set(stored) == set(results.SIDES)
+    assert [*stored["specllama"]] == [each.name for each in SHAPES]
+    assert {*stored["llama-server"]} <= {*stored["specllama"]}
+    assert results.PAGE.read_text("utf-8") == results.page()
 
 
 class Stub:
@@ -120,8 +129,9 @@ def test_harm_is_told(harm: str, problem: str) -> None:
 def test_no_progress_is_told() -> None:
     with campaign("errors") as each:
         each.patience = 3.0
+        each.target.server.post("/tokenize", {"content": 0})  # from here on nobody is served
         problems = each.run(ATTACK).problems
-    assert "honest clients were not served meanwhile" in problems
+    assert "the honest chat had 0 answers meanwhile" in problems
     assert any(each.startswith("an error for the honest chat") for each in problems)
 
 
