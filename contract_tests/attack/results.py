@@ -34,7 +34,7 @@ Where no answer is told, the attackers went away without reading one, or there w
 waited for a minute or two. The longest gap is the longest time that one of the honest clients had
 no answer, by that of the undisturbed run: it is told, and never judged. The memory is that of all
 processes, above what they had before the shape. Of llama-server everything is judged but which
-status it answers.
+status it answers. The tables are of two processors that had much other work.
 """
 
 
