@@ -97,3 +97,9 @@ def soak(session: nox.Session) -> None:
     session.run(
         "pytest", "contract_tests/own/test_soak.py", "-s", "--soak", "20000", *session.posargs
     )
+
+
+@nox.session
+def attack(session: nox.Session) -> None:
+    """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
+    session.run("python", "-m", "contract_tests.attack", *session.posargs)

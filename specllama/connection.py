@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from handlers.http.errors import RequestError
 from handlers.http.refusal import refusal
-from specllama.stalls import Stall
+from specllama.stalls import LATE, Stall, is_late
 from specllama.transport import Gathering
 
 log = logging.getLogger("http")
@@ -97,7 +97,9 @@ class Connection(HttpToolsProtocol):
         )
 
     def timeout_keep_alive_handler(self) -> None:
-        if self._in_head:
+        if is_late(self.timeout_keep_alive_task):
+            self._arm(LATE)
+        elif self._in_head:
             seconds = self._limits.head
             self._refuse(408, f"the head of the request did not come within {seconds:g} seconds")
         else:

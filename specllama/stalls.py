@@ -1,6 +1,15 @@
-"""The limit for clients that stop reading."""
+"""The limit for clients that stop reading, and limits of a process that stood still."""
 
 import asyncio
+
+LATE = 1.0
+"""Seconds by which a timer is late only in a process that stood still."""
+
+
+def is_late(timer: asyncio.TimerHandle | None) -> bool:
+    """True if `timer`, which has come, says nothing of a client: this process stood still (a paused
+    container), and what the client did meanwhile is not seen yet."""
+    return timer is not None and asyncio.get_running_loop().time() - timer.when() > LATE
 
 
 class Stall:
@@ -27,8 +36,8 @@ class Stall:
             self._timer = None
 
     def _check(self) -> None:
-        self._timer = None
-        if self._transport.get_write_buffer_size() >= self._waiting:
+        late, self._timer = is_late(self._timer), None
+        if self._transport.get_write_buffer_size() >= self._waiting and not late:
             self._transport.abort()
         else:
             self.begin()

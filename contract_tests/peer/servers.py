@@ -1,8 +1,6 @@
 """The two servers: ours and the reference, with the same model and the same options."""
 
-import contextlib
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,9 @@ from typing import Any
 import httpx
 
 from contract_tests.kit.events import read_events
-from contract_tests.kit.server import wait_until
-from contract_tests.own.servers import environment, free_port, start
+from contract_tests.kit.server import OwnServer
+from contract_tests.own import servers
+from contract_tests.peer import genuine
 from contract_tests.peer.request import Request
 
 COMMON = (
@@ -70,8 +69,8 @@ class Side:
         self._start()
 
     def _start(self) -> None:
-        if self._peer is None:
-            own = start(
+        self._server: OwnServer = (
+            servers.start(
                 self._directory,
                 *self._options,
                 *OWN,
@@ -79,40 +78,16 @@ class Side:
                 router=self._router,
                 variables=self._variables,
             )
-            self._process, self._http = own.process, httpx.Client(base_url=own.url, timeout=120)
-            self._end = own.close
-            return
-        port = free_port()
-        libraries = str(Path(self._peer[0]).parent)
-        with (self._directory / "peer.log").open("ab") as log:
-            self._process = process = subprocess.Popen(
-                [*self._peer, *self._options, "--port", str(port)],
-                env=environment(LD_LIBRARY_PATH=libraries, **self._variables),
-                stdout=log,
-                stderr=log,
+            if self._peer is None
+            else genuine.start(
+                self._directory, self._peer, *self._options, variables=self._variables
             )
-        self._http = http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
-
-        def ready() -> bool:
-            assert process.poll() is None, f"the peer ended, see {self._directory / 'peer.log'}"
-            with contextlib.suppress(httpx.TransportError):
-                return http.get("/health").status_code == 200
-            return False
-
-        def end() -> None:
-            process.kill()
-            process.wait()
-
-        self._end = end
-        try:
-            wait_until(ready, "the peer is ready")
-        except BaseException:
-            end()
-            raise
+        )
+        self._http = httpx.Client(base_url=self._server.url, timeout=120)
 
     def close(self) -> None:
         self._http.close()
-        self._end()
+        self._server.close()
 
     def ask(self, request: Request) -> Answer:
         """The whole answer. Status 0 is none: the connection broke, or nothing came in time."""

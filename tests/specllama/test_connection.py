@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -11,6 +13,7 @@ import pytest
 from uvicorn import Config, Server
 
 from specllama.connection import MAX_FIELDS, MAX_HEAD, Connection, Limits
+from specllama.stalls import LATE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -344,6 +347,37 @@ def test_a_head_has_its_time_only_once_it_has_begun() -> None:
             writer.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /a HTTP/1.1\r\n"], ids=["idle", "in a head"])
+def test_a_server_that_stood_still_reads_first(said: bytes) -> None:
+    """A client isn't late whose bytes came meanwhile, although uvloop has the timers first."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        async with serving(App(), idle=2, head=2) as (address, made):
+            with ours, theirs, socket.create_connection(address) as client:
+                client.setblocking(False)
+
+                def stand_still() -> None:
+                    loop.remove_reader(ours)
+                    client.sendall((HOST if said else b"GET /a HTTP/1.1\r\n") + BYE)
+                    time.sleep(2 + 2 * LATE)
+
+                loop.add_reader(ours, stand_still)
+                client.sendall(said)
+                while not made or made[0]._in_head != bool(said):
+                    await asyncio.sleep(0.01)
+                theirs.sendall(b"now")
+                answer = b""
+                async with asyncio.timeout(SECONDS):
+                    while more := await loop.sock_recv(client, 65536):
+                        answer += more
+        return answer
+
+    assert list(answers(uvloop.run(run()))) == [(200, b"/a:")]
 
 
 def test_who_does_not_read_is_sent_no_more_and_ended() -> None:

@@ -1,0 +1,103 @@
+"""Clients that attack: one connection each."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections import Counter
+
+from contract_tests.attack.shape import CLOSED, Raw, Request, Shape
+from contract_tests.kit.server import Server
+
+READ = 1 << 20
+"""Bytes of an answer that are looked at."""
+NARROW = 4096
+"""The buffer of a client that doesn't read."""
+
+
+class Attackers:
+    """They begin to send at once, and don't wait for each other."""
+
+    def __init__(self, server: Server, shape: Shape, patience: float) -> None:
+        assert isinstance(shape.sends, Request | Raw)
+        self._server = server
+        self._shape = shape
+        self._patience = patience
+        self.statuses: Counter[int] = Counter()
+        self.bare: set[int] = set()
+        """Errors that came without the envelope of errors."""
+        self.problems: list[str] = []
+        self._lock = threading.Lock()
+        data = [shape.sends.encoded(server, i) for i in range(shape.times)]
+        self._sockets = [socket.socket() for _ in data]
+        self._threads = [
+            threading.Thread(target=self._attack, args=each, daemon=True)
+            for each in zip(self._sockets, data, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def leave(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def wait(self) -> None:
+        """Until each has its answer, or no patience any more."""
+        deadline = time.monotonic() + self._patience
+        for each in self._threads:
+            each.join(max(0.0, deadline - time.monotonic()))
+        if missing := sum(each.is_alive() for each in self._threads):
+            self._add(f"{missing} without an answer")
+        self.leave()
+
+    def _add(self, problem: str) -> None:
+        with self._lock:
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+    def _attack(self, connection: socket.socket, data: bytes) -> None:
+        connection.settimeout(self._patience)
+        try:
+            if self._shape.leaves:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
+            connection.connect(self._server.address)
+            with contextlib.suppress(ConnectionError):  # refused before all of it was read
+                connection.sendall(data)
+            if not self._shape.leaves:
+                status, content = _answer(connection)
+                with self._lock:
+                    self.statuses[status] += 1
+                self._judge(status, content)
+        except TimeoutError:
+            self._add("no answer in time")
+        except OSError as error:
+            if not self._shape.leaves:
+                self._add(f"{type(error).__name__}")
+
+    def _judge(self, status: int, content: bytes) -> None:
+        if self._shape.secret and self._shape.secret.encode() in content:
+            self._add(f"the answer has `{self._shape.secret}`")
+        if status >= 400 and not is_envelope(status, content):
+            self.bare.add(status)
+
+
+def _answer(connection: socket.socket) -> tuple[int, bytes]:
+    response = http.client.HTTPResponse(connection)
+    try:
+        response.begin()
+        return response.status, response.read(READ)
+    except (http.client.HTTPException, ConnectionError):
+        return CLOSED, b""
+
+
+def is_envelope(status: int, content: bytes) -> bool:
+    """True if an answer is an error in the form that the description has for it."""
+    try:
+        error = json.loads(content)["error"]
+        return error["code"] == status and bool(error["message"]) and bool(error["type"])
+    except (ValueError, LookupError, TypeError):
+        return False

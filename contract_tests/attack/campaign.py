@@ -1,0 +1,197 @@
+"""One shape after the other, beside honest clients: what came of each."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from contract_tests.attack.attackers import Attackers, is_envelope
+from contract_tests.attack.honest import Crowd
+from contract_tests.attack.shape import CLOSED, Harm, Launch, Shape
+from contract_tests.attack.target import MIB, Target
+from contract_tests.kit.server import wait_until
+
+UNDISTURBED = 60
+"""Answers that each honest client has before the attacks."""
+MEANWHILE = 3
+"""Answers that each has to get beside an attack."""
+LASTS = 30
+"""Answers that each may get before attackers leave: until then, an attack does its work."""
+MARGIN = 512 * MIB
+"""Bytes that may stay: compiled grammars up to 256 MiB, texts of the cache up to 64 MiB, and what
+allocators keep. The attacks would leave gigabytes."""
+
+
+@dataclass
+class Outcome:
+    """`gap` is the longest time between two answers to an honest client, by that of the undisturbed
+    run; `peak` and `kept` are MiB above what the server had before."""
+
+    answers: dict[str, int] = field(default_factory=dict)
+    gap: float | None = None
+    peak: int | None = None
+    kept: int | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+class Memory:
+    """The most that a server had, looked at every now and then until the end of `with`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.before = self.peak = target.memory()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            self.peak = max(self.peak, self._target.memory())
+
+
+class Campaign:
+    def __init__(self, target: Target, patience: float) -> None:
+        self.target = target
+        self.patience = patience
+        self._expected: dict[str, set[str]] = {}
+        self._usual = 0.0
+        self._begun = 0
+
+    def undisturbed(self) -> None:
+        """Finds out what the honest clients get, and how long they wait, when nobody attacks."""
+        with Crowd(self.target.server, self.patience) as crowd:
+            assert crowd.wait(MEANWHILE, self.target.alive), crowd.seen()  # all is warm
+            crowd.mark()
+            assert crowd.wait(UNDISTURBED, self.target.alive), crowd.seen()
+            seen = crowd.seen()
+        self._expected = {name: each.texts for name, each in seen.items()}
+        self._usual = max(each.longest for each in seen.values())
+        self._begun = self.target.memory()
+
+    def unstable(self) -> list[str]:
+        """The honest clients whose texts differ by themselves."""
+        return [name for name, texts in self._expected.items() if len(texts) != 1]
+
+    def run(self, shape: Shape) -> Outcome:
+        if isinstance(shape.sends, Launch):
+            return self._launched(shape, shape.sends)
+        outcome = Outcome()
+        ids = self.target.ids()
+        with Memory(self.target) as memory, Crowd(self.target.server, self.patience) as crowd:
+            if not crowd.wait(1, self.target.alive):
+                outcome.problems.append("nobody was served before")
+            crowd.mark()
+            if isinstance(shape.sends, Harm):
+                self._harm(shape.sends, shape.times, crowd, outcome)
+            else:
+                self._attack(shape, crowd, outcome)
+            self._honest(shape, crowd, outcome)
+        if not self.target.alive():
+            outcome.problems.append("the server has ended")
+        elif shape.sends is not Harm.KILL_ENGINE and self.target.ids() != ids:
+            outcome.problems.append("the engine process was replaced")
+        if memory.before:
+            outcome.kept = self._kept(memory.before) // MIB
+            outcome.peak = max((memory.peak - memory.before) // MIB, outcome.kept)
+            if self.target.memory() - self._begun > MARGIN:
+                outcome.problems.append("the memory was kept")
+        return outcome
+
+    def _attack(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
+        attackers = Attackers(self.target.server, shape, self.patience)
+        if not crowd.wait(LASTS, self.target.alive):
+            outcome.problems += _starved(crowd, "meanwhile")
+        if shape.leaves:
+            attackers.leave()
+        attackers.wait()
+        outcome.answers = _told(attackers.statuses)
+        outcome.problems += attackers.problems
+        if self.target.ours:
+            outcome.problems += _undocumented(shape, attackers.statuses, attackers.bare)
+
+    def _harm(self, harm: Harm, times: int, crowd: Crowd, outcome: Outcome) -> None:
+        for i in range(times):
+            self.target.harm(harm)
+            if not crowd.wait(MEANWHILE * (i + 1), self.target.alive):
+                outcome.problems += _starved(crowd, "afterwards")
+                return
+
+    def _honest(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
+        """What became of the honest clients."""
+        seen = crowd.seen()
+        outcome.gap = round(max(each.gap() for each in seen.values()) / self._usual, 1)
+        for name, each in seen.items():
+            if each.texts - self._expected[name]:
+                outcome.problems.append(f"another text for the honest {name}")
+            # What an engine process that is killed was working on ends with an error.
+            if each.errors and shape.sends is not Harm.KILL_ENGINE:
+                outcome.problems.append(f"an error for the honest {name}: {each.errors[0]}")
+
+    def _kept(self, before: int) -> int:
+        """What the memory has grown by. What is given back late is waited for."""
+
+        def back() -> bool:
+            return self.target.memory() - before < MARGIN // 8
+
+        with suppress(AssertionError):  # it is told, and has a bound of its own
+            wait_until(back, "the memory is back", seconds=10)
+        return max(0, self.target.memory() - before)
+
+    def _launched(self, shape: Shape, launch: Launch) -> Outcome:
+        outcome = Outcome()
+        try:
+            with self._launch(launch) as ask:
+                response = ask()
+        except AssertionError as error:  # it didn't start
+            outcome.answers = {"no start": 1}
+            if "Traceback" in str(error) or "code -" in str(error):
+                outcome.problems.append("the start ended in a crash")
+            return outcome
+        except httpx.HTTPError as error:
+            outcome.problems.append(f"no answer: {type(error).__name__}")
+            return outcome
+        status = response.status_code
+        outcome.answers = _told(Counter([status]))
+        if self.target.ours:
+            bare = status >= 400 and not is_envelope(status, response.content)
+            outcome.problems += _undocumented(shape, Counter([status]), {status} if bare else set())
+        return outcome
+
+    @contextmanager
+    def _launch(self, launch: Launch) -> Iterator[Callable[[], httpx.Response]]:
+        server = self.target.launch(launch)
+        body: Any = {"prompt": "Once upon a time", "n_predict": 4}
+        try:
+            yield lambda: server.post("/completion", body, timeout=self.patience)
+        finally:
+            server.close()
+
+
+def _starved(crowd: Crowd, when: str) -> list[str]:
+    slow = {name: each.answers for name, each in crowd.seen().items() if each.answers < MEANWHILE}
+    return [f"the honest {name} had {n} answers {when}" for name, n in slow.items()]
+
+
+def _told(statuses: Counter[int]) -> dict[str, int]:
+    return {
+        "closed" if status == CLOSED else str(status): n for status, n in sorted(statuses.items())
+    }
+
+
+def _undocumented(shape: Shape, statuses: Counter[int], bare: set[int]) -> list[str]:
+    wrong = Counter({status: n for status, n in statuses.items() if status not in shape.statuses})
+    return [
+        *(f"answered {each}" for each in _told(wrong)),
+        *(f"{each} without the error envelope" for each in sorted(bare)),
+    ]

@@ -1,0 +1,54 @@
+"""A genuine llama-server, started like one of this repository's."""
+
+import contextlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+import psutil
+
+from contract_tests.kit.server import OwnServer, wait_until
+from contract_tests.own.servers import environment, free_port
+
+
+class LlamaServer(OwnServer):
+    def engines(self) -> list[psutil.Process]:
+        """The server itself: the model is in its process."""
+        return [psutil.Process(self.process.pid)]
+
+
+def start(
+    directory: Path,
+    command: Sequence[str],
+    *options: str,
+    api_key: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> LlamaServer:
+    """Starts `command` with the options, and waits until it is ready. `variables` are added to its
+    environment."""
+    port = free_port()
+    log = directory / "peer.log"
+    keys = ("--api-key", api_key) if api_key else ()
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            [*command, *options, *keys, "--port", str(port)],
+            env=environment(LD_LIBRARY_PATH=str(Path(command[0]).parent), **(variables or {})),
+            stdout=sink,
+            stderr=sink,
+        )
+    url = f"http://127.0.0.1:{port}"
+    server = LlamaServer(process, log, url, api_key=api_key)
+
+    def ready() -> bool:
+        assert process.poll() is None, f"the peer ended with code {process.returncode}, see {log}"
+        with contextlib.suppress(httpx.TransportError):
+            return server.get("/health").status_code == 200
+        return False
+
+    try:
+        wait_until(ready, "the peer is ready")
+    except BaseException:
+        server.close()
+        raise
+    return server
