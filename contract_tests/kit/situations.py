@@ -71,6 +71,13 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
     return httpx.Response(int(lines[0].split()[1]), headers=headers, content=rest, request=request)
 
 
+COMPLETING = [
+    "create_completion",
+    "create_completion_plural",
+    "create_openai_completion",
+    "create_infill",
+]
+"""The operations that the engine has no question to answer for before it generates."""
 GENERAL = [
     name
     for name in contract.operations()
@@ -175,7 +182,7 @@ class Situations:
     def killed(self) -> Mapping[str, httpx.Response]:
         """The answers to requests at which the engine was working when it was killed."""
         options = {
-            (): [name for name in GENERAL if needs_engine(name)],
+            (): [name for name in GENERAL if needs_engine(name) and name not in COMPLETING],
             ("--embeddings", "--pooling", "mean"): [*EMBEDDING, *OLLAMA_EMBEDDING],
             self._reranking(): RERANKING,
         }
@@ -183,7 +190,19 @@ class Situations:
             name: response
             for argv, names in options.items()
             for name, response in self._killed(argv, names).items()
-        }
+        } | self._killed_while_generating()
+
+    def _killed_while_generating(self) -> dict[str, httpx.Response]:
+        """Of those that would wait for the next engine if theirs had not begun with them."""
+        server = self._start("-np", str(len(COMPLETING)), *self._switched_on, api_key="key")
+        with ThreadPoolExecutor(len(COMPLETING)) as pool:
+            sent = {
+                name: pool.submit(send, server, name, n_predict=-1, ignore_eos=True)
+                for name in COMPLETING
+            }
+            server.wait_until_busy(len(COMPLETING))
+            server.kill_engine()
+            return {name: request.result(SECONDS) for name, request in sent.items()}
 
     def _killed(self, argv: Sequence[str], names: Sequence[str]) -> Mapping[str, httpx.Response]:
         chat = ("--no-jinja", "--chat-template", "chatml")

@@ -45,7 +45,7 @@ _SERIES = (
     "specllama_step_seconds histogram",
     "specllama_time_to_first_token_seconds histogram",
 )
-_NATIVE = r"(/v1)?/(completions?|infill|chat/completions)$|/(v1/)?completion"
+_NATIVE = r"(/v1)?/(completions?|infill|chat/completions)$|/(v1/)?completion|/v1/stream\?"
 _MESSAGES = r"/v1/messages"
 _RESPONSES = r"(/v1)?/responses"
 
@@ -82,6 +82,41 @@ ROWS = (
         ],
         "A router of llama-server has them; here one server is both.",
         r"(/v1)?/models",
+    ),
+    Accepted.more(
+        "More keys in a router's list",
+        ["data[].meta", "data[].status.failed", "data[].status.progress", "models"],
+        "A server of one model of llama-server has `meta` and `models`; here one server is both. "
+        "What a model is doing is seen without the events.",
+        r"(/v1)?/models",
+    ),
+    Accepted.more(
+        "More keys in `/props` of a router",
+        [
+            "bos_token",
+            "chat_template",
+            "chat_template_caps",
+            "endpoint_metrics",
+            "endpoint_props",
+            "endpoint_slots",
+            "eos_token",
+            "is_sleeping",
+            "max_instances",
+            "media_marker",
+            "modalities",
+            "model_ftype",
+            "models_autoload",
+            "total_slots",
+            "ui",
+        ],
+        "They are those of the default model, and of the router.",
+        r"/props",
+    ),
+    Accepted.more(
+        "`code` in some errors",
+        ["error.code"],
+        "All other errors have it.",
+        r"/tools|/cors-proxy|/v1/streams/lookup",
     ),
     Accepted.more(
         "More series in `/metrics`",

@@ -66,10 +66,6 @@ SLICE = 64
 """Inputs in one message: a request for the vectors of many is sent little by little, so that
 neither process is ever busy with a long message, and no request gets more than its turn."""
 SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
-_REPEATABLE = (
-    Tokenize | Detokenize | FormatChat | GetSlots | GetAdapters | GetStats | Embed | Rerank
-)
-"""What changes nothing, so that another process may be asked the same."""
 _LAST = (Finished, Failed)  # events that end a generation; made once, unlike a union of types
 
 
@@ -79,14 +75,13 @@ class _Asked:
 
     message: Question | Embed | Rerank
     answer: asyncio.Future[Reply | Vectors]
-    has_moved: bool = False
 
 
 class EngineClient:
     """Requests to one ready engine process. The supervisor dispatches the answers.
 
-    If the process ends and another one follows, `leave` and `succeed` hand on what it had not
-    begun: each request once, as it may be the one that a process ends with.
+    If the process ends and another one follows, `leave` and `succeed` hand on the generations that
+    it had not begun: each once, as it may be the one that a process ends with.
     """
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
@@ -255,10 +250,7 @@ class EngineClient:
         do in its place. The rest, and what comes, waits for it, or for `close`."""
         self._dead, self._waits = error, True
         lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
-        for id, asked in self._asked.items():
-            if asked.has_moved or not isinstance(asked.message, _REPEATABLE):
-                lost.append(id)
-        for id in lost:
+        for id in (*lost, *self._asked):
             self._put(Failed(id, error))
 
     def succeed(self, predecessor: "EngineClient") -> None:
@@ -272,7 +264,6 @@ class EngineClient:
         for message in joined(each.request for each in self._generations.values()):
             self._send(message)
         for asked in self._asked.values():
-            asked.has_moved = True
             self._send(asked.message)
 
     def _put(self, event: Event) -> None:

@@ -503,7 +503,7 @@ def test_a_text_of_10_megabytes(server: Server) -> None:
     request = with_text("create_message", "lorem ipsum " * 850_000)
     for stream in (False, True):
         error = contract.check(server.post(PATH, {**request, "stream": stream}), 400)["error"]
-        assert error["n_prompt_tokens"] > 1_000_000
+        assert error["n_prompt_tokens"] > 100_000
     assert server.ask(f"{PATH}/count_tokens", request)["input_tokens"] > 1_000_000
 
 

@@ -32,7 +32,7 @@ def test_a_model(client: OpenAI) -> None:
     for model in client.models.list().data:
         assert client.models.retrieve(model.id) == model
     for name in ("gpt-4o", "org/name"):
-        with pytest.raises(openai.NotFoundError, match="no model named"):
+        with pytest.raises(openai.NotFoundError, match="not found; GET /models"):
             client.models.retrieve(name)
 
 

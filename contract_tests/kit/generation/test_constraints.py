@@ -135,8 +135,8 @@ def test_a_grammar_wins_over_a_schema_beside_it(name: str, server: Server) -> No
 def test_any_object(name: str, kind: str, form: dict[str, Any], server: Server) -> None:
     form = {"type": kind, **form}
     text, reason = text_and_reason(server, name, response_format=form, n_predict=N_TOKENS)
-    assert text.startswith("{")
     assert reason == "length" or isinstance(json.loads(text), dict)
+    assert text.lstrip()[:1] in ("{", "")
     free = text_and_reason(server, name, seed=3)
     assert text_and_reason(server, name, seed=3, response_format={"type": "text"}) == free
 

@@ -543,8 +543,11 @@ def test_api_prefix(own_server: Start) -> None:
     contract.check(server.post("/v1/completions", {"prompt": "a", "max_tokens": 2}))
     assert server.get("/openapi.json").json()["servers"][0]["url"] == "/llm/v9"
     outside = server.url.removesuffix("/llm/v9")
+    known = {"Authorization": "Bearer key"}
     for where in ("/health", "/v1/models", "/llm/health"):
-        contract.check_envelope(httpx.get(outside + where), 404, "not_found_error")
+        response = httpx.get(outside + where, headers=known)
+        contract.check_envelope(response, 404, "not_found_error")
+        contract.check_envelope(httpx.get(outside + where), 401, "authentication_error")
 
 
 def test_alias(own_server: Start) -> None:

@@ -152,7 +152,7 @@ def test_a_text_of_10_megabytes(name: str, server: Server) -> None:
     if name in STREAMING:
         error = contract.check(response, 400)["error"]
         assert error["type"] == "exceed_context_size_error"
-        assert error["n_prompt_tokens"] > 1_000_000
+        assert error["n_prompt_tokens"] > 100_000  # at least so many: they need not be counted
     elif name in COUNTING:
         assert contract.check(response)["input_tokens"] > 1_000_000
     else:  # too much for the validator, which is in Python
@@ -180,6 +180,9 @@ def test_unknown_fields_are_ignored(name: str, server: Server) -> None:
     request = body(name, cache_prompt=False) if name in STREAMING else body(name)
     without = contract.check(server.post(path(name), request))
     answer = contract.check(server.post(path(name), {**request, **unknown}))
+    if isinstance(answer, list):
+        assert answer == without
+        return
     ignored = {"id", "created", "timings", "id_slot", "created_at", "completed_at", "output"}
     ignored |= {"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"}
     assert {key: answer[key] for key in answer.keys() - ignored} == {
