@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from engine.protocol.messages import (
     ModelInfo,
     Piece,
     SlotState,
+    Submit,
     Timings,
     Tokens,
 )
@@ -48,6 +49,7 @@ class PaperGeneration:
     """Says WORDS. A prompt `fail` fails at once, `late` after a word, `hang` never ends."""
 
     def __init__(self, prompt: list[int | str], params: GenerationParams) -> None:
+        self.request = Submit(1, prompt, params)
         self.prompt = prompt
         self.params = params
         self.cancelled = threading.Event()
@@ -128,6 +130,12 @@ class PaperEngine:
     ) -> PaperGeneration:
         self.generations.append(PaperGeneration(prompt, params))
         return self.generations[-1]
+
+    def generate_all(
+        self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
+    ) -> list[PaperGeneration]:
+        options.pop("group")
+        return [self.generate(prompt, params, **options) for params in variants]
 
     async def tokenize(
         self, content: list[Any], *, add_special: bool, parse_special: bool, with_pieces: bool

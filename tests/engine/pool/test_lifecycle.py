@@ -217,6 +217,10 @@ class Histories(RuleBasedStateMachine):
         running = sorted(client._generations) if client else []
         id = data.draw(st.sampled_from([*running, 1, len(self.requests)]))
 
+        generation = client and client._generations.get(id)
+        if event is begun and generation and generation.has_begun:
+            event = delta  # nothing begins twice
+
         async def answer() -> None:
             self.supervisor.say(Step([event(id)]))
 

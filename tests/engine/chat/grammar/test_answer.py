@@ -396,12 +396,16 @@ def test_many_tools(compiler: Compiler, model: Model, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["json in tags", "tagged"])
 def test_large_tools(compiler: Compiler, name: str) -> None:
-    """Compiled, or refused by name; never a fault of the server."""
+    """Left out, or refused by name; never a fault of the server."""
     syntax, _ = SYNTAXES[name]
     wide = {"type": "object", "properties": {f"p{n:05}": {"type": "string"} for n in range(30_000)}}
     deep: Any = {"type": "string"}
     for _ in range(2000):
         deep = {"type": "array", "items": deep}
     for schema in (wide, tagged(deep)):
-        with pytest.raises((EngineError, GrammarError), match="'f'"):
-            compiler.guided(params(syntax, tools=[tool("f", schema)]))
+        told: tuple[str, ...]
+        try:
+            told = compiler.guided(params(syntax, tools=[tool("f", schema)])).relaxed
+        except (EngineError, GrammarError) as error:
+            told = (str(error),)
+        assert any("'f'" in each or each.startswith("f#") for each in told)
