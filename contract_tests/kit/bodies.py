@@ -118,10 +118,12 @@ ROUTING = ["load_model", "unload_model", "download_model"]
 """The operations of a router, but for `remove_model`, which has no body."""
 REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
 """The operations that are there to be refused by name."""
+STEERING = ["control_chat_completion", "lookup_streams"]
+"""The operations about what runs already, whatever the model."""
 NAMED = [
     name
     for name, each in contract.operations().items()
-    if name not in (*ROUTING, *REFUSED, "remove_model", "set_props")
+    if name not in (*ROUTING, *REFUSED, *STEERING, "remove_model", "set_props")
     and "model" in (*_parameters(each), *_fields(each))
 ]
 """The operations that a request can name a model for."""

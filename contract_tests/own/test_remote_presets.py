@@ -80,7 +80,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     ("text", "message"),
     [
         ("[a]\napi-key = x\n", "maker/presets/preset.ini:2: api-key protects the whole server"),
-        ("[a]\nallowed-hosts = x\n", "preset.ini:2: allowed-hosts: unknown key"),
+        ("[a]\nallowed-hosts = x\n", "preset.ini:2: allowed-hosts protects the whole server"),
         ("[*]\nrpc = 127.0.0.1:9\n", "preset.ini:2: rpc is not for a file from another machine"),
         ("hello", "preset.ini:1: "),
     ],

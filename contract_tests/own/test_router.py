@@ -144,8 +144,7 @@ def without_model(value: Any) -> Any:
 
 
 def test_every_operation_that_can_name_a_model_is_tested() -> None:
-    # test_ollama_router.py; and of no model but the one that runs
-    elsewhere = {"pull_ollama_model", "control_chat_completion"}
+    elsewhere = {"pull_ollama_model"}  # test_ollama_router.py
     assert {*NAMED} - elsewhere == PAIRS.keys() | {*IN_QUERY}
 
 
