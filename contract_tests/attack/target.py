@@ -49,10 +49,12 @@ class Target:
         return True
 
     def harm(self, what: Harm) -> None:
-        raise NotImplementedError(what)
+        """Only for what it `can`."""
+        raise TypeError(f"{what}: whoever started this server can do that, nobody else")
 
     def launch(self, what: Launch) -> Server:
-        raise NotImplementedError(what)
+        """Only for what it `can`."""
+        raise TypeError(f"{what}: there is no program to start, only an address")
 
     def restart(self) -> None:
         """Nothing can be done for a server that somebody else started."""

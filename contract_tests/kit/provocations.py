@@ -4,7 +4,6 @@
 import json
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -29,7 +28,43 @@ from contract_tests.kit.bodies import (
     path,
     with_text,
 )
-from contract_tests.kit.routers import set_status
+from contract_tests.kit.provocations_of_bodies import bad_request
+from contract_tests.kit.provocations_of_conversations import (
+    bad_lookup,
+    bad_response,
+    no_conversation,
+    no_response,
+    no_stream,
+    nothing_to_control,
+    of_response,
+    of_stream,
+    replay,
+)
+from contract_tests.kit.provocations_of_ollama import (
+    images,
+    nothing_to_pull,
+    pulled_lines,
+    template,
+    to_a_browser,
+    too_long_options,
+)
+from contract_tests.kit.provocations_of_routers import (
+    bad_download,
+    bad_model_change,
+    events_of_models,
+    in_router,
+    in_routers_list,
+    listed_models,
+    models_fail,
+    no_model,
+    no_model_of_router,
+    nobody_to_remove,
+    not_removable,
+    ok_with_cache,
+    too_long_a_name,
+    unknown_model,
+    without_key,
+)
 from contract_tests.kit.server import Server, needs_key
 from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
 
@@ -42,42 +77,6 @@ def ok(server: Server, name: str) -> list[httpx.Response]:
     responses = [send(server, name)]
     if name in STREAMING:
         responses.append(send(server, name, stream=True))
-    return responses
-
-
-def bad_request(server: Server, name: str) -> list[httpx.Response]:
-    """Malformed, empty, of the wrong type, without what is required, beside the vocabulary."""
-    where = path(name)
-    headers = {"Content-Type": "application/json"}
-    malformed = (b"{", b"", b"\xff\xfe", b'"\\ud800"', b"NaN", b'{"a": 1}}')
-    responses = [server.post(where, content=raw, headers=headers) for raw in malformed]
-    responses += [server.post(where, content=b"null", headers=headers)]
-    of_wrong_type: list[Any] = [[], "text", 7]
-    if name not in ("tokenize", "detokenize"):  # which take nothing, too
-        of_wrong_type.append({})
-    responses += [server.post(where, wrong) for wrong in of_wrong_type]
-    objects = ("options",)  # fields that take one
-    fields = [field for field in BODIES[name] if field not in objects]
-    responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
-    n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
-    if name in STREAMING:
-        responses += [
-            send(server, name, **change)
-            for change in (
-                {"id_slot": "first"},
-                {"n_predict": "many"},
-                {"n_predict": -2},
-                {"stream": 1},
-                {"samplers": [7]},
-                {"logit_bias": "word"},
-                {"repeat_penalty": 0, "stream": True},
-            )
-        ]
-    if "prompt" in BODIES[name]:
-        prompts: tuple[list[Any], ...] = ([], [n_vocab], [-1], [[]])
-        responses += [send(server, name, prompt=prompt) for prompt in prompts]
-    if name == "detokenize":
-        responses += [send(server, name, tokens=tokens) for tokens in ([n_vocab], [-1], ["a"])]
     return responses
 
 
@@ -198,165 +197,6 @@ def bad_query(server: Server, name: str) -> list[httpx.Response]:
     return [send_with_query(server, name, **query) for query in wrong]
 
 
-# ---- routers -------------------------------------------------------------------------------
-
-
-def events_of_models(server: Server, name: str) -> list[httpx.Response]:
-    """The beginning of an endless stream, up to the last model's first event."""
-    n_models = len(server.get("/models").json()["data"])
-    read = b""
-    with server.http.stream("GET", path(name)) as response:
-        chunks = response.iter_raw()
-        while read.count(b"\n\n") < n_models:
-            read += next(chunks)
-        status, headers, request = response.status_code, response.headers, response.request
-    return [httpx.Response(status, headers=headers, content=read, request=request)]
-
-
-def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
-    """Named in the body if there is a place for it, or in the query."""
-    server, definition = situations.router, contract.operations()[name].definition
-    unknown = situations.model.removesuffix("y")
-    responses = []
-    if name == "create_ollama_chat":  # which has OpenAI's answers, too
-        responses.append(send(server, name, model=unknown, options={}))
-    elif isinstance(BODIES.get(name), dict):
-        responses.append(send(server, name, model=unknown))
-        if name in STREAMING:
-            responses.append(send(server, name, model=unknown, stream=True))
-    if any(each["name"] == "model" for each in definition.get("parameters", ())):
-        responses.append(send_with_query(server, name, model=unknown))
-    for response in responses:
-        message = contract.message(response)
-        assert repr(unknown) in message
-        assert situations.model in message.replace(repr(unknown), ""), (
-            "no model of a like name is told"
-        )
-    return responses
-
-
-def listed_models(server: Server, name: str) -> list[httpx.Response]:
-    """Every model of the list under each of its names, with slashes as they are and encoded."""
-    responses = []
-    for entry in server.get("/v1/models").json()["data"]:
-        for each in {entry["id"], *entry["aliases"]}:
-            responses += [server.get(f"/v1/models/{quote(each, safe=s)}") for s in ("/:", "")]
-            assert all(response.json() == entry for response in responses[-2:])
-    return responses
-
-
-def no_model(server: Server, name: str) -> list[httpx.Response]:
-    names = (
-        "gpt-4o",
-        "org/gpt-4o",
-        "org%2Fgpt-4o",
-        "a/b/c",
-        "%F0%9F%A6%99",
-        "a%00b",
-        "a%0Ab",
-        "x" * 4096,
-        "",
-    )
-    return [server.get(f"/v1/models/{each}") for each in names]
-
-
-def too_long_a_name(server: Server, name: str) -> list[httpx.Response]:
-    return [server.get(f"/v1/models/{'x' * 4097}")]
-
-
-def in_routers_list(situations: Situations, name: str) -> list[httpx.Response]:
-    return listed_models(situations.router, name)
-
-
-def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response]:
-    return no_model(situations.router, name)
-
-
-def in_router(situations: Situations, name: str) -> list[httpx.Response]:
-    set_status(
-        situations.router, situations.model, "unloaded" if name == "load_model" else "loaded"
-    )
-    return [send(situations.router, name)]
-
-
-def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
-    """Changes to the state that a model is in already, and wrong ones."""
-    server = situations.router
-    set_status(server, situations.model, "loaded" if name == "load_model" else "unloaded")
-    wrong = [
-        send(server, name, model=value) for value in ("", "x" * 4097, None, 7, [situations.model])
-    ]
-    return [send(server, name), *wrong, *bad_request(server, name)]
-
-
-def ok_with_cache(situations: Situations, name: str) -> list[httpx.Response]:
-    """Of a model that has come into the cache by itself."""
-    server = situations.router
-    situations.put_into_cache()
-    if name == "remove_model":
-        contract.check(server.get("/models?reload=1"))
-        return [send(server, name)]
-    begun = send(server, name)
-    assert server.http.request("DELETE", path("remove_model")).status_code == 200
-    return [begun]
-
-
-def bad_download(situations: Situations, name: str) -> list[httpx.Response]:
-    server = situations.router
-    names = ("", "x", "../x", "a/..", "/etc/passwd", "a/b/c", "a/b:", "a b/c", "x" * 4097, None, 7)
-    wrong = [send(server, name, model=each) for each in (*names, "contract/tests-nobody")]
-    situations.put_into_cache()
-    contract.check(server.get("/models?reload=1"))
-    there = send(server, name)
-    assert server.http.request("DELETE", path("remove_model")).status_code == 200
-    return [*wrong, there, *bad_request(server, name)]
-
-
-def not_removable(situations: Situations, name: str) -> list[httpx.Response]:
-    server = situations.router
-    names = (situations.model, "z-one", "", "x" * 4097)
-    responses = [server.http.request("DELETE", "/models", params={"model": m}) for m in names]
-    return [*responses, server.http.request("DELETE", "/models")]
-
-
-def nobody_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
-    names = ("nobody", "a/b:Q8_0", "../../etc", "%2e%2e", "/", "contract/tests-GGUF")
-    wrong = [{"model": each} for each in names]
-    return [situations.router.http.request("DELETE", "/models", params=each) for each in wrong]
-
-
-def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
-    """The presets can't be read, or a folder stands where a file is to be removed."""
-    if name == "remove_model":
-        server, folder = situations.router, situations.put_into_cache()
-        contract.check(server.get("/models?reload=1"))
-        obstacle = folder / "snapshots" / ("1" * 40) / "tiny-Q8_0.gguf"
-        obstacle.mkdir(parents=True)
-        failed = send(server, name)
-        obstacle.rmdir()
-        return [failed]
-    with situations.broken_presets() as server:
-        if name == "download_model":
-            return [send(server, name)]
-        if name == "pull_ollama_model":
-            situations.put_into_cache()
-            model = BODIES["download_model"]["model"]
-            failed = send(server, name, model=model)
-            *_, end = contract.check(send(server, name, model=model, stream=True))
-            assert end == failed.json()
-            return [failed]
-        return [server.get(path(name) + "?reload=1")]
-
-
-def without_key(server: Server, name: str) -> list[httpx.Response]:
-    """A public operation with a parameter that needs a key."""
-    needs_key(server)
-    assert server.http.get(path(name), headers={"Authorization": ""}).status_code == 200
-    wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
-    headers = [*wrong, {"Authorization": "", "x-api-key": "no"}]
-    return [server.http.get(path(name) + "?reload=1", headers=each) for each in headers]
-
-
 def bad_slot_action(situations: Situations, name: str) -> list[httpx.Response]:
     server = situations.open
     good = {"filename": "a.bin"}
@@ -438,51 +278,6 @@ def wrong_media_type(server: Server, name: str) -> list[httpx.Response]:
     ]
 
 
-def bad_response(server: Server, name: str) -> list[httpx.Response]:
-    """Items and tools that don't fit together, and things that are not there."""
-    user = {"role": "user", "content": "Hello"}
-    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
-    result = {"type": "function_call_output", "call_id": "1", "output": "x"}
-    inputs: tuple[Any, ...] = (
-        None,
-        {},
-        7,
-        [user, call],
-        [user, call, {**result, "output": 5}],
-        [{"role": "user"}],
-        [{}],
-        ["Hello"],
-    )
-    inputs += ([{**user, "role": ""}], [{"type": "item_reference", "id": "msg_0"}])
-    inputs += ([{**user, "content": ["Hello"]}], [{**call, "arguments": {}}])
-    tool = {"type": "function", "name": "f"}
-    changes: list[dict[str, Any]] = [{"input": each} for each in inputs]
-    tools: tuple[Any, ...] = ([{**tool, "parameters": []}], [{"type": "function"}], [{}], {}, "f")
-    changes += [{"tools": each} for each in tools]
-    changes += [{"tool_choice": each} for each in ("must", {"type": "function", "name": "f"})]
-    changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
-    changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
-    changes += [{"truncation": 5}, {"metadata": [1]}, {"reasoning": "high"}]
-    if name in RESPONSES:
-        schema = {"type": "json_schema", "schema": {"type": 5}}
-        changes += [{"background": True, "store": False}, {"background": 1}]
-        changes += [{"max_output_tokens": -2}, {"n": 2}, {"text": {"format": schema}}]
-    return [send(server, name, **change) for change in changes]
-
-
-def no_response(server: Server, name: str) -> list[httpx.Response]:
-    method, where = contract.operations()[name].method, path(name)
-    others = ("resp_" + "0" * 48, "x" * 1024, "%F0%9F%A6%99", "a%00b", "'; DROP TABLE responses")
-    return [server.http.request(method, where.replace("resp_0", each)) for each in others]
-
-
-def of_response(server: Server, name: str) -> list[httpx.Response]:
-    background = name == "cancel_response"  # any other one isn't cancelled by a request
-    response = server.ask("/v1/responses", body("create_response", background=background))
-    where = path(name).replace("resp_0", response["id"])
-    return [server.http.request(contract.operations()[name].method, where)]
-
-
 def bad_parameters(server: Server, name: str) -> list[httpx.Response]:
     method, where = contract.operations()[name].method, path(name)
     queries = {
@@ -509,59 +304,6 @@ def foreign_origin(server: Server, name: str) -> list[httpx.Response]:
         server.http.request(method, where, json=BODIES.get(name), headers={"Origin": origin})
         for origin in origins
     ]
-
-
-def replay(server: Server, name: str) -> list[httpx.Response]:
-    return [server.get(path(name) + "?stream=true")]
-
-
-def of_stream(server: Server, name: str) -> list[httpx.Response]:
-    """About a stream that is complete, one that runs, and, for what can be asked again, none."""
-    asked = body("create_chat_completion", stream=True)
-    method, conversation = contract.operations()[name].method, {"X-Conversation-Id": name}
-    where = path(name).replace("contract-tests", name)
-    server.post("/v1/chat/completions", asked, headers=conversation)
-    responses = [server.http.request(method, where)]
-    asked = body("create_chat_completion", stream=True, max_tokens=200, ignore_eos=True)
-    with server.http.stream(
-        "POST", server.url + "/v1/chat/completions", json=asked, headers=conversation
-    ) as running:
-        next(running.iter_raw())
-        responses.append(server.http.request(method, where))
-    if name == "delete_stream":
-        responses.append(server.http.request(method, where))
-    return responses
-
-
-def no_stream(server: Server, name: str) -> list[httpx.Response]:
-    method, where = contract.operations()[name].method, path(name)
-    others = ("none", "%F0%9F%A6%99", "a%00b", "::", "x" * 1024)
-    return [server.http.request(method, where.replace("contract-tests", each)) for each in others]
-
-
-def no_conversation(server: Server, name: str) -> list[httpx.Response]:
-    method, where = contract.operations()[name].method, path(name)
-    wrong = [where.partition("?")[0], where.replace("contract-tests", "")]
-    wrong.append(where.replace("contract-tests", "x" * 1025))
-    if name == "get_stream":
-        wrong += [f"{where}&from={each}" for each in ("-1", "x", "1.5", str(2**64))]
-    return [server.http.request(method, each) for each in wrong]
-
-
-def bad_lookup(server: Server, name: str) -> list[httpx.Response]:
-    headers = {"Content-Type": "application/json"}
-    malformed = (b"{", b"", b"\xff\xfe", b"NaN", b"null", b"[]", b'"text"', b"7")
-    responses = [server.post(path(name), content=raw, headers=headers) for raw in malformed]
-    wrong: tuple[Any, ...] = ("x", 7, {}, [7], [None], ["x" * 1025], ["x"] * 4097)
-    return [*responses, *(server.post(path(name), {"conversation_ids": each}) for each in wrong)]
-
-
-def nothing_to_control(server: Server, name: str) -> list[httpx.Response]:
-    good: dict[str, Any] = {"id": "chatcmpl-0", "action": "reasoning_end"}
-    changes: list[dict[str, Any]] = [{"id": each} for each in (None, "", 7, "x" * 1025)]
-    changes += [{"action": each} for each in (None, "", "reasoning_begin", 7)]
-    changes.append({"model": 7})
-    return [server.post(path(name), {**good, **change}) for change in changes]
 
 
 def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
@@ -644,36 +386,6 @@ def all_busy(situations: Situations, name: str) -> list[httpx.Response]:
     server.wait_until_idle()
     assert server.get("/slots?fail_on_no_slot=1").status_code == 200
     return [busy, *unavailable(situations, name)]
-
-
-def images(server: Server, name: str) -> list[httpx.Response]:
-    return [send(server, name, stream=stream, images=["iVBORw0KGgo="]) for stream in (False, True)]
-
-
-def template(server: Server, name: str) -> list[httpx.Response]:
-    return [send(server, name, template="{{ .Prompt }}")]
-
-
-def too_long_options(situations: Situations, name: str) -> list[httpx.Response]:
-    """In Ollama's form, which has no counts."""
-    return [
-        send(situations.small, name, prompt="word " * N_CTX, stream=stream)
-        for stream in (False, True)
-    ]
-
-
-def to_a_browser(server: Server, name: str) -> list[httpx.Response]:
-    accepted = ("text/html", "text/html,application/xhtml+xml,*/*;q=0.8")
-    return [server.get(path(name), headers={"Accept": each}) for each in accepted]
-
-
-def pulled_lines(server: Server, name: str) -> list[httpx.Response]:
-    return [send(server, name), send(server, name, stream=True), send(server, name, stream=None)]
-
-
-def nothing_to_pull(situations: Situations, name: str) -> list[httpx.Response]:
-    """From a hub that is not asked."""
-    return [send(situations.offline, name, model="maker/nothing")]
 
 
 def is_documented(name: str, status: int) -> bool:

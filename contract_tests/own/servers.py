@@ -129,20 +129,26 @@ def start_connexion(directory: Path, **variables: str) -> Specllama:
         )
     key = variables.get("LLAMA_API_KEY")
     server = Specllama(process, log, f"http://127.0.0.1:{port}", api_key=key)
+    until_healthy(server, "the server that connexion runs")
+    return server
+
+
+def until_healthy(server: OwnServer, what: str) -> None:
+    """Waits until a server that was just started is ready; it is closed if it doesn't get there."""
 
     def ready() -> bool:
-        text = log.read_text("utf-8", "replace")
-        assert process.poll() is None, f"connexion ended with code {process.returncode}:\n{text}"
+        text = server.log.read_text("utf-8", "replace")
+        code = server.process.poll()
+        assert code is None, f"{what} ended with code {code}:\n{text[-10_000:]}"
         with contextlib.suppress(httpx.TransportError):
             return server.get("/health").status_code == 200
         return False
 
     try:
-        wait_until(ready, "the server that connexion runs is ready")
+        wait_until(ready, f"{what} is ready")
     except BaseException:
         server.close()
         raise
-    return server
 
 
 def run(

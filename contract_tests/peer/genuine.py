@@ -1,15 +1,13 @@
 """A genuine llama-server, started like one of this repository's."""
 
-import contextlib
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import httpx
 import psutil
 
-from contract_tests.kit.server import OwnServer, wait_until
-from contract_tests.own.servers import environment, free_port
+from contract_tests.kit.server import OwnServer
+from contract_tests.own.servers import environment, free_port, until_healthy
 
 
 class LlamaServer(OwnServer):
@@ -39,16 +37,5 @@ def start(
         )
     url = f"http://127.0.0.1:{port}"
     server = LlamaServer(process, log, url, api_key=api_key)
-
-    def ready() -> bool:
-        assert process.poll() is None, f"the peer ended with code {process.returncode}, see {log}"
-        with contextlib.suppress(httpx.TransportError):
-            return server.get("/health").status_code == 200
-        return False
-
-    try:
-        wait_until(ready, "the peer is ready")
-    except BaseException:
-        server.close()
-        raise
+    until_healthy(server, "the peer")
     return server

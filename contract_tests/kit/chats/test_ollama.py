@@ -13,7 +13,8 @@ from openai import OpenAI
 
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import MESSAGES, body
-from contract_tests.kit.server import SECONDS, Server, Start, needs_key
+from contract_tests.kit.clients.ollama_client import fails, options_of
+from contract_tests.kit.server import Server, Start, needs_key
 
 MODEL = "any"
 CHAT = "/api/chat"
@@ -27,26 +28,10 @@ YES_OR_NO = {
 NATIVE = {"User-Agent": "ollama-python/0.6 (x86_64 linux) Python/3.11"}
 
 
-def options_of(server: Server, key: str | None = None) -> dict[str, Any]:
-    """Arguments for a client of `server`."""
-    authorization = {"Authorization": f"Bearer {key or server.api_key or 'none'}"}
-    return {"host": server.url, "headers": authorization, "timeout": SECONDS}
-
-
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     with Client(**options_of(server)) as client:
         yield client
-
-
-def fails(status: int, call: Any) -> str:
-    """The client's message for a call that has to fail with `status`."""
-    with pytest.raises(ResponseError) as caught:
-        call()
-    assert caught.value.status_code == status
-    assert isinstance(caught.value.error, str), "the client expects a text"
-    assert caught.value.error
-    return str(caught.value.error)
 
 
 # ---- the model ---------------------------------------------------------------------------

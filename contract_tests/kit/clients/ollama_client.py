@@ -1,0 +1,24 @@
+"""Ollama's client library and the server under test."""
+
+from typing import Any
+
+import pytest
+from ollama import ResponseError
+
+from contract_tests.kit.server import SECONDS, Server
+
+
+def options_of(server: Server, key: str | None = None) -> dict[str, Any]:
+    """Arguments for a client of `server`."""
+    authorization = {"Authorization": f"Bearer {key or server.api_key or 'none'}"}
+    return {"host": server.url, "headers": authorization, "timeout": SECONDS}
+
+
+def fails(status: int, call: Any) -> str:
+    """The client's message for a call that has to fail with `status`."""
+    with pytest.raises(ResponseError) as caught:
+        call()
+    assert caught.value.status_code == status
+    assert isinstance(caught.value.error, str), "the client expects a text"
+    assert caught.value.error
+    return str(caught.value.error)
