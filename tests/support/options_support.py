@@ -14,8 +14,12 @@ FIELDS = NAMES.fields
 
 
 def engine_options(**chosen: Any) -> EngineOptions:
-    """Options by the names of their fields, in whatever tables these are."""
-    return replaced(EngineOptions(), **chosen)
+    """Options by the names of their fields, in whatever tables these are; one thread computes.
+
+    The tests run side by side, one for each processor. Threads that wait for each other at every
+    operation, and spin while they wait, would be waiting for a processor most of the time.
+    """
+    return replaced(EngineOptions(), **{"threads": 1, **chosen})
 
 
 def model_options(**chosen: Any) -> Options:

@@ -151,15 +151,18 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there are threads for them take for ever; one more of them waits."""
-    go_on, running = threading.Event(), threading.Semaphore(0)
+    go_on, running, ended = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
     tokenize, tokenized = Model.tokenize, []
 
     def slowly(model: Model, text: bytes, **how: bool) -> TokenArray:
         tokenized.append(text)
-        if len(text) >= LONG:
-            running.release()
-            go_on.wait()
-        return tokenize(model, text, **how)
+        if len(text) < LONG:
+            return tokenize(model, text, **how)
+        running.release()
+        go_on.wait()
+        tokens = tokenize(model, text, **how)
+        ended.release()
+        return tokens
 
     monkeypatch.setattr(Model, "tokenize", slowly)
     monkeypatch.setattr("engine.worker.generation.preparation.fewest_tokens", lambda *_: 0)
@@ -182,4 +185,6 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
     done = threading.Event()
     one._lanes.start(12, LONG, done.set)
     done.wait()
+    for _ in range(LONG_THREADS):  # the model must not be closed under a thread that uses it
+        ended.acquire()
     assert b"x" * LONG not in tokenized
