@@ -19,7 +19,6 @@ Schema = Mapping[str, Any]
 
 PENDING = frozenset(
     {
-        "failures.yaml",
         "paths/health.yaml",
         "paths/models.yaml",
         "paths/ollama.yaml",
