@@ -22,6 +22,7 @@ PENDING = frozenset(
         "paths/health.yaml",
         "paths/models.yaml",
         "paths/ollama.yaml",
+        "paths/props.yaml",
         "paths/refused.yaml",
         "paths/responses.yaml",
         "paths/slots.yaml",
@@ -138,8 +139,7 @@ def nothing_has_a_default(folder: Path = FOLDER) -> Iterator[Problem]:
 def types_have_names(folder: Path = FOLDER) -> Iterator[Problem]:
     """What becomes a type of its own in a client is a named schema: objects, enums and unions.
 
-    One value alone, which tells what kind of object this is, is no type; neither is an object
-    without properties, unless it is one of several alternatives.
+    One value alone, which tells what kind of object this is, is no type.
     """
     for place in places(folder):
         if place.parent is not None and (kind := _kind(place)) is not None:
@@ -154,9 +154,7 @@ def _kind(place: Place) -> str | None:
         return "a union"
     if len([value for value in schema.get("enum", ()) if value is not None]) > 1:
         return "an enum"
-    if schema.get("properties") and place.parent != "allOf":
-        return "an object"
-    if schema.get("type") == "object" and place.parent in _UNIONS:
+    if schema.get("type") == "object" and place.parent != "allOf" and "enum" not in schema:
         return "an object"
     if len(schema.get("allOf", ())) > 1:
         return "a combination"
