@@ -1,10 +1,13 @@
 """The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
 that llama.cpp is built once and not once per session."""
 
+import shutil
+import subprocess
+
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "typecheck", "tests", "contract"]
+nox.options.sessions = ["lint", "typecheck", "tests", "contract", "spec_lint"]
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20")
@@ -21,6 +24,17 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     session.run("mypy")
+
+
+@nox.session
+def spec_lint(session: nox.Session) -> None:
+    """The description by the rules of Redocly and Spectral, which npm fetches."""
+    if shutil.which("npx") is None:
+        session.skip("npm, which brings Redocly and Spectral, is not installed")
+    command = ("python", "-m", "tools.spec_lint")
+    if subprocess.run([*command, "--fetch"], check=False).returncode:
+        session.skip("npm can't fetch Redocly and Spectral")
+    session.run(*command)
 
 
 @nox.session
