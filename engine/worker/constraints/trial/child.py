@@ -8,6 +8,10 @@ bounds that could be told beforehand: in here that may end the process, without 
 BYTES is the limit of the address space, where the platform can set one; each job has a limit of
 the processor's time, where the platform can set one. The engine ends a process that takes more
 than SECONDS for a job.
+
+Where the platform can, a job is done by a copy of the process. A costly job ends the copy alone: to
+start another process, and to read a large vocabulary anew, would take ten times as long as all that
+a job of the first lane may take.
 """
 
 import os
@@ -24,6 +28,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
 import engine.processes.collecting as collecting
+from engine.processes.forked import FORKS, forked
 from engine.processes.framing import Started, frame
 from engine.processes.stdio import Link, do_jobs, leave, take_over
 from engine.worker.constraints.deep_thread import DeepThread
@@ -39,6 +44,7 @@ from engine.worker.constraints.relaxing import compilable
 from engine.worker.constraints.source import WHAT, SchemaError
 from engine.worker.constraints.trial.messages import (
     Answer,
+    Costly,
     Job,
     Refused,
     Tokens,
@@ -84,14 +90,21 @@ class Trials:
 
     def __init__(self) -> None:
         self._vocabularies: dict[int, _Vocabulary] = {}
-        self._thread = DeepThread()  # llguidance recurses as deep as a schema's references
 
     def reply(self, job: Job) -> bytes:
         """The answer to `job`, ready to be written."""
         if job.tokens is not None:
             self._vocabularies[job.vocabulary] = _Vocabulary(job.tokens)
-        with _limited(job.seconds):
-            return frame(self._thread.submit(lambda: self._answer(job)).result())
+        answer = forked(partial(self._reply, job)) if FORKS else self._reply(job)
+        return frame(Costly()) if answer is None else answer
+
+    def _reply(self, job: Job) -> bytes:
+        thread = DeepThread()  # llguidance recurses as deep as a schema's references
+        try:
+            with _limited(job.seconds):
+                return frame(thread.submit(lambda: self._answer(job)).result())
+        finally:
+            thread.close()
 
     def _answer(self, job: Job) -> Answer:
         vocabulary = self._vocabularies[job.vocabulary]
@@ -120,7 +133,7 @@ class Trials:
         except SchemaError as error:
             return Refused(str(error))
         except (MemoryError, RecursionError):
-            return Refused("", is_costly=True)
+            return Costly()
         return Tried(grammar, relaxed, n_bytes)
 
 
