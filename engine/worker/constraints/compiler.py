@@ -26,7 +26,7 @@ from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
 from engine.worker.constraints.matching import ConstraintError, begin, consume
 from engine.worker.constraints.memory import Memory
-from engine.worker.constraints.source import WHAT, Kind, Source
+from engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
 from engine.worker.constraints.thinking import hidden_markers, thinking_limit
 from engine.worker.constraints.trial import lanes
 from engine.worker.constraints.trial.lanes import Lanes
@@ -343,7 +343,7 @@ class Compiler:
         try:
             self._compile(work, work.vocabulary, lane)
         except TooCostlyError:
-            if not is_last or work.source.kind == "grammar":
+            if not (is_last and can_be_lenient(work.source)):
                 raise
             self._compile(work, work.vocabulary, lane, leniently=True)
 

@@ -142,3 +142,21 @@ def test_closing_ends_what_runs(model: Model) -> None:
     assert order.is_ready
     with pytest.raises(GrammarError):
         compiler.guide(order)
+
+
+def test_what_can_not_be_made_cheaper_is_tried_once_in_each_lane(
+    hurried: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leniently: list[bool] = []
+    run = Lane.run
+
+    def noted(*args: Any, **options: Any) -> Any:
+        leniently.append(options["leniently"])
+        return run(*args, **options)
+
+    monkeypatch.setattr(Lane, "run", noted)
+    with pytest.raises(GrammarError, match="too much work"):
+        hurried.guided(SOURCES["10,000 optional properties"])
+    assert leniently == [False] * 3
+    hurried.guided(GenerationParams(json_schema=json.dumps({**ENDLESS, "title": "again"})))
+    assert leniently[3:] == [False] * 3 + [True]
