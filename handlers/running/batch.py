@@ -12,7 +12,7 @@ from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
-from handlers.http.security import current_key
+from handlers.http.security import current_key, current_owner
 from handlers.running.bounds import bound_probabilities, check_repeated
 from handlers.running.choices import variants
 from handlers.running.runtime import runtime
@@ -50,6 +50,8 @@ class Batch:
         n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
         self._several = n_texts > 1
         check_repeated(prompts, params, n, n_ctx, echo_prompt=echo_prompt)
+        if runtime().options.http.cache_per_key:
+            params = msgspec.structs.replace(params, cache_owner=current_owner())
         if not params.stream:
             params = bound_probabilities(params, n_texts, n_ctx)
         self._queue: _Queue = asyncio.Queue(_AHEAD)

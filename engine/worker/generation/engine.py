@@ -168,7 +168,7 @@ class Engine:
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         events += self._enter(requests, started)
-        self._apply(chunks[0].sequence.key)
+        self._apply(chunks[0].sequence.adapters)
         indices = fill(self.context.batch, chunks)
         rows = zip(chunks, requests, indices, strict=True)
         outputs = [(request, index) for chunk, request, index in rows if chunk.is_last]
@@ -212,7 +212,7 @@ class Engine:
         return events
 
     def _apply(self, key: Key) -> None:
-        """Let the adapters of `key`, which all chunks of a step share, be in force."""
+        """Let the adapters `key`, which all chunks of a step share, be in force."""
         if key != self._applied:
             self._applied = key
             self.context.set_adapters(key)

@@ -115,7 +115,9 @@ def _strings(value: str | Iterable[str]) -> list[str]:
 
 def _converters() -> dict[str, Callable[[Any], Any]]:
     found: dict[str, Callable[[Any], Any]] = {}
-    for name, hint in get_type_hints(GenerationParams).items():
+    hints = get_type_hints(GenerationParams)
+    del hints["cache_owner"]  # which nobody chooses
+    for name, hint in hints.items():
         if hint is int:
             found[name] = partial(whole, name)
         elif hint is float:
