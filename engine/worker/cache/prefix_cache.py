@@ -144,6 +144,10 @@ class PrefixCache:
         return self._entries
 
     @property
+    def n_bytes_checkpoints(self) -> int:
+        return self._checkpoints.n_bytes
+
+    @property
     def checkpoints(self) -> dict[int, list[Checkpoint]]:
         """The checkpoints of each text, by sequence id."""
         return self._checkpoints.of

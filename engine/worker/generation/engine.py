@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions
+from engine.processes.resident import resident
 from engine.protocol.messages import (
     Accepted,
     Begun,
@@ -282,7 +283,12 @@ class Engine:
 
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
-        return self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats = self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
+        stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
+        stats.n_bytes_constraints = self.compiler.n_bytes
+        stats.n_bytes_resident = resident()
+        return stats
 
     def close(self) -> None:
         """Ends all requests; the model stays. What `--cache-disk` is to have is written."""

@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -30,6 +30,7 @@ from llguidance._tokenizer import TokenizerWrapper
 import engine.processes.collecting as collecting
 from engine.processes.forked import FORKS, forked
 from engine.processes.framing import Started, frame
+from engine.processes.resident import resident
 from engine.processes.stdio import Link, do_jobs, leave, take_over
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
@@ -121,12 +122,12 @@ class Trials:
                 _try(vocabulary, grammar)
 
         try:
-            before = _resident()
+            before = resident()
             grammar, relaxed = compilable(job.source, check, token_id, leniently=job.leniently)
             if unknown:
                 return Unknown([*unknown])
             matcher = begin(vocabulary.tokenizer, grammar)
-            n_bytes = max(len(grammar), _resident() - before)
+            n_bytes = max(len(grammar), resident() - before)
             del matcher
         except GrammarError as error:
             return Refused(f"Failed to parse {WHAT[job.source.kind]}: {error}")
@@ -139,9 +140,9 @@ class Trials:
 
 def _try(vocabulary: _Vocabulary, grammar: str) -> None:
     """Compile `grammar`, and begin texts under it. Raises GrammarError."""
-    before = _resident()
+    before = resident()
     matcher = begin(vocabulary.tokenizer, grammar)
-    if _resident() - before > MAX_KEPT:
+    if resident() - before > MAX_KEPT:
         raise GrammarError("it is too large")
     try:
         first = mask(matcher)
@@ -200,13 +201,6 @@ def _limited(seconds: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _resident() -> int:
-    """The bytes of memory in use, as far as the platform tells."""
-    with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def main() -> None:
