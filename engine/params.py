@@ -139,7 +139,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
     its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
     is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`. Texts of another `cache_owner` share no cached prefix."""
+    `TOOL_CALLS`."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -148,7 +148,6 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     stop: list[str] = []
     ignore_eos: bool = False
     cache_prompt: bool = True
-    cache_owner: int = 0
     n_cache_reuse: int = 0
     id_slot: int = -1
     return_tokens: bool = False

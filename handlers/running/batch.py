@@ -50,14 +50,13 @@ class Batch:
         n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
         self._several = n_texts > 1
         check_repeated(prompts, params, n, n_ctx, echo_prompt=echo_prompt)
-        if runtime().options.http.cache_per_key:
-            params = msgspec.structs.replace(params, cache_owner=current_owner())
         if not params.stream:
             params = bound_probabilities(params, n_texts, n_ctx)
         self._queue: _Queue = asyncio.Queue(_AHEAD)
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
+        owner = current_owner() if runtime().options.http.cache_per_key else 0
         for prompt in prompts:
             self._generations += engine.generate_all(
                 prompt,
@@ -65,6 +64,7 @@ class Batch:
                 echo_prompt=echo_prompt,
                 confirm=confirm,
                 group=group,
+                owner=owner,
             )
             group = self._generations[0].request.id
         self._n = n

@@ -115,9 +115,7 @@ def _strings(value: str | Iterable[str]) -> list[str]:
 
 def _converters() -> dict[str, Callable[[Any], Any]]:
     found: dict[str, Callable[[Any], Any]] = {}
-    hints = get_type_hints(GenerationParams)
-    del hints["cache_owner"]  # which nobody chooses
-    for name, hint in hints.items():
+    for name, hint in get_type_hints(GenerationParams).items():
         if hint is int:
             found[name] = partial(whole, name)
         elif hint is float:

@@ -44,7 +44,7 @@ def settings_json(
     return settings | rest | _FIXED_SETTINGS
 
 
-NOT_SHOWN = ("answer", "thinking", "grammar_type", "cache_owner")
+NOT_SHOWN = ("answer", "thinking", "grammar_type")
 """Parameters that no answer repeats."""
 
 # Settings that clients look for, of features that this server is without.
