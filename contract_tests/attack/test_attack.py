@@ -141,9 +141,9 @@ def test_no_progress_is_told() -> None:
     assert any(each.startswith("an error for the honest chat") for each in problems)
 
 
-def test_no_answer_is_told() -> None:
+def test_no_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "is_over", lambda *_: True)  # once the honest ones have got on
     with campaign("silence") as each:
-        each.patience = 1.0
         outcome = each.run(ATTACK)
     assert outcome.problems == ["2 without an answer"]
     assert not outcome.answers
