@@ -115,10 +115,11 @@ class EngineClient:
         echo_prompt: bool = False,
         confirm: bool = False,
         group: int = 0,
+        owner: int = 0,
     ) -> Generation:
         """Start one generation, as `generate_all` does."""
         [generation] = self.generate_all(
-            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group
+            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group, owner=owner
         )
         return generation
 
@@ -130,6 +131,7 @@ class EngineClient:
         echo_prompt: bool = False,
         confirm: bool = False,
         group: int = 0,
+        owner: int = 0,
     ) -> list[Generation]:
         """Start a generation for each of `variants`, which differ in their seeds, and the first one
         in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
@@ -146,7 +148,7 @@ class EngineClient:
         for params in variants:
             id = client._new_id()
             group = group or id
-            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group))
+            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group, owner=owner))
         for message in joined(requests):
             client._send(message)
         started = [Generation(request, client) for request in requests]
