@@ -4,7 +4,7 @@ that llama.cpp is built once and not once per session."""
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "typecheck", "tests", "contract"]
+nox.options.sessions = ["lint", "typecheck", "compat", "tests", "contract"]
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20")
@@ -103,3 +103,9 @@ def soak(session: nox.Session) -> None:
 def attack(session: nox.Session) -> None:
     """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """The description beside that of the last release: no breaking change that isn't announced."""
+    session.run("python", "-m", "tools.compat", *session.posargs)
