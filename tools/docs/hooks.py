@@ -1,13 +1,19 @@
 """What MkDocs calls when it builds the site: pages from elsewhere, links, the API's reference."""
 
+import re
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from tools.docs import pages, reference
 
-OPERATIONS = "<!-- operations -->"
+_FETCHED = re.compile(
+    r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(https?:[^"'>\s]+)"""
+)
+
+OPERATIONS = "{operations}"
 """Where the page about the API has its tables."""
 
 
@@ -24,3 +30,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if OPERATIONS in text:
         text = text.replace(OPERATIONS, reference.operations(reference.description()))
     return text
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Sees to it that the pages need no network."""
+    if found := _FETCHED.findall(output):
+        raise PluginError(f"{page.file.src_uri} asks another host for {found[0]}")
+    return output

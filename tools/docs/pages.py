@@ -25,6 +25,7 @@ ELSEWHERE = {
 README, which says the same to readers of the repository."""
 
 _LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s:]+)\)")
+_COMMENT = re.compile(r"^ *<!-- .*? -->\n", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -40,7 +41,8 @@ def source_of(page: str) -> str:
 
 
 def on_the_site(markdown: str, page: str) -> str:
-    """The text of a page, with the links that it has on the site."""
+    """The text of a page, with the links that it has on the site, and without comments: they are
+    for the tests of the repository."""
     here = posixpath.dirname(source_of(page))
 
     def link(match: re.Match[str]) -> str:
@@ -55,7 +57,9 @@ def on_the_site(markdown: str, page: str) -> str:
         return f"[{match['text']}]({relative}{'#' if anchor else ''}{anchor})"
 
     parts = _FENCE.split(markdown)
-    return "".join(each if n % 2 else _LINK.sub(link, each) for n, each in enumerate(parts))
+    return "".join(
+        each if n % 2 else _LINK.sub(link, _COMMENT.sub("", each)) for n, each in enumerate(parts)
+    )
 
 
 def _page(path: str) -> str | None:

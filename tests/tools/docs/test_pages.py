@@ -26,6 +26,9 @@ from tools.docs.pages import included, on_the_site, source_of
         ("options.md", "[a](#b)", "[a](#b)"),
         ("options.md", "[a](nowhere.md)", "[a](nowhere.md)"),
         ("options.md", "[a](../nowhere.py)", "[a](../nowhere.py)"),
+        ("options.md", "a\n\n<!-- not run: b\nc -->\n\nd", "a\n\n\nd"),
+        ("changelog.md", "- a\n  <!-- breaks: b -->\n- c", "- a\n- c"),
+        ("options.md", "```text\n<!-- b -->\n```", "```text\n<!-- b -->\n```"),
         ("architecture.md", "```text\n[a](README.md)\n```", "```text\n[a](README.md)\n```"),
     ],
 )
