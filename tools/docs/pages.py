@@ -24,7 +24,11 @@ ELSEWHERE = {
 """Documents outside of `docs/`, and the pages that they are. The start page takes the place of the
 README, which says the same to readers of the repository."""
 
-_LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s:]+)\)")
+LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s:]+)\)")
+"""A link that isn't an address."""
+MADE = "docs/api/"
+"""What is there on the site alone: the interactive page."""
+
 _COMMENT = re.compile(r"^ *<!-- .*? -->\n", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 
@@ -58,7 +62,7 @@ def on_the_site(markdown: str, page: str) -> str:
 
     parts = _FENCE.split(markdown)
     return "".join(
-        each if n % 2 else _LINK.sub(link, _COMMENT.sub("", each)) for n, each in enumerate(parts)
+        each if n % 2 else LINK.sub(link, _COMMENT.sub("", each)) for n, each in enumerate(parts)
     )
 
 

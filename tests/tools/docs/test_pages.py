@@ -1,10 +1,12 @@
 """Links of pages that move to the site."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
-from tools.docs.blocks import ROOT
-from tools.docs.pages import included, on_the_site, source_of
+from tools.docs.blocks import ROOT, documents
+from tools.docs.pages import LINK, MADE, included, on_the_site, source_of
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,16 @@ from tools.docs.pages import included, on_the_site, source_of
 )
 def test_links(page: str, text: str, told: str) -> None:
     assert on_the_site(text, page) == told
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere_in_the_repository(path: Path) -> None:
+    targets = [
+        match["target"].partition("#")[0] for match in LINK.finditer(path.read_text("utf-8"))
+    ]
+    places = [(path.parent / target).resolve() for target in targets if target]
+    astray = [place for place in places if not place.exists()]
+    assert not [place for place in astray if not place.is_relative_to(ROOT / MADE)]
 
 
 def test_pages_from_elsewhere_exist() -> None:
