@@ -218,7 +218,7 @@ def widened(old: Shape, new: Shape, where: str) -> Found:
                 yield from widened(shape, now.properties[member], f"{where}.{member}")
             else:
                 yield f"{where}.{member}", "is gone"
-        if was.items and now.items:
+        if was.items and now.items and now.bounds.get("maxItems") != 0:
             yield from widened(was.items, now.items, f"{where}[]")
 
 

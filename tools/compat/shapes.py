@@ -101,10 +101,13 @@ def _own(schema: Node) -> Shape:
         types.add("integer")
     if schema.get("nullable") and named is not None:
         types.add("null")
-    # A value that is described and not served is refused, too; null stands for no value.
-    values = schema.get("x-supported-values", schema.get("enum"))
+    values = schema.get("enum")
+    if values is not None and schema.get("nullable"):
+        values = [*values, None]
+    if "x-supported-values" in schema:
+        # Any other value is refused, though described; null, where it may be, stands for no value.
+        values = [*schema["x-supported-values"], None]
     if values is not None:
-        values = [*values, None] if schema.get("nullable") else values
         types &= {_type(value) for value in values}
     kinds = {}
     for name in sorted(types, key=TYPES.index):

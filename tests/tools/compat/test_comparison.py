@@ -94,6 +94,10 @@ def test_an_answer_must_not_be_widened(old: Schema, new: Schema, told: list[str]
         ({**WHOLE, "default": 1}, {**WHOLE, "x-default": 1}),
         ({**WHOLE, "minimum": 0}, {**WHOLE, "x-clamped": {"minimum": 0}}),
         ({"allOf": [_object(a=TEXT), _object(b=TEXT)]}, _object(a=TEXT, b=TEXT)),
+        (
+            {**TEXT, "nullable": True, "x-supported-values": []},
+            {"x-supported-values": [], "allOf": [{**TEXT, "nullable": True}]},
+        ),
         ({"anyOf": [_object(a=TEXT)]}, {"oneOf": [{"title": "A", **_object(a=TEXT)}]}),
         (_object(a={"enum": ["x", "y"]}), _object(a={"anyOf": [{"enum": ["y"]}, {"enum": ["x"]}]})),
         ({"enum": ["a", "bc"]}, {**TEXT, "minLength": 1, "maxLength": 64}),
@@ -101,6 +105,12 @@ def test_an_answer_must_not_be_widened(old: Schema, new: Schema, told: list[str]
 )
 def test_these_are_no_breaks_of_a_request(old: Schema, new: Schema) -> None:
     assert not _found(_document(old), _document(new))
+
+
+def test_what_an_empty_list_could_hold_is_no_break_of_an_answer() -> None:
+    old = {"type": "array", "maxItems": 0, "items": TEXT}
+    new = {"type": "array", "maxItems": 0, "items": {**TEXT, "nullable": True}}
+    assert not _found(_document(answer=old), _document(answer=new))
 
 
 def test_names_do_not_count() -> None:
