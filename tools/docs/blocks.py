@@ -41,7 +41,8 @@ class Block:
 
 def documents() -> list[Path]:
     """All of this repository's own pages."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")]
+    # Caches of tools have a README, too, in folders that begin with a dot.
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("[!.]*/README.md")]
     return sorted(set(found))
 
 

@@ -31,6 +31,8 @@ def _tables(document: Node) -> Iterator[str]:
     for tag in document["tags"]:
         yield f"\n### {tag['name']}\n"
         yield f"{tag.get('description', '').strip()}\n"
+        if outside := tag.get("externalDocs"):
+            yield f"[{outside.get('description', outside['url'])}]({outside['url']})\n"
         yield "| operation | |\n|---|---|"
         for path, item in document["paths"].items():
             for method in _METHODS:

@@ -31,6 +31,18 @@ def test_an_operation_tells_its_option(document: dict[str, Any]) -> None:
     assert row.endswith("with `--metrics` |")
 
 
+def test_a_tag_tells_where_more_is_said() -> None:
+    outside = {"url": "https://example.com/api", "description": "Their words"}
+    operation = {"tags": ["chat"], "summary": "Answer.", "deprecated": True, "x-option": "--chat"}
+    document = {
+        "tags": [{"name": "chat", "description": "Talk.", "externalDocs": outside}],
+        "paths": {"/chat": {"post": operation}},
+    }
+    told = reference.operations(document)
+    assert "### chat\n\nTalk.\n\n[Their words](https://example.com/api)\n" in told
+    assert "| `POST /chat` | Answer; deprecated; with `--chat` |" in told
+
+
 def test_the_interactive_page_needs_nothing_else(document: dict[str, Any]) -> None:
     files = reference.files(document)
     page = files["index.html"].decode()
