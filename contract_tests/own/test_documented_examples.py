@@ -4,7 +4,6 @@ ask this server; above that, they ask a plain one. `tools/docs/blocks.py` says h
 marked that can't be run."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -20,29 +19,13 @@ from contract_tests.kit.server import SECONDS, OwnServer
 from contract_tests.own import servers
 from engine.shipped import model_path
 from tools.docs.blocks import Block, all_blocks
+from tools.docs.shell import starts
 from tools.models.recipes import RECIPES
 
 PORT = "8080"
 """That of the server in the documents."""
 
-ENDING = frozenset({"doctor", "spec", "--help", "--version", "--list-devices", "--cache-list"})
-"""Commands and options with which the program ends by itself."""
-
 BLOCKS = [block for block in all_blocks() if block.is_executed]
-
-_COMMAND = re.compile(r"^specllama\b(?:.*\\\n)*.*\n?", re.MULTILINE)
-
-
-def starts(block: Block) -> Iterator[tuple[str, list[str] | None]]:
-    """The commands of an example of the shell: what bash runs, or the options of a server."""
-    end = 0
-    for command in _COMMAND.finditer(block.content):
-        _, *options = shlex.split(command[0].replace("\\\n", " "), comments=True)
-        if not ENDING.intersection(options):
-            yield block.content[end : command.start()], None
-            yield "", options
-            end = command.end()
-    yield block.content[end:], None
 
 
 def server_of(block: Block) -> list[str]:
@@ -54,7 +37,7 @@ def server_of(block: Block) -> list[str]:
         options
         for each in before
         if each.language == "bash"
-        for _, options in starts(each)
+        for _, options in starts(each.content)
         if options is not None
     ]
     return started[-1] if started else []
@@ -141,7 +124,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, hub: dict[str, str]) -> Itera
 def test_an_example_works(block: Block, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = server_of(block)
     if block.language == "bash":
-        for text, options in starts(block):
+        for text, options in starts(block.content):
             if options is not None:
                 asked = options
                 desk.start(options)
@@ -155,13 +138,3 @@ def test_an_example_works(block: Block, desk: Desk, monkeypatch: pytest.MonkeyPa
         monkeypatch.chdir(desk.place)
         code = compile(desk.ported(block.content, asked), block.where, "exec")
         exec(code, {"__name__": "__main__"})
-
-
-def test_an_example_asks_the_server_that_is_started_above_it() -> None:
-    text = "curl x\nspecllama --api-key a \\\n    -c 8 # why\ncurl y\nspecllama doctor\n"
-    block = Block("x.md", 1, "bash", text)
-    assert list(starts(block)) == [
-        ("curl x\n", None),
-        ("", ["--api-key", "a", "-c", "8"]),
-        ("curl y\nspecllama doctor\n", None),
-    ]

@@ -3,6 +3,7 @@ executed are so in contract_tests/own/test_documented_examples.py."""
 
 import configparser
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -11,8 +12,18 @@ import pytest
 import yaml
 
 from engine.catalog.presets import read
-from handlers.options import NAMES
-from tools.docs.blocks import EXECUTED, PARSED, SHOWN, Block, all_blocks, blocks_of, documents
+from handlers.options import NAMES, parse
+from tools.docs.blocks import (
+    EXECUTED,
+    PARSED,
+    ROOT,
+    SHOWN,
+    Block,
+    all_blocks,
+    blocks_of,
+    documents,
+)
+from tools.docs.shell import starts
 
 BLOCKS = all_blocks()
 
@@ -84,6 +95,22 @@ def test_bash_can_be_parsed(block: Block, tmp_path: Path) -> None:
     script.write_text(block.content, "utf-8")
     done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
     assert not done.stderr, f"{block.where}: {done.stderr}"
+
+
+@pytest.mark.parametrize("block", _in("bash"), ids=_named)
+def test_options_exist(block: Block) -> None:
+    """Those of servers that aren't started, too."""
+    for _, options in starts(block.content):
+        if options and "not run" in block.marks:
+            parse(options, {})
+
+
+def test_the_version_of_llama_cpp_is_the_pinned_one() -> None:
+    pinned = set(re.findall(r"llama-cpp-python==([\d.]+)", (ROOT / "pyproject.toml").read_text()))
+    assert len(pinned) == 1
+    for path in documents():
+        told = re.findall(r"llama-cpp-python==([\d.]+)", path.read_text("utf-8"))
+        assert set(told) <= pinned, path
 
 
 def test_marks_belong_to_the_next_block() -> None:
