@@ -82,7 +82,12 @@ class Desk:
     def run(self, *command: str) -> None:
         # `specllama doctor` looks whether its port is free.
         port = str(servers.free_port())
-        environment = servers.environment(**self.hub, HOME=str(self.home), LLAMA_ARG_PORT=port)
+        environment = servers.environment(
+            **self.hub,
+            HOME=str(self.home),
+            LLAMA_ARG_PORT=port,
+            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # an example that is a test needs none
+        )
         programs = Path(sys.executable).parent
         environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
         done = subprocess.run(
