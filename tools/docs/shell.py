@@ -7,7 +7,7 @@ from collections.abc import Iterator
 ENDING = frozenset({"doctor", "spec", "--help", "--version", "--list-devices", "--cache-list"})
 """Commands and options with which the program ends by itself."""
 
-_COMMAND = re.compile(r"^specllama\b(?:.*\\\n)*.*\n?", re.MULTILINE)
+_COMMAND = re.compile(r"^specllama(?=\s)(?:.*\\\n)*.*\n?", re.MULTILINE)
 
 
 def starts(text: str) -> Iterator[tuple[str, list[str] | None]]:

@@ -14,4 +14,5 @@ def test_a_server_stands_between_other_commands() -> None:
 
 def test_a_plain_server_has_no_options() -> None:
     assert list(starts("specllama   # the shipped model\n")) == [("", None), ("", []), ("", None)]
-    assert list(starts("curl x # specllama\n")) == [("curl x # specllama\n", None)]
+    for text in ("curl x # specllama\n", "specllama-contract --base-url x\n"):
+        assert list(starts(text)) == [(text, None)]
