@@ -7,7 +7,7 @@ import subprocess
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "typecheck", "tests", "contract", "spec_lint"]
+nox.options.sessions = ["lint", "typecheck", "spec_lint", "docs", "compat", "tests", "contract"]
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20")
@@ -83,7 +83,7 @@ def templates(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The figures of the README, measured side by side (minutes)."""
+    """The figures of docs/figures.md, measured side by side (minutes)."""
     session.run("python", "-m", "benchmarks.serving", *session.posargs)
 
 
@@ -117,3 +117,17 @@ def soak(session: nox.Session) -> None:
 def attack(session: nox.Session) -> None:
     """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """The description beside that of the last release: no breaking change that isn't announced."""
+    session.run("python", "-m", "tools.compat", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site, in `site/`; a link that leads nowhere fails."""
+    # Material for MkDocs announces its successor, Zensical, at each build.
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)

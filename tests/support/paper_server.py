@@ -118,6 +118,7 @@ class PaperEngine:
 
     def __init__(self) -> None:
         self.generations: list[PaperGeneration] = []
+        self.owners: list[int] = []
         self.busy = False
 
     def generate(
@@ -135,6 +136,7 @@ class PaperEngine:
         self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
+        self.owners.append(options.pop("owner"))
         return [self.generate(prompt, params, **options) for params in variants]
 
     async def tokenize(

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from engine.errors import invalid_request
+from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
@@ -19,6 +19,7 @@ from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
 from engine.worker.constraints.compiler import Compiler, Order
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.lazy import Guide
+from engine.worker.constraints.trial.lanes import BusyError
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.infill import Room
 from engine.worker.generation.probabilities import ProbabilityLog
@@ -34,6 +35,11 @@ from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
 MAX_TOLD = 20  # keywords in one message
+_BUSY = ErrorInfo(
+    "unavailable_error",
+    "too many grammars and JSON schemas that take much work wait to be compiled",
+    retry_after=5,
+)
 
 
 class Preparing(NamedTuple):
@@ -99,6 +105,8 @@ class Preparation:
             guide, relaxed = self._compiler.guide(order)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
+        except BusyError:
+            raise EngineError(_BUSY) from None
         if relaxed and self._strict_schemas:
             raise invalid_request(
                 "with --strict-schemas, a keyword of a schema that can't be turned into a "
