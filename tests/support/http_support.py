@@ -172,7 +172,11 @@ def small_app(
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
-        yield {"runtime": small_runtime(**options)}
+        runtime = small_runtime(**options)
+        try:
+            yield {"runtime": runtime}
+        finally:
+            await runtime.checker.stop()
 
     return serve_description(path, base_path, states)
 
