@@ -27,8 +27,9 @@ from handlers.apis.openai.request import chat_request
 from handlers.apis.remarks import remark
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.chat import create_chat_completion
-from handlers.embeddings import split
+from handlers.embeddings import Rows, split
 from handlers.http.disconnect import until_disconnect
+from handlers.http.encoding import Lazy
 from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
@@ -102,7 +103,7 @@ async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
     return JSONAnswer(
         {
             "model": body.get("model") or model.name,
-            "embeddings": vectors,
+            "embeddings": Lazy(_vector, vectors, engine.info.n_vector),
             **watch.durations(),
             "prompt_eval_count": n_tokens,
         }
@@ -117,7 +118,7 @@ async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
     prompt = body.get("prompt")
     work = _vectors(engine, [prompt] if prompt else [], body, AS_IT_IS)
     vectors, _ = await until_disconnect(work)
-    return JSONAnswer({"embedding": vectors[0] if vectors else []})
+    return JSONAnswer({"embedding": _vector(vectors[0]) if vectors else []})
 
 
 async def _chat_answer(body: dict[str, Any]) -> Response:
@@ -187,7 +188,7 @@ async def _embedding_engine(model: Served) -> EngineClient:
 
 async def _vectors(
     engine: EngineClient, texts: list[str], body: dict[str, Any], normalize: int
-) -> tuple[list[list[float]], int]:
+) -> tuple[list[Rows], int]:
     """The vectors of all texts, and the number of their tokens."""
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
@@ -196,13 +197,16 @@ async def _vectors(
     inputs: list[EmbeddingInput] = [
         [text] if whole else await shortened(engine, text) for text in texts
     ]
-    found: list[list[float]] = []
+    found: list[Rows] = []
     n_tokens = 0
     work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens
-            for rows in split(each):
-                [vector] = cast("list[list[float]]", rows.tolist())
-                found.append(vector)
+            found += split(each)
     return found, n_tokens
+
+
+def _vector(rows: Rows) -> list[float]:
+    [vector] = cast("list[list[float]]", rows.tolist())
+    return vector

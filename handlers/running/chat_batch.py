@@ -4,6 +4,7 @@
 the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -235,11 +236,12 @@ class ChatBatch:
     async def results(self) -> list[ChatAnswer]:
         """All answers, in order. Raises the first EngineError of any."""
         if not self._streams:
-            results = await self._batch.results()
-            return [
-                ChatAnswer(self._messages[index], result, [self._event(index, result)])
-                for index, result in enumerate(results)
-            ]
+            answers: list[ChatAnswer] = []
+            for index, result in enumerate(await self._batch.results()):
+                event = self._event(index, result)
+                answers.append(ChatAnswer(self._messages[index], result, [event]))
+                await asyncio.sleep(0)  # parsing a long text takes a while
+            return answers
         await self.begun()
         events: list[list[ChatEvent]] = [[] for _ in self._messages]
         ends: dict[int, Finished] = {}
