@@ -14,6 +14,7 @@ from handlers.apis.native.request import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
 from handlers.http.encoding import Lazy
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.served import Served, served
 from handlers.running.usage import counted
 
@@ -88,7 +89,7 @@ async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) 
 async def _vectors(
     model: Served, engine: EngineClient, body: Mapping[str, Any]
 ) -> AsyncIterator[Vectors]:
-    inputs = parse_inputs(body)
+    inputs = await aside(parse_inputs, body)
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")

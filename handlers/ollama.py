@@ -32,6 +32,7 @@ from handlers.http.disconnect import until_disconnect
 from handlers.http.encoding import Lazy
 from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
 from handlers.running.respond import respond
 from handlers.running.served import Served, served
@@ -47,7 +48,8 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
     if is_ollama_client(scope) or is_in_ollama_form(body):
         answer_as_ollama(scope)
         return await _chat_answer(body)
-    return await create_chat_completion({**body, "messages": openai_messages(body["messages"])})
+    messages = await aside(openai_messages, body["messages"])
+    return await create_chat_completion({**body, "messages": messages})
 
 
 async def create_ollama_generation(body: dict[str, Any]) -> Response:
@@ -57,7 +59,7 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     if not (body.get("prompt") or body.get("suffix")):
         return await _without_prompt(model, body, {"response": ""})
     _mind_keep_alive(model, body)
-    params = generation_params(asked, model.options.engine.generation_defaults())
+    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
     params.return_progress = False
     probabilities = chat_probabilities(asked, params)
     watch = Watch()
@@ -70,7 +72,8 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     elif body.get("raw"):
         prepared = plain_text(body["prompt"], params)
     else:
-        request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
+        request = await aside(chat_request, asked, model.options)
+        request = msgspec.structs.replace(request, repeat_given=False)
         prepared = await prepare(model, engine, request, params)
         if before := body.get("context"):
             prompt = [*before, prepared.prompt]
@@ -122,19 +125,20 @@ async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
 
 
 async def _chat_answer(body: dict[str, Any]) -> Response:
-    asked = openai_body(body)
+    asked = await aside(openai_body, body)
     refuse_unsupported(asked, CHAT)
     model = served(body, unknown="not_found_error")
     if not body["messages"]:
         message = {"role": "assistant", "content": ""}
         return await _without_prompt(model, body, {"message": message})
     _mind_keep_alive(model, body)
-    params = generation_params(asked, model.options.engine.generation_defaults())
+    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
     engine = await model.engine()
     form.watch.loaded()
-    request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
+    request = await aside(chat_request, asked, model.options)
+    request = msgspec.structs.replace(request, repeat_given=False)
     prepared = await prepare(model, engine, request, params)
     return await respond(
         lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON

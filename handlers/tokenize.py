@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from handlers.apis.native.request import parse_part
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.served import served
 
 
@@ -13,8 +14,9 @@ async def tokenize(body: dict[str, Any]) -> Response:
     """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
     EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
     engine = await served(body).engine()
+    content = await aside(parse_part, body.get("content") or [], "content")
     tokens = await engine.tokenize(
-        parse_part(body.get("content") or [], "content"),
+        content,
         add_special=bool(body.get("add_special")),
         parse_special=body.get("parse_special") is not False,
         with_pieces=bool(body.get("with_pieces")),

@@ -22,6 +22,7 @@ from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished, Prompt
+from handlers.running.aside import aside
 from handlers.running.batch import Batch
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
@@ -103,7 +104,7 @@ async def prepare(
         prompt=prompt.begun,
         continued=prompt.given is not None,
     )
-    bound = _bound(prompt, request, params)
+    bound = await aside(_bound, prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()
     if not request.free_text:
         return PreparedChat(prompt.text, bound, parser, given)

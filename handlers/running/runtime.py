@@ -6,6 +6,7 @@ every request; so several applications can live in one process.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
 from handlers.http.checking.parent import Checker
 from handlers.options import ServerOptions
+from handlers.running.aside import TURN
 from handlers.running.background import Jobs
 from handlers.running.kept_streams import KeptStreams
 from handlers.running.response_store import ResponseStore, StoreError
@@ -117,6 +119,7 @@ async def lifespan(
     requests are answered with 503.
     """
     current = Runtime.of(options, catalog)
+    sys.setswitchinterval(TURN)
     try:
         await current.pool.start()
         if not options.model.engine.embedding.embeds():

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from connexion import AsyncApp
+from connexion.context import _scope
 
 from engine.catalog.catalog import Catalog, open_catalog
 from engine.catalog.entry import Entry
@@ -179,6 +180,16 @@ def small_app(
             await runtime.checker.stop()
 
     return serve_description(path, base_path, states)
+
+
+@contextlib.contextmanager
+def request_with(n_values: int = 0) -> Iterator[None]:
+    """A context in which handlers see a request with so many values in its body."""
+    token = _scope.set({"state": {"n_values": n_values}})
+    try:
+        yield
+    finally:
+        _scope.reset(token)
 
 
 @contextlib.contextmanager
