@@ -113,6 +113,7 @@ def split(vectors: Vectors) -> Iterator[Rows]:
 
 def one_by_one(rows: Rows) -> Lazy[int]:
     """The vectors as lists of numbers, each made when it is written."""
+    assert rows.shape is not None
     n, width = rows.shape
     flat, size = rows.cast("B"), width * FLOAT
     return Lazy(lambda i: flat[i * size : (i + 1) * size].cast("f").tolist(), range(n), width)

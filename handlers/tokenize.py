@@ -5,6 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from handlers.apis.native.request import parse_part
+from handlers.http.encoding import Lazy
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.aside import aside
 from handlers.running.served import served
@@ -21,7 +22,13 @@ async def tokenize(body: dict[str, Any]) -> Response:
         parse_special=body.get("parse_special") is not False,
         with_pieces=bool(body.get("with_pieces")),
     )
-    return JSONAnswer({"tokens": tokens.tokens if tokens.pieces is None else tokens.pieces})
+    if (pieces := tokens.pieces) is None:
+        return JSONAnswer({"tokens": tokens.tokens})
+
+    def piece(id: int) -> dict[str, Any]:
+        return {"id": id, "piece": pieces[id]}
+
+    return JSONAnswer({"tokens": Lazy(piece, tokens.tokens, 3)})
 
 
 async def detokenize(body: dict[str, Any]) -> Response:

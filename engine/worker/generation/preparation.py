@@ -165,7 +165,7 @@ class Preparation:
         """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in. Entries
         of the same token are one where there are more than the vocabulary has: many texts have
         millions."""
-        most = self._model.n_vocab
+        most, were_added_up = self._model.n_vocab, False
         resolved: list[tuple[int | str, float]] = []
         for token, bias in params.logit_bias:
             if isinstance(token, int):
@@ -175,10 +175,10 @@ class Preparation:
                 ids = self._model.tokenize(token.encode(), add_special=False, parse_special=False)
                 resolved.extend((id, bias) for id in ids.tolist())
             if len(resolved) > 2 * most:  # now and then
-                resolved = _added_up(resolved)
+                resolved, were_added_up = _added_up(resolved), True
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self._model.eog))
-        return resolved if len(resolved) <= most else _added_up(resolved)
+        return _added_up(resolved) if were_added_up or len(resolved) > most else resolved
 
     def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
         """The control tokens in texts, and among ids, that don't end the generation."""
