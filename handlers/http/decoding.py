@@ -12,7 +12,7 @@ class UndecodableError(ValueError):
     """The bytes are no JSON text; says what is wrong with them."""
 
 
-def decoded(raw: bytes) -> Any:
+def decoded(raw: bytes | bytearray) -> Any:
     """The value of a JSON text. Raises UndecodableError.
 
     The search for garbage is put off: JSON has no circles, and many objects that come to be at

@@ -69,7 +69,7 @@ class JsonBody:
         context["body"] = body
         return _drained(receive), scope
 
-    async def _checked(self, raw: bytes, scope: Scope) -> Any:
+    async def _checked(self, raw: bytes | bytearray, scope: Scope) -> Any:
         n = n_values(scope)
         if n > LARGE:
             await self._check_away(raw, scope)
@@ -84,7 +84,7 @@ class JsonBody:
             raise BadRequestProblem(detail=sentence(validator, body))
         return body
 
-    async def _check_away(self, raw: bytes, scope: Scope) -> None:
+    async def _check_away(self, raw: bytes | bytearray, scope: Scope) -> None:
         """Raises BadRequestProblem for an invalid body, which another process finds out."""
         checker: Checker = scope["state"]["runtime"].checker
         verdict = await checker.check(self._schema, raw)
@@ -94,7 +94,7 @@ class JsonBody:
             raise BadRequestProblem(detail=verdict.fault)
 
 
-def decode(raw: bytes) -> Any:
+def decode(raw: bytes | bytearray) -> Any:
     """The value of a JSON text. Raises BadRequestProblem with what is wrong with it."""
     if not raw:
         raise BadRequestProblem(detail="the body is empty, but this operation needs one")
@@ -104,16 +104,23 @@ def decode(raw: bytes) -> Any:
         raise BadRequestProblem(detail=str(error)) from None
 
 
-async def _read(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
+async def _read(receive: Receive) -> bytes | bytearray:
+    """The body. Its parts are put together as they come: at the end it would all be one copy."""
+    raw: bytes | bytearray = b""
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        chunks.append(message.get("body", b""))
+        part = message.get("body", b"")
+        if not raw:
+            raw = part
+        elif part:
+            if isinstance(raw, bytes):
+                raw = bytearray(raw)
+            raw += part
         more = message.get("more_body", False)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return raw
 
 
 def _drained(receive: Receive) -> Receive:

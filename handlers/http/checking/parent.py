@@ -9,7 +9,7 @@ by a new one: the fault may be an earlier job's, or somebody killed the process.
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Checker:
         """The ids of the present processes."""
         return [process.pid for process in (*self._idle, *self._busy)]
 
-    async def check(self, schema: Schema, body: bytes) -> Verdict:
+    async def check(self, schema: Schema, body: bytes | bytearray) -> Verdict:
         """The verdict on `body`, a JSON text.
 
         Raises RequestError (413) if it takes too much memory, EngineError: invalid_request_error if
@@ -90,7 +90,7 @@ class Checker:
         if not task.cancelled():
             task.exception()  # seen, even if the client has left
 
-    async def _take_turn(self, schema: Schema, body: bytes) -> Verdict:
+    async def _take_turn(self, schema: Schema, body: bytes | bytearray) -> Verdict:
         while self._idle:
             with suppress(ChildError):
                 return await self._ask(self._idle.pop(), schema, body)
@@ -115,10 +115,11 @@ class Checker:
         if self._stopped:
             raise unavailable("the server is shutting down")
 
-    async def _ask(self, process: _Process, schema: Schema, body: bytes) -> Verdict:
+    async def _ask(self, process: _Process, schema: Schema, body: bytes | bytearray) -> Verdict:
         """Raises ChildError if the process ends."""
         number, told = id(schema), self._told[process]
-        job = Job(number, body, b"" if number in told else self._source(schema))
+        source = b"" if number in told else self._source(schema)
+        job = Job(number, cast(bytes, body), source)  # both are written alike
         self._busy.add(process)
         fit = False
         try:
