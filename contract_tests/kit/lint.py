@@ -244,9 +244,9 @@ def examples_match_their_schemas(document: Document) -> Iterator[str]:
 
 def defaults_match_their_schemas(document: Document) -> Iterator[str]:
     for node in schema_nodes(document):
-        if "default" in node.schema:
-            for error in errors(node.schema, node.schema["default"]):
-                yield f"{node.where}, default: {error}"
+        if "x-default" in node.schema:
+            for error in errors(node.schema, node.schema["x-default"]):
+                yield f"{node.where}, x-default: {error}"
 
 
 def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
@@ -258,7 +258,7 @@ def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
         for value in values:
             for error in errors(node.schema, value):
                 yield f"{node.where}, x-supported-values: {error}"
-        if "default" in node.schema and node.schema["default"] not in values:
+        if "x-default" in node.schema and node.schema["x-default"] not in values:
             yield f"{node.where}: the default is not among the x-supported-values"
 
 
@@ -270,7 +270,7 @@ def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
         low, high = node.schema.get("x-clamped", (-math.inf, math.inf))
         if node.schema.get("type") != "number":
             yield f"{node.where}: x-clamped or x-whole on what is no number"
-        elif not low < high or not low <= node.schema.get("default", low) <= high:
+        elif not low < high or not low <= node.schema.get("x-default", low) <= high:
             yield f"{node.where}: odd range {low} to {high}"
 
 

@@ -115,7 +115,10 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.examples_match_their_schemas, lambda d: _sampling(d, "top_k").update(example="2")),
     (lint.examples_match_their_schemas, lambda d: _stream(d)["example"].update(data="{}")),
     (lint.examples_match_their_schemas, lambda d: _stream(d)["example"].update(data="[DONE]")),
-    (lint.defaults_match_their_schemas, lambda d: _sampling(d, "top_p").update(default="1.5")),
+    (
+        lint.defaults_match_their_schemas,
+        lambda d: _sampling(d, "top_p").update({"x-default": "1.5"}),
+    ),
     (
         lint.supported_values_match_their_schemas,
         lambda d: _sampling(d, "n_probs").update({"x-supported-values": [0, "none"]}),
@@ -125,7 +128,7 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
         lambda d: _sampling(d, "n_probs").update({"x-supported-values": [1]}),
     ),
     (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update({"x-clamped": [1, 0]})),
-    (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update(default=-1)),
+    (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update({"x-default": -1})),
     (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update(type="integer")),
     (lint.requests_are_bounded, lambda d: _sampling(d, "top_k").pop("x-clamped")),
     (lint.requests_are_bounded, lambda d: _sampling(d, "n_keep").pop("maximum")),
