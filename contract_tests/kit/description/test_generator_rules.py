@@ -15,7 +15,7 @@ Text:
     text: {type: string, description: The text as it was sent.}
     kind: {type: string, enum: [text], description: "Always `text`, the kind of part."}
     language: {$ref: "#/Language"}
-    labels: {type: object, description: Whatever the client likes.}
+    labels: {type: array, description: Whatever the client likes.}
     other:
       description: The same in another language.
       allOf: [{$ref: "#/Language"}]
@@ -31,10 +31,10 @@ BAD = [
     (rules.nothing_has_a_default, "text: {type: string", "text: {default: a, type: string"),
     (rules.nothing_has_a_default, "nullable: true", "nullable: true\n  default: en"),
     (rules.types_have_names, "kind: {type: string, enum: [text]", "kind: {enum: [text, more]"),
-    (rules.types_have_names, "labels: {", "labels: {properties: {a: {type: string}}, "),
-    (rules.types_have_names, "labels: {type: object", "labels: {anyOf: [{type: string}]"),
+    (rules.types_have_names, "labels: {type: array", "labels: {type: object"),
+    (rules.types_have_names, "labels: {type: array", "labels: {anyOf: [{type: string}]"),
     (rules.types_have_names, "labels: {", "labels: {additionalProperties: {enum: [1, 2]}, "),
-    (rules.types_have_names, "labels: {type: object", "labels: {items: {enum: [1, 2]}"),
+    (rules.types_have_names, "labels: {type: array", "labels: {items: {enum: [1, 2]}"),
     (rules.types_have_names, "[en, de, null]", "[en]\n  anyOf: [{type: object}]"),
     (rules.types_have_names, "allOf: [{$ref", "allOf: [{type: object}, {$ref"),
     (rules.names_are_titles, "title: Language", "title: Text"),
@@ -48,13 +48,7 @@ BAD = [
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_rule(rule: rules.Rule) -> None:
-    problems = [problem for problem in rule(rules.FOLDER) if problem.file not in rules.PENDING]
-    assert not problems
-
-
-def test_pending_files_have_problems() -> None:
-    found = {problem.file for rule in rules.RULES for problem in rule(rules.FOLDER)}
-    assert found >= rules.PENDING, "these are done: take them off the list"
+    assert not list(rule(rules.FOLDER))
 
 
 def description(folder: Path, schemas: str = GOOD, paths: str = "{}") -> Path:
@@ -100,7 +94,7 @@ text:
             x-event-data-schema: {anyOf: [{type: string}]}
 """
     folder = description(tmp_path, paths=text)
-    assert len(list(rules.types_have_names(folder))) == 2
+    assert len(list(rules.types_have_names(folder))) == 3
     assert len(list(rules.nothing_has_a_default(folder))) == 1
 
 
