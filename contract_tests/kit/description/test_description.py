@@ -169,6 +169,7 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     ),
     (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(operationId="show")),
     (lint.links_lead_somewhere, lambda d: _links(d)["Show"]["parameters"].update(id="1")),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(requestBody={"model": "a"})),
     (
         lint.links_lead_somewhere,
         lambda d: _links(d)["Show"]["parameters"].update(model_id="$response.body#/models/7/id"),
