@@ -23,9 +23,9 @@ BODIES: dict[str, Any] = {
     "count_chat_tokens": _CHAT,
     "count_chat_tokens_alias": _CHAT,
     "create_response": _RESPONSE,
-    "create_response_unversioned": _RESPONSE,
+    "create_response_alias": _RESPONSE,
     "count_response_tokens": _RESPONSE,
-    "count_response_tokens_unversioned": _RESPONSE,
+    "count_response_tokens_alias": _RESPONSE,
     "create_ollama_chat": _CHAT,
     "create_ollama_generation": {
         "prompt": PROMPT,

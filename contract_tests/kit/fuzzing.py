@@ -102,7 +102,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                         "count_chat_tokens",
                         "count_chat_tokens_alias",
                         "count_response_tokens",
-                        "count_response_tokens_unversioned",
+                        "count_response_tokens_alias",
                     ],
                     "checks": _allowing(400, 501),
                 },

@@ -423,6 +423,42 @@ def lines_have_a_schema(document: Document) -> Iterator[str]:
             yield f"{each.where} has no x-line-schema"
 
 
+def links_lead_somewhere(document: Document) -> Iterator[str]:
+    """A link names an operation and its parameters, and what it takes from the answer is in the
+    answer's example."""
+    targets = {each.definition["operationId"]: each for each in operations(document)}
+    for operation in operations(document):
+        for status, response in operation.definition["responses"].items():
+            for name, link in response.get("links", {}).items():
+                where = f"{operation.name} {status}, link {name}"
+                target = targets.get(link.get("operationId"))
+                if target is None:
+                    yield f"{where}: there is no operation {link.get('operationId')}"
+                    continue
+                given = link.get("parameters", {})
+                known = {each["name"] for each in target.definition.get("parameters", ())}
+                for unknown in sorted(given.keys() - known):
+                    yield f"{where}: {target.name} has no parameter {unknown}"
+                if "requestBody" in link:  # openapi-generator takes nothing but a text for it
+                    yield f"{where}: a requestBody"
+                for value in given.values():
+                    if not _is_found(value, response):
+                        yield f"{where}: {value} is not in the example"
+
+
+def _is_found(expression: Any, response: Mapping[str, Any]) -> bool:
+    """Does the answer's first example have what the runtime expression of a link points to?"""
+    if not str(expression).startswith("$response.body#/"):
+        return not str(expression).startswith("$")
+    [(_, value), *_] = examples(response["content"]["application/json"])
+    try:
+        for part in expression.partition("#/")[2].split("/"):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+    except LookupError:
+        return False
+    return True
+
+
 RULES: tuple[Rule, ...] = (
     operations_are_described,
     properties_are_described,
@@ -440,6 +476,7 @@ RULES: tuple[Rule, ...] = (
     security_is_consistent,
     streams_name_their_events,
     lines_have_a_schema,
+    links_lead_somewhere,
 )
 
 

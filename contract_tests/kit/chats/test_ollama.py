@@ -305,7 +305,7 @@ def test_errors_of_a_server_with_a_key(server: Server) -> None:
 
 
 def test_other_clients_get_the_envelope(server: Server) -> None:
-    bodies: dict[str, dict[str, Any]] = {"/api/show": {}, CHAT: {"messages": 5}}
+    bodies: dict[str, dict[str, Any]] = {"/api/show": {"model": 5}, CHAT: {"messages": 5}}
     for path, wrong in bodies.items():
         contract.check_envelope(server.post(path, wrong), 400, "invalid_request_error")
         for headers in (NATIVE, {"Accept": "application/x-ndjson"}):

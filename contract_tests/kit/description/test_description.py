@@ -98,6 +98,10 @@ def _ollama_errors(document: Any) -> Any:
     return content["application/json"]["schema"]["anyOf"]
 
 
+def _links(document: Any) -> Any:
+    return document["paths"]["/models"]["get"]["responses"]["200"]["links"]
+
+
 MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.operations_are_described, lambda d: _operation(d).pop("summary")),
     (lint.operations_are_described, lambda d: _operation(d).update(description=" ")),
@@ -162,6 +166,13 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (
         lint.examples_match_their_schemas,
         lambda d: _lines(d)["examples"]["error"].update(value='{"error": {}}\n'),
+    ),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(operationId="show")),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"]["parameters"].update(id="1")),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(requestBody={"model": "a"})),
+    (
+        lint.links_lead_somewhere,
+        lambda d: _links(d)["Show"]["parameters"].update(model_id="$response.body#/models/7/id"),
     ),
 ]
 
