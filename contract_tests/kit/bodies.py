@@ -152,6 +152,14 @@ IN_QUERY = {
 }
 
 
+def use_model(name: str | None) -> None:
+    """Makes the requests name a model that the server has, where they have to name one."""
+    if name:
+        IN_PATH["model_id"] = name
+        for each in ("load_model", "unload_model", "show_ollama_model", "pull_ollama_model"):
+            BODIES[each] = {**BODIES[each], "model": name}
+
+
 def path(operation_id: str) -> str:
     """A path that reaches the operation."""
     where = contract.operations()[operation_id].path

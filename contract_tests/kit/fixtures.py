@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from contract_tests.kit import fuzzing, lint
+from contract_tests.kit import bodies, fuzzing, lint
+from contract_tests.kit.discovery import discover
 from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start
+from contract_tests.kit.watching import Watch
+
+WATCH = pytest.StashKey[Watch]()
+"""Of a server whose exchanges somebody wants to know: `contract_tests.kit.running`."""
 
 
 class Hooks:
@@ -73,7 +78,11 @@ def server(
     """
     if url := request.config.getoption("--base-url"):
         outside = Server(url, request.config.getoption("--api-key"))
-        yield outside
+        watch = request.config.stash.get(WATCH, None) or Watch(discover(outside))
+        outside.hear = watch.hear
+        bodies.use_model(watch.offer.model)
+        with watch.listening():
+            yield outside
         outside.close()
         return
     launcher: Launcher = request.getfixturevalue("launcher")
