@@ -50,11 +50,6 @@ class Offer:
     """The operations that it doesn't have, with its answer."""
     features: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def model(self) -> str | None:
-        """The model to name where there are several."""
-        return self.models[0] if self.models else None
-
     def has(self, name: str) -> bool:
         """True if it has the operation of this method and path, or of this `operationId`."""
         if operation := contract.operations().get(name):
@@ -67,7 +62,7 @@ def discover(server: Server) -> Offer:
     offer = Offer(server.url)
     _knock(server, offer)
     offer.models = _models(server)
-    bodies.use_model(offer.model)
+    bodies.use_models(offer.models)
     with _stored(server) as ids:
         for operation in contract.operations().values():
             if reason := _absence(server, operation, ids):

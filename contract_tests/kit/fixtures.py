@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from contract_tests.kit import bodies, fuzzing, lint
-from contract_tests.kit.discovery import discover
+from contract_tests.kit import fuzzing, lint
+from contract_tests.kit.discovery import UnreachableError, discover
 from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start
 from contract_tests.kit.watching import Watch
 
 WATCH = pytest.StashKey[Watch]()
-"""Of a server whose exchanges somebody wants to know: `contract_tests.kit.running`."""
+"""What is asked of the server at --base-url."""
 
 
 class Hooks:
@@ -54,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
     fuzzing.settings.max_examples = config.getoption("--max-examples")
     base_url = config.getoption("--base-url")
     fuzzing.settings.api_key = config.getoption("--api-key") if base_url else API_KEY
+    if base_url and WATCH not in config.stash:
+        # Tests look at import what there is to be tested, too.
+        try:
+            offer = discover(Server(base_url, config.getoption("--api-key")))
+        except UnreachableError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[WATCH] = Watch(offer)
 
 
 @pytest.fixture(scope="session")
@@ -78,9 +85,8 @@ def server(
     """
     if url := request.config.getoption("--base-url"):
         outside = Server(url, request.config.getoption("--api-key"))
-        watch = request.config.stash.get(WATCH, None) or Watch(discover(outside))
+        watch = request.config.stash[WATCH]
         outside.hear = watch.hear
-        bodies.use_model(watch.offer.model)
         with watch.listening():
             yield outside
         outside.close()

@@ -69,7 +69,7 @@ def run(
     judge = Judge(server, findings, chosen, told)
     arguments = [
         str(HERE),
-        *("-c", str(HERE / "pytest.ini"), "--rootdir", str(HERE), "--noconftest"),
+        *("-c", str(HERE / "running.ini"), "--rootdir", str(HERE), "--noconftest"),
         *(f"--ignore={HERE / 'description'}", "--import-mode=importlib"),
         *("-p", f"{PACKAGE}.plugin", "-p", "schemathesis.pytest.plugin", "-p", "pytest_timeout"),
         *("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:warnings"),
