@@ -164,8 +164,9 @@ def use_models(names: Sequence[str]) -> None:
     for each in ("load_model", "unload_model", "show_ollama_model", "pull_ollama_model"):
         BODIES[each]["model"] = MODEL
     if len(names) > 1:
-        for each in BODIES.keys() & NAMED:
-            BODIES[each]["model"] = MODEL
+        for each in NAMED:
+            if isinstance(BODIES.get(each), dict):
+                BODIES[each]["model"] = MODEL
 
 
 def path(operation_id: str) -> str:

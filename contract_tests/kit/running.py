@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
@@ -175,8 +176,10 @@ class Judge:
     def _is_alive(self) -> bool:
         """It still takes connections, or does again before long."""
         for _ in range(20):
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(self.server.url + "/health", timeout=SECONDS)
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(self.server.address, timeout=SECONDS),
+            ):
                 return True
             time.sleep(0.5)
         return False
@@ -230,6 +233,7 @@ def _name(exchange: Exchange) -> str | None:
 
 
 def _deviation(item: pytest.Item, exchange: Exchange, expected: str) -> Deviation:
+    expected = expected.partition("\nassert ")[0]  # the values that pytest shows behind a message
     if exchange.operation and exchange.answer is not None:
         # The answer stands beside it.
         said = f"{exchange.operation.name}: {exchange.answer.status_code} "
@@ -259,7 +263,7 @@ def _is_about_server(error: BaseException) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    """What an error says, without the values that pytest shows of an assertion."""
+    """What an error says."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_said(each) for each in error.exceptions)
     told = [str(getattr(error, each, "") or "") for each in ("title", "message")]

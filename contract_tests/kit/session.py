@@ -42,6 +42,9 @@ def test(
 
         def told(done: int, total: int, title: str) -> None:
             progress.update(bar, completed=done, total=total, description=title[:80])
+            # A log has no bar that moves.
+            if not console.is_terminal and done and done * 20 // total > (done - 1) * 20 // total:
+                console.print(f"{done} of {total} tests, next: {title[:80]}", highlight=False)
 
         code = run(server, findings, names, max_examples, told)
     server.close()

@@ -27,7 +27,7 @@ KEPT = 200
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and its answer; without one, the connection failed."""
+    """One request and its answer, if there was one before the connection failed or time was up."""
 
     method: str
     url: str
@@ -63,7 +63,7 @@ class Exchange:
     def came(self) -> str:
         """The answer as text."""
         if self.answer is None:
-            return "no answer: the connection failed"
+            return "no answer"
         kind = contract.media_type(self.answer)
         return f"{self.answer.status_code} {kind}\n{_text(_content(self.answer))}".strip()
 
