@@ -1,5 +1,6 @@
 """What came of testing a server, operation by operation."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -64,6 +65,7 @@ class Findings:
             if chosen is None or each.name in chosen
         }
         self._elsewhere = Finding(ELSEWHERE, "")
+        self._news: list[str] = []
 
     def passed(self, operations: Iterable[str]) -> None:
         """A test passed that asked these operations."""
@@ -74,10 +76,16 @@ class Findings:
     def deviates(self, operation: str | None, deviation: Deviation) -> None:
         finding = self._findings.get(operation or "", self._elsewhere)
         for known in finding.deviations:
-            if known.expected == deviation.expected:
+            if _gist(known.expected) == _gist(deviation.expected):
                 known.times += 1
                 return
         finding.deviations.append(deviation)
+        self._news.append(f"{finding.operation}: {deviation.check}")
+
+    def news(self) -> list[str]:
+        """The deviations since the last call, a line each."""
+        news, self._news = self._news, []
+        return news
 
     def __iter__(self) -> Iterator[Finding]:
         yield from self._findings.values()
@@ -103,3 +111,8 @@ class Findings:
             "unclear": self.unclear,
             "ended": self.ended,
         }
+
+
+def _gist(text: str) -> str:
+    """The beginning of what was expected, without numbers and ids: the same for the same reason."""
+    return re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "#", text)[:200]

@@ -8,6 +8,7 @@ import pytest
 
 from contract_tests.kit import fuzzing, lint
 from contract_tests.kit.discovery import UnreachableError, discover
+from contract_tests.kit.items import is_for
 from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start
 from contract_tests.kit.watching import Watch
 
@@ -61,6 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
         except UnreachableError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[WATCH] = Watch(offer)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if watch := config.stash.get(WATCH, None):
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (kept if is_for(item, watch.offer.absent) else left_out).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Collection, Generator, Iterable
@@ -14,6 +13,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.findings import Deviation, Findings
 from contract_tests.kit.fixtures import WATCH
+from contract_tests.kit.items import is_generated, operation_of, title_of
 from contract_tests.kit.server import SECONDS, Server
 from contract_tests.kit.watching import Exchange, Watch
 
@@ -188,23 +188,6 @@ class Judge:
 # ---- one test ------------------------------------------------------------------------------
 
 
-def operation_of(item: pytest.Item) -> str | None:
-    """The operation in the parameters of a test, by method and path."""
-    if callspec := getattr(item, "callspec", None):
-        for value in callspec.params.values():
-            if isinstance(value, str) and value in contract.operations():
-                return contract.operations()[value].name
-    within = re.search(r"\[(.+)\]$", item.name, re.DOTALL)
-    names = {each.name for each in contract.operations().values()}
-    return within[1] if within and within[1] in names else None
-
-
-def title_of(item: pytest.Item) -> str:
-    """The name of a test as a sentence."""
-    name, _, rest = item.name.removeprefix("test_").partition("[")
-    return name.replace("_", " ") + (f" ({rest.rstrip(']')})" if rest else "")
-
-
 def judged(
     item: pytest.Item, error: BaseException, exchanges: list[Exchange]
 ) -> tuple[str | None, Deviation | None]:
@@ -222,10 +205,6 @@ def judged(
     if not _is_about_server(error) or last is None:
         return own, None
     return own or _name(last), _deviation(item, last, _said(error))
-
-
-def is_generated(item: pytest.Item) -> bool:
-    return item.path.stem == "test_schemathesis"
 
 
 def _name(exchange: Exchange) -> str | None:

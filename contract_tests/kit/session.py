@@ -42,6 +42,8 @@ def test(
 
         def told(done: int, total: int, title: str) -> None:
             progress.update(bar, completed=done, total=total, description=title[:80])
+            for each in findings.news():
+                console.print(f"deviates: {each}", highlight=False, markup=False, soft_wrap=True)
             # A log has no bar that moves.
             if not console.is_terminal and done and done * 20 // total > (done - 1) * 20 // total:
                 console.print(f"{done} of {total} tests, next: {title[:80]}", highlight=False)
