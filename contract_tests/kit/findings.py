@@ -49,7 +49,8 @@ class Finding:
 
 
 class Findings:
-    """All findings about one server. `ended` tells with which request it stopped answering."""
+    """All findings about one server. `ended` tells with which request it stopped answering;
+    they are `is_whole` unless somebody cut the tests short."""
 
     def __init__(self, offer: Offer, operations: Iterable[str] | None = None) -> None:
         """Of all operations, or of those that are named by method and path."""
@@ -57,6 +58,7 @@ class Findings:
         self.offer = offer
         self.unclear: list[str] = []
         self.ended: str | None = None
+        self.is_whole = True
         self._findings = {
             each.name: Finding(
                 each.name, each.definition["tags"][0], absent=offer.absent.get(each.name)
@@ -95,7 +97,7 @@ class Findings:
     @property
     def conforms(self) -> bool:
         """There is no deviation, and all could be checked."""
-        return not self.ended and not any(each.deviations for each in self)
+        return self.is_whole and not self.ended and not any(each.deviations for each in self)
 
     def counts(self) -> dict[Verdict, int]:
         counted = Counter(each.verdict for each in self._findings.values())
@@ -110,6 +112,7 @@ class Findings:
             "operations": [{"verdict": each.verdict, **asdict(each)} for each in self],
             "unclear": self.unclear,
             "ended": self.ended,
+            "is_whole": self.is_whole,
         }
 
 

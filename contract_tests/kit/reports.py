@@ -68,6 +68,9 @@ def _markdown(findings: Findings) -> Iterator[str]:
 
 
 def _remarks(findings: Findings) -> Iterator[str]:
+    if not findings.is_whole:
+        yield ""
+        yield "**Not all tests were run.**"
     if findings.ended:
         yield ""
         yield "**The server stopped answering**, with this request:"
@@ -132,6 +135,8 @@ def as_html(findings: Findings) -> str:
 
 def _html(findings: Findings, title: str) -> Iterator[str]:
     yield f"<h1>{_(title)}</h1>\n<p>{_(findings.offer.url)}: {_(summary(findings))}.</p>\n"
+    if not findings.is_whole:
+        yield "<p><b>Not all tests were run.</b></p>\n"
     if findings.ended:
         yield f"<p><b>The server stopped answering</b>:</p><pre>{_(findings.ended)}</pre>\n"
     yield "<table>\n"
@@ -188,6 +193,10 @@ def as_junit(findings: Findings) -> str:
             message = _xml(": ".join(filter(None, (each.verdict, each.absent))))
             ElementTree.SubElement(case, "skipped", message=message)
             skipped += 1
+    if not findings.is_whole:
+        case = ElementTree.SubElement(suite, "testcase", name="all tests are run")
+        ElementTree.SubElement(case, "failure", message="not all tests were run")
+        failures += 1
     if findings.ended:
         case = ElementTree.SubElement(suite, "testcase", name="the server goes on answering")
         ElementTree.SubElement(case, "failure").text = _xml(findings.ended)

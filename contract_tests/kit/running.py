@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import socket
+import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
@@ -40,6 +40,11 @@ SUBJECTS = {
     "test_embeddings": ("embeddings", "rerank"),
 }
 """The tags that the tests of a module are about, where the name of a test has no operation."""
+FIRST = ("test_statuses", "test_checks", "test_examples")
+LAST = ("test_chat_bad_input", "test_constraints", "test_bad_input", "test_schemathesis")
+"""Modules whose tests have to do with all operations, and with requests that servers may end of."""
+BACK = 60
+"""Seconds that a server which ended has to be back, if somebody starts it again."""
 
 
 def operations(chosen: Iterable[str]) -> set[str]:
@@ -109,6 +114,7 @@ class Judge:
         self.told = told
         self.watch = Watch(findings.offer)
         self.total = self.done = 0
+        self._last_failed = ""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[WATCH] = self.watch
@@ -121,6 +127,7 @@ class Judge:
             for item in items
             if "launcher" not in getattr(item, "fixturenames", ()) and self._is_chosen(item)
         ]
+        items.sort(key=_turn)
         self.total = len(items)
 
     def _is_chosen(self, item: pytest.Item) -> bool:
@@ -155,7 +162,10 @@ class Judge:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed and call.excinfo is not None:
-            self._failed(item, call.excinfo.value)
+            # What is wrong behind a test that failed mostly follows from that.
+            if report.when != "teardown" or item.nodeid != self._last_failed:
+                self._failed(item, call.excinfo.value)
+            self._last_failed = item.nodeid
         elif report.when == "call" and report.passed:
             own = operation_of(item)
             asked = {each.operation.name for each in self.watch.exchanges if each.operation}
@@ -166,23 +176,27 @@ class Judge:
         exchanges = list(self.watch.exchanges)
         name, found = judged(item, error, exchanges)
         if found is None:
-            self.findings.unclear.append(f"{title_of(item)}: {_said(error)}")
+            self.findings.unclear.append(f"{title_of(item)}: {said(error)}")
         else:
             self.findings.deviates(name, found)
-        if exchanges and exchanges[-1].answer is None and not self._is_alive():
+        if exchanges and exchanges[-1].answer is None and not self._is_back():
             self.findings.ended = exchanges[-1].curl
             item.session.shouldstop = "the server doesn't answer any more"
 
-    def _is_alive(self) -> bool:
-        """It still takes connections, or does again before long."""
-        for _ in range(20):
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(self.server.address, timeout=SECONDS),
-            ):
-                return True
+    def _is_back(self) -> bool:
+        """The server lists its models, still or again."""
+        deadline = time.monotonic() + BACK
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError), self.watch.deaf():
+                if self.server.get("/v1/models").status_code < 500:
+                    return True
             time.sleep(0.5)
         return False
+
+
+def _turn(item: pytest.Item) -> int:
+    """Ordinary requests come first, so that all operations are known before a server ends."""
+    return (item.path.stem not in FIRST) + 2 * (item.path.stem in LAST)
 
 
 # ---- one test ------------------------------------------------------------------------------
@@ -204,7 +218,7 @@ def judged(
         last = exchanges[-1] if exchanges else None
     if not _is_about_server(error) or last is None:
         return own, None
-    return own or _name(last), _deviation(item, last, _said(error))
+    return own or _name(last), _deviation(item, last, said(error))
 
 
 def _name(exchange: Exchange) -> str | None:
@@ -212,12 +226,19 @@ def _name(exchange: Exchange) -> str | None:
 
 
 def _deviation(item: pytest.Item, exchange: Exchange, expected: str) -> Deviation:
-    expected = expected.partition("\nassert ")[0]  # the values that pytest shows behind a message
+    message, explained, values = expected.partition("\nassert ")
+    # The values behind a message are pytest's. They tell more than a repeated answer does.
+    repeats = explained and _squeezed(message)[:40] in _squeezed(exchange.came)
+    expected = f"assert {values.splitlines()[0][:300]}" if repeats else message
     if exchange.operation and exchange.answer is not None:
         # The answer stands beside it.
         said = f"{exchange.operation.name}: {exchange.answer.status_code} "
         expected = expected.partition(said)[0].removesuffix(" in ").removesuffix(", got ")
     return Deviation(title_of(item), exchange.curl, expected[:1500], exchange.came)
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[\s'\"\\]+", "", text)
 
 
 def _is_about_server(error: BaseException) -> bool:
@@ -241,10 +262,10 @@ def _is_about_server(error: BaseException) -> bool:
     )
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """What an error says."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_said(each) for each in error.exceptions)
+        return "; ".join(said(each) for each in error.exceptions)
     told = [str(getattr(error, each, "") or "") for each in ("title", "message")]
     text = ": ".join(filter(None, told)) or str(error)
     if isinstance(error, AssertionError):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -11,8 +12,11 @@ from contract_tests.kit.findings import Findings
 from contract_tests.kit.running import operations, run
 from contract_tests.kit.server import Server
 
-FAILED_TO_RUN = (2, 3, 4, 5)
-"""Exit codes of pytest for what is no outcome of a test."""
+CUT_SHORT = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+)
 
 
 def test(
@@ -50,8 +54,7 @@ def test(
 
         code = run(server, findings, names, max_examples, told)
     server.close()
-    if code in FAILED_TO_RUN and not findings.ended and not findings.unclear:
-        findings.unclear.append(f"the tests were cut short (pytest ended with {code})")
+    findings.is_whole = code not in CUT_SHORT or findings.ended is not None
     for verdict, number in findings.counts().items():
         console.print(f"{number:4} {verdict}", highlight=False)
     sys.stderr.flush()

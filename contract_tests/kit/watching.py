@@ -95,6 +95,16 @@ class Watch:
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self.exchanges: deque[Exchange] = deque(maxlen=KEPT)
+        self._is_deaf = False
+
+    @contextlib.contextmanager
+    def deaf(self) -> Iterator[None]:
+        """What is asked meanwhile belongs to no test."""
+        self._is_deaf = True
+        try:
+            yield
+        finally:
+            self._is_deaf = False
 
     def clear(self) -> None:
         self.exchanges.clear()
@@ -151,7 +161,7 @@ class Watch:
         patch.setattr(client, "send", sending)
 
     def _heard(self, request: Any, answer: Any) -> None:
-        if str(request.url).startswith(self.offer.url):
+        if str(request.url).startswith(self.offer.url) and not self._is_deaf:
             body = getattr(request, "_content", b"")  # none of a body that comes in pieces
             if answer is not None and not isinstance(answer, httpx.Response):
                 answer = _as_httpx(request, answer)
