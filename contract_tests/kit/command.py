@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--timeout",
         type=_positive,
-        default=30,
+        default=90,
         metavar="SECONDS",
         help="how long an answer may take (default: %(default)s)",
     )
