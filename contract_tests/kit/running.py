@@ -219,7 +219,9 @@ def judged(
         for exchange in exchanges:
             if problem := exchange.deviation():
                 return _name(exchange), _deviation(item, exchange, problem)
-    last = next((each for each in reversed(exchanges) if own in (None, _name(each))), None)
+    last = next((each for each in reversed(exchanges) if _is_told(each, str(error))), None)
+    if last is None:
+        last = next((each for each in reversed(exchanges) if own in (None, _name(each))), None)
     if last is None:
         last = exchanges[-1] if exchanges else None
     if not _is_about_server(error) or last is None:
@@ -239,8 +241,18 @@ def _deviation(item: pytest.Item, exchange: Exchange, expected: str) -> Deviatio
     if exchange.operation and exchange.answer is not None:
         # The answer stands beside it.
         said = f"{exchange.operation.name}: {exchange.answer.status_code} "
-        expected = expected.partition(said)[0].removesuffix(" in ").removesuffix(", got ")
+        expected = expected.partition(said)[0]
+        for between in (" in ", " of ", ", got "):
+            expected = expected.removesuffix(between)
     return Deviation(title_of(item), exchange.curl, expected[:1500], exchange.came)
+
+
+def _is_told(exchange: Exchange, text: str) -> bool:
+    """True if the message of a check is about this answer, whatever was asked since."""
+    answer = exchange.answer
+    if answer is None or not hasattr(answer, "_content") or exchange.operation is None:
+        return False
+    return f"{exchange.operation.name}: {answer.status_code} {answer.text[:60]}" in text
 
 
 def _squeezed(text: str) -> str:

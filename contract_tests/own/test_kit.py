@@ -206,6 +206,15 @@ def test_else_a_failed_assertion_is_about_the_last_answer() -> None:
     assert named == "POST /tokenize"
 
 
+def test_what_a_check_tells_is_about_its_answer() -> None:
+    """Also when more was asked since."""
+    with pytest.raises(AssertionError) as caught:
+        contract.check(CHAT.answer, 200)  # type: ignore[arg-type]
+    name, found = verdict(caught.value, CHAT, RIGHT)
+    assert (name, found.expected) == ("POST /v1/chat/completions", "expected 200")
+    assert found.came.startswith("400 ")
+
+
 def test_a_mistake_of_the_test_is_nobodys_deviation() -> None:
     assert verdict(KeyError("x"), RIGHT) == (None, None)
     assert verdict(AssertionError("x")) == (None, None)
