@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import time
+import traceback
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
 
@@ -287,5 +288,7 @@ def said(error: BaseException) -> str:
     told = [str(getattr(error, each, "") or "") for each in ("title", "message")]
     text = ": ".join(filter(None, told)) or str(error)
     if isinstance(error, AssertionError):
-        return text
+        # One without a message is told by its line.
+        frames = traceback.extract_tb(error.__traceback__)
+        return text or next((each.line for each in reversed(frames) if each.line), "")
     return text if told[0] else f"{type(error).__name__}: {text}"
