@@ -12,11 +12,10 @@ from ollama import AsyncClient, Client, ResponseError
 from openai import OpenAI
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import MESSAGES, body
+from contract_tests.kit.bodies import MESSAGES, MODEL, body
 from contract_tests.kit.clients.ollama_client import fails, options_of
 from contract_tests.kit.server import Server, Start, needs_key
 
-MODEL = "any"
 CHAT = "/api/chat"
 SHORT = {"num_predict": 6, "seed": 1}
 YES_OR_NO = {
