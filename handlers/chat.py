@@ -59,7 +59,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     return await respond(start, form, stream=params.stream, ping=ping)
 
 
-create_chat_completion_unversioned = create_chat_completion
+create_chat_completion_alias = create_chat_completion
 
 
 async def control_chat_completion(body: dict[str, Any]) -> Response:
@@ -80,7 +80,7 @@ async def count_chat_tokens(body: dict[str, Any]) -> Response:
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
-count_chat_tokens_unversioned = count_chat_tokens
+count_chat_tokens_alias = count_chat_tokens
 
 
 async def apply_template(body: dict[str, Any]) -> Response:

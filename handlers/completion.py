@@ -57,7 +57,7 @@ def _reasoning_format(body: dict[str, Any], options: Options) -> ReasoningFormat
     return options.chat.reasoning_format
 
 
-create_completion_plural = create_completion
+create_completion_alias = create_completion
 
 
 async def create_openai_completion(body: dict[str, Any]) -> Response:

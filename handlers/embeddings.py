@@ -34,7 +34,7 @@ async def create_embedding(body: dict[str, Any]) -> Response:
     return await until_disconnect(_native(model, engine, body))
 
 
-create_embedding_plural = create_embedding
+create_embedding_alias = create_embedding
 
 
 async def create_openai_embeddings(body: dict[str, Any]) -> Response:

@@ -101,7 +101,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
 
 
-create_response_unversioned = create_response
+create_response_alias = create_response
 
 
 async def _fitting(
@@ -142,7 +142,7 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
-count_response_tokens_unversioned = count_response_tokens
+count_response_tokens_alias = count_response_tokens
 
 
 async def get_response(response_id: str, stream: bool = False) -> Response:

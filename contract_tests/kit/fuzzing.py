@@ -69,7 +69,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                         "create_ollama_generation",
                         "apply_template",
                         "count_chat_tokens",
-                        "count_chat_tokens_unversioned",
+                        "count_chat_tokens_alias",
                         "count_message_tokens",
                     ],
                     "checks": _allowing(400, 501),
@@ -100,9 +100,9 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 {
                     "include-operation-id": [
                         "count_chat_tokens",
-                        "count_chat_tokens_unversioned",
+                        "count_chat_tokens_alias",
                         "count_response_tokens",
-                        "count_response_tokens_unversioned",
+                        "count_response_tokens_alias",
                     ],
                     "checks": _allowing(400, 501),
                 },

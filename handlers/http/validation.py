@@ -56,7 +56,7 @@ class JsonBody:
         self._compiled = compiled
         self._schema = schema
         self._required = required
-        self._default = schema.get("default", {})
+        self._default = schema.get("x-default", {})
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
         """Reads, decodes and validates. Raises BadRequestProblem."""

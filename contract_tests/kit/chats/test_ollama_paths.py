@@ -125,11 +125,18 @@ def test_what_is_here_needs_no_download(client: Client) -> None:
     assert [step.status for step in client.pull(MODEL, stream=True)][-1] == "success"
 
 
+@pytest.mark.parametrize(
+    "name", ["show_ollama_model", "pull_ollama_model", "create_ollama_generation"]
+)
+def test_a_request_that_names_nothing_means_the_only_model(name: str, server: Server) -> None:
+    contract.check(server.post(path(name), {}), 200)
+
+
 def test_errors_are_texts_whoever_asks(server: Server) -> None:
     for name in OLLAMA:
         if name == "show_ollama_model":  # whose envelope is older
             continue
-        response = server.post(path(name), {})
+        response = server.post(path(name), {"model": 5})
         assert isinstance(contract.check(response, 400)["error"], str)
     needs_key(server)
     response = server.get("/api/ps", headers={"Authorization": "Bearer wrong"})

@@ -407,7 +407,7 @@ def test_defaults_are_those_of_the_description() -> None:
     defaults["seed"] = -1
     del defaults["answer"], defaults["thinking"]  # of no request, and of several fields
     assert defaults.keys() <= described.keys()
-    assert {name: described[name]["default"] for name in defaults} == defaults
+    assert {name: described[name]["x-default"] for name in defaults} == defaults
 
 
 def test_sampler_names_are_those_of_the_description() -> None:
