@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from handlers.http.bundle import public, with_body_examples
 from handlers.http.bundled import bundled
 
-_ASSETS = {
+ASSETS = {
     "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
     "favicon-16x16.png": "image/png",
@@ -140,7 +140,7 @@ async def get_docs() -> Response:
 
 async def get_docs_asset(asset: str) -> Response:
     """A file of the interactive page. Raises EngineError (not_found_error)."""
-    media_type = _ASSETS.get(asset)
+    media_type = ASSETS.get(asset)
     if media_type is None:
         raise EngineError.of("not_found_error", f"there is no asset {asset}")
     return Response(_asset(asset), media_type=media_type, headers=_CACHED)

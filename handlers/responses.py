@@ -27,6 +27,7 @@ from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import owner_of
 from handlers.http.sse import event_stream
+from handlers.running.aside import aside
 from handlers.running.background import JobKey
 from handlers.running.bounds import bound_probabilities
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
@@ -53,9 +54,11 @@ async def create_response(body: dict[str, Any]) -> Response:
     background = bool(body.get("background"))
     model = served(body)
     store, jobs = _store(), runtime().jobs
-    params, probabilities = response_params(body, model.options.engine.generation_defaults())
+    defaults = model.options.engine.generation_defaults()
+    params, probabilities = await aside(response_params, body, defaults)
     history, items = await request_items(body, store)
-    request = response_chat_request(body, [*history, *items], model.options)
+    conversation = [*history, *items]
+    request = await aside(response_chat_request, body, conversation, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
@@ -135,7 +138,8 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     model = served(body)
     history, items = await request_items(body, _store())
-    request = response_chat_request(body, [*history, *items], model.options)
+    conversation = [*history, *items]
+    request = await aside(response_chat_request, body, conversation, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     n = await count_tokens(model, engine, request)

@@ -4,7 +4,8 @@
     python -m contract_tests.attack --peer /path/llama-server [--peer-arg=--no-repack]
     python -m contract_tests.attack --base-url http://127.0.0.1:8080 --api-key KEY
 
-Exit code 1 if a shape did harm. To a genuine server it may.
+The last line says how many shapes did harm, and which. The exit code is 1 if there are any; to a
+genuine server they may.
 """
 
 import argparse
@@ -48,6 +49,8 @@ def main() -> int:
         parser.error("--record is for servers that are started here")
     if given.peer and not given.peer.is_file():
         parser.error(f"{given.peer} is no file")
+    if not chosen:
+        parser.error(f"no shape's name matches {given.choice!r}")
     # A server that was started here ends with this process, whatever ends it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as directory:
@@ -62,7 +65,7 @@ def main() -> int:
         finally:
             target.close()
     table = results.table({name: results.entry(each) for name, each in outcomes.items()})
-    print(f"\n{table}")
+    print(f"\n{table}\n\n{results.verdict(outcomes)}", flush=True)
     if given.report:
         given.report.write_text(f"{table}\n", "utf-8")
     if given.record:
@@ -83,7 +86,12 @@ def _attacked(campaign: Campaign, chosen: list[Shape]) -> dict[str, Outcome]:
         cells = results.cells(shape, results.entry(outcome))
         print(f"{shape.row:2} {shape.name}: {' | '.join(cells[2:])}", flush=True)
         if outcome.problems:
-            campaign.target.restart()
+            try:
+                campaign.target.restart()
+            except AssertionError as error:
+                outcome.problems.append("the server could not be started again")
+                print(f"{shape.row:2} {shape.name}: {error}", flush=True)
+                break
     return outcomes
 
 

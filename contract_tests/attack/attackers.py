@@ -5,26 +5,30 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
 
 from contract_tests.attack.shape import CLOSED, Raw, Request, Shape
 from contract_tests.kit.server import Server
 
 READ = 1 << 20
 """Bytes of an answer that are looked at."""
+CHECK_SECONDS = 0.1
+ENDS_SECONDS = 5.0
+"""A thread that connects to a server that takes no connections may be left behind."""
 NARROW = 4096
 """The buffer of a client that doesn't read."""
 
 
 class Attackers:
-    """They begin to send at once, and don't wait for each other."""
+    """They send at once when they `begin`, and don't wait for each other. What they send is made
+    before: it may be large, and that would hold up the honest clients of this process."""
 
-    def __init__(self, server: Server, shape: Shape, patience: float) -> None:
+    def __init__(self, server: Server, shape: Shape) -> None:
         assert isinstance(shape.sends, Request | Raw)
         self._server = server
         self._shape = shape
-        self._patience = patience
+        self._left = False
         self.statuses: Counter[int] = Counter()
         self.bare: set[int] = set()
         """Errors that came without the envelope of errors."""
@@ -36,23 +40,28 @@ class Attackers:
             threading.Thread(target=self._attack, args=each, daemon=True)
             for each in zip(self._sockets, data, strict=True)
         ]
+
+    def begin(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def leave(self) -> None:
+        self._left = True
         for each in self._sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def wait(self) -> None:
-        """Until each has its answer, or no patience any more."""
-        deadline = time.monotonic() + self._patience
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Until each has its answer, or `is_over` says that it is not waited for any longer."""
         for each in self._threads:
-            each.join(max(0.0, deadline - time.monotonic()))
+            while each.is_alive() and not is_over():
+                each.join(CHECK_SECONDS)
         if missing := sum(each.is_alive() for each in self._threads):
             self._add(f"{missing} without an answer")
         self.leave()
+        for each in self._threads:
+            each.join(ENDS_SECONDS)
 
     def _add(self, problem: str) -> None:
         with self._lock:
@@ -60,7 +69,6 @@ class Attackers:
                 self.problems.append(problem)
 
     def _attack(self, connection: socket.socket, data: bytes) -> None:
-        connection.settimeout(self._patience)
         try:
             if self._shape.leaves:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
@@ -69,13 +77,12 @@ class Attackers:
                 connection.sendall(data)
             if not self._shape.leaves:
                 status, content = _answer(connection)
-                with self._lock:
-                    self.statuses[status] += 1
-                self._judge(status, content)
-        except TimeoutError:
-            self._add("no answer in time")
+                if not self._left:
+                    with self._lock:
+                        self.statuses[status] += 1
+                    self._judge(status, content)
         except OSError as error:
-            if not self._shape.leaves:
+            if not (self._shape.leaves or self._left):
                 self._add(f"{type(error).__name__}")
 
     def _judge(self, status: int, content: bytes) -> None:

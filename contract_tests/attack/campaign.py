@@ -1,6 +1,7 @@
 """One shape after the other, beside honest clients: what came of each."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,11 @@ MEANWHILE = 3
 """Answers that each has to get beside an attack."""
 LASTS = 30
 """Answers that each may get before attackers leave: until then, an attack does its work."""
+SLOWER = 500
+"""Longest gaps of the undisturbed run in which everybody has to get on, if that is longer than the
+patience: a machine that has much other work is no harm."""
+LIMIT = 5
+"""Times its patience a wait ends in any case."""
 MARGIN = 512 * MIB
 """Bytes that may stay: compiled grammars up to 256 MiB, texts of the cache up to 64 MiB, and what
 allocators keep. The attacks would leave gigabytes."""
@@ -36,6 +42,21 @@ class Outcome:
     peak: int | None = None
     kept: int | None = None
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an answer to an attack is waited for: `seconds`, and until each honest client has
+    had as many `answers` as it has in that time when nobody attacks. A machine that has much other
+    work holds up both."""
+
+    seconds: float
+    answers: float
+
+    def is_over(self, elapsed: float, progress: int) -> bool:
+        if elapsed < self.seconds:
+            return False
+        return progress >= self.answers or elapsed >= LIMIT * self.seconds
 
 
 class Memory:
@@ -66,6 +87,7 @@ class Campaign:
         self.patience = patience
         self._expected: dict[str, set[str]] = {}
         self._usual = 0.0
+        self._rate = 0.0  # answers to each honest client in a second
         self._begun = 0
 
     def undisturbed(self) -> None:
@@ -73,10 +95,13 @@ class Campaign:
         with Crowd(self.target.server, self.patience) as crowd:
             assert crowd.wait(MEANWHILE, self.target.alive), crowd.seen()  # all is warm
             crowd.mark()
+            begun = time.monotonic()
             assert crowd.wait(UNDISTURBED, self.target.alive), crowd.seen()
+            self._rate = crowd.progress() / (time.monotonic() - begun)
             seen = crowd.seen()
         self._expected = {name: each.texts for name, each in seen.items()}
         self._usual = max(each.longest for each in seen.values())
+        self.patience = max(self.patience, SLOWER * self._usual)
         self._begun = self.target.memory()
 
     def unstable(self) -> list[str]:
@@ -88,14 +113,17 @@ class Campaign:
             return self._launched(shape, shape.sends)
         outcome = Outcome()
         ids = self.target.ids()
+        attackers = None
+        if not isinstance(shape.sends, Harm):
+            attackers = Attackers(self.target.server, shape)
         with Memory(self.target) as memory, Crowd(self.target.server, self.patience) as crowd:
             if not crowd.wait(1, self.target.alive):
                 outcome.problems.append("nobody was served before")
             crowd.mark()
             if isinstance(shape.sends, Harm):
                 self._harm(shape.sends, shape.times, crowd, outcome)
-            else:
-                self._attack(shape, crowd, outcome)
+            if attackers is not None:
+                self._attack(shape, attackers, crowd, outcome)
             self._honest(shape, crowd, outcome)
         if not self.target.alive():
             outcome.problems.append("the server has ended")
@@ -108,13 +136,15 @@ class Campaign:
                 outcome.problems.append("the memory was kept")
         return outcome
 
-    def _attack(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
-        attackers = Attackers(self.target.server, shape, self.patience)
+    def _attack(self, shape: Shape, attackers: Attackers, crowd: Crowd, outcome: Outcome) -> None:
+        patience = Patience(self.patience, self.patience * self._rate)
+        begun = time.monotonic()
+        attackers.begin()
         if not crowd.wait(LASTS, self.target.alive):
             outcome.problems += _starved(crowd, "meanwhile")
         if shape.leaves:
             attackers.leave()
-        attackers.wait()
+        attackers.wait(lambda: patience.is_over(time.monotonic() - begun, crowd.progress()))
         outcome.answers = _told(attackers.statuses)
         outcome.problems += attackers.problems
         if self.target.ours:
@@ -139,13 +169,18 @@ class Campaign:
                 outcome.problems.append(f"an error for the honest {name}: {each.errors[0]}")
 
     def _kept(self, before: int) -> int:
-        """What the memory has grown by. What is given back late is waited for."""
+        """What the memory has grown by. What is given back late is waited for, above all what would
+        be a fault."""
 
         def back() -> bool:
             return self.target.memory() - before < MARGIN // 8
 
-        with suppress(AssertionError):  # it is told, and has a bound of its own
-            wait_until(back, "the memory is back", seconds=10)
+        def within_bounds() -> bool:
+            return self.target.memory() - self._begun <= MARGIN
+
+        for what, seconds in ((back, 10.0), (within_bounds, self.patience)):
+            with suppress(AssertionError):  # it is told
+                wait_until(what, "the memory is back", seconds=seconds)
         return max(0, self.target.memory() - before)
 
     def _launched(self, shape: Shape, launch: Launch) -> Outcome:

@@ -30,11 +30,13 @@ purpose), their memory within {MARGIN // MIB} MiB of what it was before the firs
 answer to an attack has to be a documented one. Each process has a limit of address space. A server
 that failed a shape is started again.
 
-Where no answer is told, the attackers went away without reading one, or there was none, which is
-waited for a minute or two. The longest gap is the longest time that one of the honest clients had
-no answer, by that of the undisturbed run: it is told, and never judged. The memory is that of all
-processes, above what they had before the shape. Of llama-server everything is judged but which
-status it answers. The tables are of two processors that had much other work.
+Where no answer is told, the attackers went away without reading one, or there was none. It is
+waited for two minutes, and until each honest client has had as many answers as it has in two
+minutes when nobody attacks: a machine with much other work isn't taken for a fault. The longest gap
+is the longest time that one of the honest clients had no answer, by that of the undisturbed run: it
+is told, and never judged. The memory is that of all processes, above what they had before the
+shape. Of llama-server everything is judged but which status it answers. The tables are of two
+processors that had much other work.
 """
 
 
@@ -63,6 +65,13 @@ def table(outcomes: Mapping[str, Any]) -> str:
     told = (cells(each, outcomes[each.name]) for each in SHAPES if each.name in outcomes)
     lines += (f"| {' | '.join(row)} |" for row in told)
     return "\n".join(lines)
+
+
+def verdict(outcomes: Mapping[str, Outcome]) -> str:
+    """The last line of a campaign."""
+    wrong = [name for name, each in outcomes.items() if each.problems]
+    said = f"{len(wrong)} of {len(outcomes)} shapes left something wrong"
+    return f"{said}: {', '.join(wrong)}" if wrong else said
 
 
 def cells(shape: Shape, outcome: Mapping[str, Any]) -> list[str]:

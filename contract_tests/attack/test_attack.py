@@ -10,8 +10,8 @@ from starlette.requests import Request as Asked
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from contract_tests.attack import results
-from contract_tests.attack.campaign import Campaign, Outcome
+from contract_tests.attack import __main__, results
+from contract_tests.attack.campaign import LIMIT, Campaign, Outcome, Patience
 from contract_tests.attack.shape import Harm, Request, Shape
 from contract_tests.attack.shapes import SHAPES
 from contract_tests.attack.target import Target
@@ -57,7 +57,13 @@ class Stub:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Asked(scope, receive)
         body = json.loads(await asked.body())
-        answer = self._attacked() if scope["path"] == "/tokenize" else self._honest(asked, body)
+        if scope["path"] == "/tokenize":
+            if self._harm == "silence":
+                await receive()  # the client has gone
+                return
+            answer = self._attacked()
+        else:
+            answer = self._honest(asked, body)
         await answer(scope, receive, send)
 
     def _attacked(self) -> Response:
@@ -133,6 +139,56 @@ def test_no_progress_is_told() -> None:
         problems = each.run(ATTACK).problems
     assert "the honest chat had 0 answers meanwhile" in problems
     assert any(each.startswith("an error for the honest chat") for each in problems)
+
+
+def test_no_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "is_over", lambda *_: True)  # once the honest ones have got on
+    with campaign("silence") as each:
+        outcome = each.run(ATTACK)
+    assert outcome.problems == ["2 without an answer"]
+    assert not outcome.answers
+
+
+def test_an_answer_is_waited_for_by_the_progress_of_others() -> None:
+    patience = Patience(seconds=10.0, answers=100.0)
+    assert not patience.is_over(9.0, 1000), "the seconds are not over"
+    assert not patience.is_over(11.0, 99), "others are as slow"
+    assert patience.is_over(11.0, 100)
+    assert patience.is_over(10.0 * LIMIT, 0), "nobody gets on"
+
+
+def test_a_slow_machine_has_more_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contract_tests.attack.campaign.SLOWER", 10**9)
+    with campaign("none") as each:
+        assert each.patience > SECONDS
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    good, bad = Outcome(), Outcome(problems=["harm"])
+    assert results.verdict({"a": good}) == "0 of 1 shapes left something wrong"
+    assert results.verdict({"a": good, "b": bad}) == "1 of 2 shapes left something wrong: b"
+
+
+@pytest.mark.parametrize("harmful", [False, True])
+def test_the_campaign_ends_with_a_table_and_a_status(
+    harmful: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Stub("a plain error" if harmful else "none")) as url:
+        monkeypatch.setattr(__main__, "SHAPES", (ATTACK,))
+        monkeypatch.setattr(results, "SHAPES", (ATTACK,))
+        monkeypatch.setattr("sys.argv", ["contract_tests.attack", "--base-url", url])
+        assert __main__.main() == harmful
+    *_, table, _, verdict = capsys.readouterr().out.splitlines()
+    assert table.startswith("| an attack | 2 |")
+    said = "1 of 1 shapes left something wrong: attack" if harmful else "0 of 1 shapes"
+    assert verdict.startswith(said)
+
+
+def test_a_choice_of_no_shapes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["contract_tests.attack", "-k", "no such shape"])
+    with pytest.raises(SystemExit) as caught:
+        __main__.main()
+    assert caught.value.code == 2
 
 
 def test_clients_that_leave_read_nothing() -> None:

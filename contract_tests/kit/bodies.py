@@ -1,11 +1,14 @@
 """Small valid requests, by operation: what the tests vary."""
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from contract_tests.kit import contract, lint
 
 PROMPT = "Once upon a time"
+MODEL = "any"
+"""The model that clients name which have to; a server with one takes any name."""
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
@@ -150,6 +153,20 @@ IN_QUERY = {
     **dict.fromkeys(KEPT, "?conv_id=contract-tests"),
     "remove_model": "?model=contract/tests-GGUF:Q8_0",
 }
+
+
+def use_models(names: Sequence[str]) -> None:
+    """Makes the requests name the first of the models that a server has, where they have to."""
+    global MODEL
+    if not names:
+        return
+    MODEL = IN_PATH["model_id"] = names[0]
+    for each in ("load_model", "unload_model", "show_ollama_model", "pull_ollama_model"):
+        BODIES[each]["model"] = MODEL
+    if len(names) > 1:
+        for each in NAMED:
+            if isinstance(BODIES.get(each), dict):
+                BODIES[each]["model"] = MODEL
 
 
 def path(operation_id: str) -> str:

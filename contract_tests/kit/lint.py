@@ -17,7 +17,9 @@ from connexion.spec import Specification
 from jsonschema import validators
 from openapi_schema_validator import OAS30Validator
 
-DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
+_HERE = Path(__file__).parent
+_INSTALLED = _HERE / "openapi"
+DESCRIPTION = (_INSTALLED if _INSTALLED.exists() else _HERE.parents[1] / "openapi") / "server.yaml"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 EVENT_STREAM = "text/event-stream"
 LINES = "application/x-ndjson"

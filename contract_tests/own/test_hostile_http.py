@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import psutil
@@ -170,6 +171,8 @@ def test_the_page_is_guarded(server: OwnServer) -> None:
     contract.check(response)
     policy = response.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert response.headers["X-Frame-Options"] == "DENY"
     assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
 
 
@@ -195,6 +198,26 @@ def test_no_redirect_and_no_hint_without_a_key(where: str, locked: OwnServer) ->
         response = locked.http.request(method, where, headers={"Authorization": ""})
         contract.check_envelope(response, 401, "authentication_error")
         contract.check_envelope(locked.http.request(method, where), 404, "not_found_error")
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_whether_keys_share_cached_prefixes(is_shared: bool, own_server: Start) -> None:
+    options = [] if is_shared else ["--cache-per-key"]
+    server = own_server("--parallel", "2", "--api-key", KEYS[1], *options, api_key=KEYS[0])
+    text = "The knight rode over the hill and through the wood until he saw the castle."
+
+    def cached(key: str, **fields: Any) -> int:
+        asked = {"prompt": text, "n_predict": 1, **fields}
+        response = server.post("/completion", asked, headers={"Authorization": f"Bearer {key}"})
+        answer = contract.check(response)
+        return int(answer["timings"]["cache_n"])
+
+    assert cached(KEYS[0]) == 0
+    own = cached(KEYS[0])
+    assert own > 0
+    # Nobody can say that he is somebody else.
+    others = [cached(KEYS[1], owner=0, lora=[{"id": -1, "scale": 1.0}]), cached(KEYS[1])]
+    assert others == ([own, own] if is_shared else [0, own])
 
 
 def test_responses_belong_to_their_key(locked: OwnServer) -> None:

@@ -92,7 +92,7 @@ def complete(server: OwnServer, name: str) -> Any:
 
 def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hub) -> None:
     server, cache, _ = router
-    hub.faults.bytes_per_second = SLOW
+    hub.faults.bytes_per_second = CRAWL
     with following(server) as events:
         download(server, NAME)
         assert status(server, NAME)["value"] == "downloading"
@@ -101,6 +101,7 @@ def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hu
             assert again["error"]["message"]
         refused = server.post("/completion", body("create_completion", model=NAME))
         assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
+        hub.faults.bytes_per_second = SLOW
         wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
         told = kinds(events, NAME)
         assert told[0] == "model_status"

@@ -75,13 +75,20 @@ class _Asked:
 
     message: Question | Embed | Rerank
     answer: asyncio.Future[Reply | Vectors]
+    has_moved: bool = False  # to the process that followed the one that it was sent to
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the next process can answer in the place of one that may have begun."""
+        return not self.has_moved and not isinstance(self.message, SlotAction | SetAdapters)
 
 
 class EngineClient:
     """Requests to one ready engine process. The supervisor dispatches the answers.
 
     If the process ends and another one follows, `leave` and `succeed` hand on the generations that
-    it had not begun: each once, as it may be the one that a process ends with.
+    it had not begun, and the questions that change nothing: each once, as it may be the one that a
+    process ends with.
     """
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
@@ -108,10 +115,11 @@ class EngineClient:
         echo_prompt: bool = False,
         confirm: bool = False,
         group: int = 0,
+        owner: int = 0,
     ) -> Generation:
         """Start one generation, as `generate_all` does."""
         [generation] = self.generate_all(
-            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group
+            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group, owner=owner
         )
         return generation
 
@@ -123,6 +131,7 @@ class EngineClient:
         echo_prompt: bool = False,
         confirm: bool = False,
         group: int = 0,
+        owner: int = 0,
     ) -> list[Generation]:
         """Start a generation for each of `variants`, which differ in their seeds, and the first one
         in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
@@ -139,7 +148,7 @@ class EngineClient:
         for params in variants:
             id = client._new_id()
             group = group or id
-            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group))
+            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group, owner=owner))
         for message in joined(requests):
             client._send(message)
         started = [Generation(request, client) for request in requests]
@@ -245,12 +254,22 @@ class EngineClient:
         for id in [*self._generations, *self._asked]:
             self._put(Failed(id, error))
 
+    def recall(self, stats: Stats, slots: list[SlotState]) -> None:
+        """The process has ended because nobody needs it. Who looked at it meanwhile gets what it
+        said of itself last."""
+        for id, asked in list(self._asked.items()):
+            if isinstance(asked.message, GetStats):
+                self._answer(StatsReply(id, stats))
+            elif isinstance(asked.message, GetSlots):
+                self._answer(Slots(id, slots))
+
     def leave(self, error: ErrorInfo) -> None:
         """The process has ended, and another one is to follow. Fails with `error` what that can't
         do in its place. The rest, and what comes, waits for it, or for `close`."""
         self._dead, self._waits = error, True
         lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
-        for id in (*lost, *self._asked):
+        lost += [id for id, asked in self._asked.items() if not asked.can_move]
+        for id in lost:
             self._put(Failed(id, error))
 
     def succeed(self, predecessor: "EngineClient") -> None:
@@ -264,6 +283,7 @@ class EngineClient:
         for message in joined(each.request for each in self._generations.values()):
             self._send(message)
         for asked in self._asked.values():
+            asked.has_moved = True
             self._send(asked.message)
 
     def _put(self, event: Event) -> None:

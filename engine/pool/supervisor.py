@@ -402,6 +402,8 @@ class Supervisor:
         error = ErrorInfo("server_error", how)
         if self.state == "dozing":
             if client is not None:
+                if self._look is not None:
+                    client.recall(self._look.stats, self._look.slots)
                 client.close(error)
             idle = self.options.entry.sleep_idle_seconds
             log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")

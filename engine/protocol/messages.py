@@ -53,7 +53,8 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     `echo_prompt` the answer carries the prompt as text, special tokens included. With
     `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
     `group` are one client's request: they share its turn. `others` are (id, seed) of further
-    texts of that group, which have everything else in common but `params.id_slot`.
+    texts of that group, which have everything else in common but `params.id_slot`. Texts of
+    another `owner` share no cached prefix.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     confirm: bool = False
     group: int = 0
     others: list[tuple[int, int]] = []
+    owner: int = 0
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -363,17 +365,16 @@ class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
     events: list[Event | Vectors]
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """A token and its text; a list of bytes where those are not valid UTF-8 by themselves."""
-
-    id: int
-    piece: str | list[int]
+Piece = str | list[int]
+"""The text of a token; a list of bytes where those are not valid UTF-8 by themselves."""
 
 
 class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
+    """The tokens of a text. `pieces` has the text of each that is among them."""
+
     id: int
     tokens: list[int]
-    pieces: list[Piece] | None = None
+    pieces: dict[int, Piece] | None = None
 
 
 class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):

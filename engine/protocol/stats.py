@@ -75,3 +75,7 @@ class Stats(msgspec.Struct, kw_only=True):
     n_deferred: int = 0
     n_cells_used: int = 0
     n_cells: int = 0
+    n_bytes_cache_ram: int = 0  # texts below the KV cache, in host memory
+    n_bytes_checkpoints: int = 0
+    n_bytes_constraints: int = 0  # compiled ones that are kept
+    n_bytes_resident: int = 0  # of the whole process; 0 where the platform doesn't tell

@@ -12,7 +12,7 @@ from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
 from handlers.http.notes import notes
-from handlers.http.security import current_key
+from handlers.http.security import current_key, current_owner
 from handlers.running.bounds import bound_probabilities, check_repeated
 from handlers.running.choices import variants
 from handlers.running.runtime import runtime
@@ -56,6 +56,7 @@ class Batch:
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
+        owner = current_owner() if runtime().options.http.cache_per_key else 0
         for prompt in prompts:
             self._generations += engine.generate_all(
                 prompt,
@@ -63,6 +64,7 @@ class Batch:
                 echo_prompt=echo_prompt,
                 confirm=confirm,
                 group=group,
+                owner=owner,
             )
             group = self._generations[0].request.id
         self._n = n

@@ -107,6 +107,13 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
         ("n_tokens_max", "Tokens of the longest text.", stats.n_tokens_max),
     ):
         yield GaugeMetricFamily(f"llamacpp:{name}", text, value)
+    for name, text, n_bytes in (
+        ("cache_ram", "Texts in the host memory of --cache-ram.", stats.n_bytes_cache_ram),
+        ("checkpoint", "Checkpoints of texts.", stats.n_bytes_checkpoints),
+        ("constraint", "Compiled grammars and schemas that are kept.", stats.n_bytes_constraints),
+        ("engine_resident", "Resident memory of the engine process.", stats.n_bytes_resident),
+    ):
+        yield GaugeMetricFamily(f"specllama_{name}_bytes", text, n_bytes)
 
 
 def _histograms(stats: Stats) -> Iterator[Metric]:

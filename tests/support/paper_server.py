@@ -20,7 +20,6 @@ from engine.protocol.messages import (
     Delta,
     Finished,
     ModelInfo,
-    Piece,
     SlotState,
     Submit,
     Timings,
@@ -118,6 +117,7 @@ class PaperEngine:
 
     def __init__(self) -> None:
         self.generations: list[PaperGeneration] = []
+        self.owners: list[int] = []
         self.busy = False
 
     def generate(
@@ -135,13 +135,14 @@ class PaperEngine:
         self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
+        self.owners.append(options.pop("owner"))
         return [self.generate(prompt, params, **options) for params in variants]
 
     async def tokenize(
         self, content: list[Any], *, add_special: bool, parse_special: bool, with_pieces: bool
     ) -> Tokens:
         tokens = [int(add_special), int(parse_special), *"".join(content).encode()]
-        return Tokens(1, tokens, [Piece(9, [195])] if with_pieces else None)
+        return Tokens(1, tokens, {token: [195] for token in tokens} if with_pieces else None)
 
     async def detokenize(self, tokens: list[int]) -> str:
         if max(tokens, default=0) >= INFO.n_vocab:

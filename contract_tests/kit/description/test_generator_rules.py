@@ -37,6 +37,16 @@ BAD = [
     (rules.types_have_names, "labels: {type: array", "labels: {items: {enum: [1, 2]}"),
     (rules.types_have_names, "[en, de, null]", "[en]\n  anyOf: [{type: object}]"),
     (rules.types_have_names, "allOf: [{$ref", "allOf: [{type: object}, {$ref"),
+    (
+        rules.fields_are_not_dropped,
+        "  properties:",
+        "  anyOf: [{required: [text]}, {required: [kind]}]\n  properties:",
+    ),
+    (
+        rules.fields_are_not_dropped,
+        "  properties:",
+        "  allOf: [{$ref: '#/Language'}]\n  properties:",
+    ),
     (rules.names_are_titles, "title: Language", "title: Text"),
     (rules.names_are_titles, "  title: Language\n", ""),
     (rules.names_are_titles, "labels: {", "labels: {title: Labels, "),

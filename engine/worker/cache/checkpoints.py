@@ -38,6 +38,12 @@ class Checkpoints:
         self._limit = limit
         self.of: dict[int, list[Checkpoint]] = {}  # by sequence id; the shortest texts first
 
+    @property
+    def n_bytes(self) -> int:
+        """The size of all states; what copies share counts once."""
+        states = {id(each.state): each.state.nbytes for kept in self.of.values() for each in kept}
+        return sum(states.values())
+
     def at(self, id: int, n: int) -> State | None:
         """The state behind the first `n` tokens, if there is one."""
         return next((c.state for c in self.of.get(id, ()) if c.n == n), None)

@@ -27,7 +27,7 @@ from engine.errors import EngineError
 from engine.worker.cache import slot_file
 from engine.worker.cache.host_cache import KeptText, TextIndex
 from engine.worker.cache.origin import Identity
-from engine.worker.cache.prefix_cache import Key
+from engine.worker.cache.prefix_cache import Key, is_owned
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.cache.disk_cache")
@@ -171,7 +171,10 @@ class DiskCache:
     # ---- writing -------------------------------------------------------------------------
 
     def write(self, text: KeptText) -> None:
-        """Keep `text` in a file, unless there is one beside which it would be of no use."""
+        """Keep `text` in a file, unless there is one beside which it would be of no use.
+        No file says whose a text is: one that has an owner goes into none."""
+        if is_owned(text.key):
+            return
         name, n_bytes = self._name(text.tokens, text.key), text.n_bytes
         if n_bytes > self._limit or self.covers(text.tokens, text.key):
             return

@@ -8,7 +8,7 @@ import msgspec
 from engine.options import EngineOptions
 from engine.shipped import model_file
 from engine.worker.cache import slot_file
-from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
 from engine.worker.cache.slot_file import Origin
 
 
@@ -41,8 +41,8 @@ class Identity:
         return cls(own.model, own.settings | layout, own.adapters)
 
     def origin(self, key: Key, n_exact: int = ALL) -> Origin:
-        """The origin of a text evaluated here."""
-        adapters = [(self.adapters[id], scale) for id, scale in key]
+        """The origin of a text evaluated here, without its owner."""
+        adapters = [(self.adapters[id], scale) for id, scale in adapters_of(key)]
         return Origin(self.model, self.settings, adapters, n_exact)
 
     def fits(self, origin: Origin) -> bool:

@@ -22,7 +22,20 @@ ALL = sys.maxsize
 """The number of tokens that are exact where no cell was moved."""
 
 Key = tuple[tuple[int, float], ...]
-"""The LoRA adapters of an evaluation: (id, scale) of each, by id, without scales 0."""
+"""What the cells of a text depend on beside its tokens: the LoRA adapters, (id, scale) of each,
+by id, without scales 0. Behind them (OWNER, number), if the text may be shared with none but its
+owner's."""
+
+OWNER = -1
+"""In the place of an adapter's id."""
+
+
+def adapters_of(key: Key) -> Key:
+    return tuple(pair for pair in key if pair[0] != OWNER)
+
+
+def is_owned(key: Key) -> bool:
+    return key != adapters_of(key)
 
 
 class KVCache(Protocol):
@@ -129,6 +142,10 @@ class PrefixCache:
     def entries(self) -> dict[int, Entry]:
         """The finished texts by sequence id, the least recently used first."""
         return self._entries
+
+    @property
+    def n_bytes_checkpoints(self) -> int:
+        return self._checkpoints.n_bytes
 
     @property
     def checkpoints(self) -> dict[int, list[Checkpoint]]:

@@ -123,6 +123,11 @@ class SecondTier:
             self._disk.use(text)
         return True
 
+    @property
+    def n_bytes(self) -> int:
+        """The size of the texts in host memory."""
+        return self._host.n_bytes
+
     # ---- of the engine -------------------------------------------------------------------
 
     def begin_step(self) -> None:

@@ -6,40 +6,37 @@ every character, and it loops, overflows the stack or ends the process on others
 can be interrupted. It also walks the whole vocabulary on the critical path.
 
 A source is tried in a process first (`trial`), which has limits of work and memory, and is
-compiled here only if that went well. There are two lanes, so that a costly one delays only
+compiled here only if that went well. There are several lanes, so that a costly one delays only
 others of its kind. Masks are computed in a small pool while the model decodes.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from llguidance import LLMatcher
 
 from engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from engine.worker.backend import Model
-from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
 from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
 from engine.worker.constraints.matching import ConstraintError, begin, consume
 from engine.worker.constraints.memory import Memory
-from engine.worker.constraints.source import WHAT, Kind, Source
+from engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
 from engine.worker.constraints.thinking import hidden_markers, thinking_limit
+from engine.worker.constraints.trial import lanes
+from engine.worker.constraints.trial.lanes import Lanes
 from engine.worker.constraints.trial.messages import Refused
 from engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from engine.worker.tokens import TokenArray
 
-T = TypeVar("T")
-
 CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
-QUICK_SECONDS = 0.5  # of the processor, for a trial in the lane that most sources never leave
-COSTLY_SECONDS = 5.0  # for one in the other lane, which nothing may exceed
 
 
 @dataclass(frozen=True)
@@ -159,11 +156,23 @@ class Order:
 class _Work:
     """A source on its way to be compiled, for `n_orders`."""
 
-    def __init__(self, key: bytes, source: Source) -> None:
+    def __init__(self, key: bytes, source: Source, compiler: "Compiler") -> None:
         self.key = key
         self.source = source
         self.compiled: Future[_Compiled] = Future()
-        self.n_orders = 0
+        self.n_orders = 1
+        self.vocabulary: Vocabulary | None = None  # once it has had its turn in the first lane
+        self._compiler = compiler
+
+    def attempt(self, lane: Lane, *, is_last: bool) -> None:
+        """Raises GrammarError, TooCostlyError, and OSError if there can be no trial."""
+        self._compiler.attempt(self, lane, is_last=is_last)
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, TooCostlyError):
+            what = WHAT[self.source.kind]
+            error = GrammarError(f"Failed to parse {what}: it takes too much work")
+        self._compiler.end(self, error)
 
 
 class Compiler:
@@ -172,13 +181,7 @@ class Compiler:
     Raises GrammarError for what is wrong with a text. Safe to use from any thread.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        quick_seconds: float = QUICK_SECONDS,
-        costly_seconds: float = COSTLY_SECONDS,
-    ) -> None:
+    def __init__(self, model: Model, *, seconds: Sequence[float] = lanes.SECONDS) -> None:
         """The seconds are those of the processor for a trial in each lane."""
         self._model = model
         self._memory: Memory[bytes, _Compiled] = Memory(CACHE_BYTES)
@@ -186,8 +189,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
-        self._quick, self._costly = Lane(quick_seconds), Lane(costly_seconds, lasts=False)
-        self._quick_thread, self._costly_thread = DeepThread(), DeepThread()
+        self._lanes = Lanes(seconds)
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead
         self._masks = Masks(model)
 
@@ -195,13 +197,12 @@ class Compiler:
         """Read the vocabulary in the background, so that the first constraint needn't wait for
         it: while `is_busy` says that there is nothing to do, or when a constraint comes."""
         idle = self._idle = IdleTime(is_busy)
-        self._quick_thread.submit(lambda: self._vocabularies.get(pause=idle.wait))
+        self._lanes.submit(lambda: self._vocabularies.get(pause=idle.wait))
 
-    def _soon(self, work: Callable[[], T]) -> Future[T]:
-        """`work` in the thread of the quick lane, behind what it does already."""
+    def _hurry(self) -> None:
+        """Somebody waits for the first lane."""
         if self._idle is not None:
             self._idle.hurry()
-        return self._quick_thread.submit(work)
 
     def guided(self, params: GenerationParams) -> Guided:
         """`guide` of `order`."""
@@ -215,24 +216,24 @@ class Compiler:
         vocabulary = None
         if (rules := params.thinking) and (rules.budget >= 0 or rules.control):
             shown = _shown(params) | hidden_markers(self._model, rules.thoughts)
-            vocabulary = self._soon(lambda: self._vocabularies.get(shown))
+            vocabulary = self._lanes.submit(lambda: self._vocabularies.get(shown))
+            self._hurry()
         return Order(params, work, vocabulary)
 
     def _work(self, source: Source) -> _Work:
         key = source.key
         with self._lock:
-            work = self._under_way.get(key)
-            if work is None:
-                work = _Work(key, source)
-                if (found := self._memory.get(key)) is not None:
-                    work.compiled.set_result(found)
-                    return work
-                self._under_way[key] = work
-                work.n_orders = 1
-                self._soon(lambda: self._take_lane(work))
-            else:
+            if (work := self._under_way.get(key)) is not None:
                 work.n_orders += 1
-            return work
+                return work
+            work = _Work(key, source, self)
+            if (found := self._memory.get(key)) is not None:
+                work.compiled.set_result(found)
+                return work
+            self._under_way[key] = work
+        self._lanes.enter(work)
+        self._hurry()
+        return work
 
     @property
     def n_bytes(self) -> int:
@@ -250,8 +251,8 @@ class Compiler:
                 return
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
-        self._quick.abandon(work)
-        self._costly.abandon(work)
+        if self._lanes.leave(work):
+            self.end(work, _unwanted())
 
     def guide(self, order: Order) -> Guided:
         """What the grammar or the schema, and the limit of thinking, let a text be; waits for
@@ -329,40 +330,25 @@ class Compiler:
         self._closed.set()
         if self._idle is not None:
             self._idle.hurry()
-        self._quick.close()
-        self._costly.close()
-        self._quick_thread.close()
-        self._costly_thread.close()
+        self._lanes.close()
         self._masks.close()
 
     # ---- in the threads of the lanes -----------------------------------------------------
 
-    def _take_lane(self, work: _Work) -> None:
-        """Try and compile in the quick lane; if it is too costly for that, in the other one."""
+    def attempt(self, work: _Work, lane: Lane, *, is_last: bool) -> None:
+        """Try and compile what there is to do. In the last lane, try again without what may be
+        costly in schemas. Raises as `_Work.attempt` does."""
+        if work.vocabulary is None:
+            work.vocabulary = self._vocabularies.get(frozenset(work.source.shown))
         try:
-            vocabulary = self._vocabularies.get(frozenset(work.source.shown))
-            self._compile(work, vocabulary, self._quick)
+            self._compile(work, work.vocabulary, lane)
         except TooCostlyError:
-            self._costly_thread.submit(lambda: self._take_costly_lane(work, vocabulary))
-        except Exception as error:
-            self._end(work, error)
+            if not (is_last and can_be_lenient(work.source)):
+                raise
+            self._compile(work, work.vocabulary, lane, leniently=True)
 
-    def _take_costly_lane(self, work: _Work, vocabulary: Vocabulary) -> None:
-        """Try again without what may be costly in schemas if it is too much for this lane, too."""
-        try:
-            try:
-                self._compile(work, vocabulary, self._costly)
-            except TooCostlyError:
-                if work.source.kind == "grammar":
-                    raise
-                self._compile(work, vocabulary, self._costly, leniently=True)
-        except TooCostlyError:
-            what = WHAT[work.source.kind]
-            self._end(work, GrammarError(f"Failed to parse {what}: it takes too much work"))
-        except Exception as error:
-            self._end(work, error)
-
-    def _end(self, work: _Work, outcome: "_Compiled | Exception", n_bytes: int = 0) -> None:
+    def end(self, work: _Work, outcome: _Compiled | Exception, n_bytes: int = 0) -> None:
+        """Tell all who wait for `work` what came of it."""
         with self._lock:
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
@@ -383,7 +369,7 @@ class Compiler:
                 raise AbandonedError
             tried = lane.run(work, source, vocabulary, self._token_id, leniently=leniently)
         except AbandonedError:
-            raise GrammarError("nobody waits for it any more") from None
+            raise _unwanted() from None
         if isinstance(tried, Refused):
             raise GrammarError(tried.message)
         try:
@@ -393,7 +379,7 @@ class Compiler:
         except (GrammarError, ConstraintError) as error:
             raise GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}") from None
         compiled = _Compiled(matcher, first, vocabulary, waiting, tried.relaxed)
-        self._end(work, compiled, tried.n_bytes + first.allowed.nbytes)
+        self.end(work, compiled, tried.n_bytes + first.allowed.nbytes)
 
     def _token_id(self, written: str) -> int | None:
         """The token of `<text>`, or the id itself if it is in the vocabulary."""
@@ -402,6 +388,10 @@ class Compiler:
             return id if id < self._model.n_vocab else None
         ids = self._model.tokenize(written.encode(), add_special=False, parse_special=True)
         return int(ids[0]) if len(ids) == 1 else None
+
+
+def _unwanted() -> GrammarError:
+    return GrammarError("nobody waits for it any more")
 
 
 def _shown(params: GenerationParams) -> frozenset[int]:

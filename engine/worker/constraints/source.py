@@ -69,15 +69,25 @@ def prepared(source: Source, *, leniently: bool = False) -> dict[str, Prepared]:
     return found
 
 
+def can_be_lenient(source: Source) -> bool:
+    """True if there is something in the schemas of `source` that may be costly and can be left
+    out."""
+    return any(most_lenient(each.schema) != EXACT for each in named_schemas(source).values())
+
+
 def _leniency(text: str, leniently: bool) -> Leniency:
     return most_lenient(text) if leniently else EXACT
 
 
 def named_schemas(source: Source) -> dict[str, NamedSchema]:
     """The schemas of `source` as they came, by the same names."""
-    if source.kind == "json_schema":
-        return {ALONE: NamedSchema(WHAT["json_schema"], source.text)}
-    return source.schemas
+    match source.kind:
+        case "grammar":
+            return {}
+        case "json_schema":
+            return {ALONE: NamedSchema(WHAT["json_schema"], source.text)}
+        case "answer":
+            return source.schemas
 
 
 def translated(

@@ -5,7 +5,7 @@ import msgspec
 from engine.options import EngineOptions
 from engine.protocol.messages import Adapter
 from engine.worker.backend import Model
-from engine.worker.cache.prefix_cache import Key
+from engine.worker.cache.prefix_cache import OWNER, Key
 
 
 class LoraScales:
@@ -39,6 +39,8 @@ class LoraScales:
         ]
 
 
-def key_of(scales: list[tuple[int, float]]) -> Key:
-    """The adapters, with these scales, that tokens are evaluated under."""
-    return tuple((id, scale) for id, scale in scales if scale)
+def key_of(scales: list[tuple[int, float]], owner: int = 0) -> Key:
+    """The adapters, with these scales, that tokens are evaluated under, and the owner of the
+    text; 0: everybody."""
+    adapters = tuple((id, scale) for id, scale in scales if scale)
+    return (*adapters, (OWNER, float(owner))) if owner else adapters

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions
+from engine.processes.resident import resident
 from engine.protocol.messages import (
     Accepted,
     Begun,
@@ -168,7 +169,7 @@ class Engine:
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         events += self._enter(requests, started)
-        self._apply(chunks[0].sequence.key)
+        self._apply(chunks[0].sequence.adapters)
         indices = fill(self.context.batch, chunks)
         rows = zip(chunks, requests, indices, strict=True)
         outputs = [(request, index) for chunk, request, index in rows if chunk.is_last]
@@ -212,7 +213,7 @@ class Engine:
         return events
 
     def _apply(self, key: Key) -> None:
-        """Let the adapters of `key`, which all chunks of a step share, be in force."""
+        """Let the adapters `key`, which all chunks of a step share, be in force."""
         if key != self._applied:
             self._applied = key
             self.context.set_adapters(key)
@@ -282,7 +283,12 @@ class Engine:
 
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
-        return self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats = self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
+        stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
+        stats.n_bytes_constraints = self.compiler.n_bytes
+        stats.n_bytes_resident = resident()
+        return stats
 
     def close(self) -> None:
         """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
@@ -299,5 +305,5 @@ def _check_exactness(context: Context, options: EngineOptions) -> None:
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
             "--reproducible is not possible here: what this model's kernels compute for a token "
-            "depends on what else is in the batch (the README lists those that work)"
+            "depends on what else is in the batch (docs/reproducibility.md lists those that work)"
         )

@@ -91,6 +91,11 @@ class Planner:
         return self._budget.compute_seconds(self.scheduler.n_generating, n_tokens, start)
 
     @property
+    def n_bytes_cache_ram(self) -> int:
+        """The size of the texts that `--cache-ram` has room for."""
+        return self._tier.n_bytes if self._tier is not None else 0
+
+    @property
     def pending_seconds(self) -> float:
         """The time of a step with all prompt tokens that wait."""
         return self._budget.seconds(self.scheduler.n_pending)

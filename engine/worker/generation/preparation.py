@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from engine.errors import invalid_request
+from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
@@ -19,6 +19,7 @@ from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
 from engine.worker.constraints.compiler import Compiler, Order
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.lazy import Guide
+from engine.worker.constraints.trial.lanes import BusyError
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.infill import Room
 from engine.worker.generation.probabilities import ProbabilityLog
@@ -34,6 +35,11 @@ from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
 MAX_TOLD = 20  # keywords in one message
+_BUSY = ErrorInfo(
+    "unavailable_error",
+    "too many grammars and JSON schemas that take much work wait to be compiled",
+    retry_after=5,
+)
 
 
 class Preparing(NamedTuple):
@@ -99,6 +105,8 @@ class Preparation:
             guide, relaxed = self._compiler.guide(order)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
+        except BusyError:
+            raise EngineError(_BUSY) from None
         if relaxed and self._strict_schemas:
             raise invalid_request(
                 "with --strict-schemas, a keyword of a schema that can't be turned into a "
@@ -162,7 +170,10 @@ class Preparation:
         return [name for name in params.samplers if name != "infill"]
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
-        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
+        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in. Entries
+        of the same token are one where there are more than the vocabulary has: many texts have
+        millions."""
+        most, were_added_up = self._model.n_vocab, False
         resolved: list[tuple[int | str, float]] = []
         for token, bias in params.logit_bias:
             if isinstance(token, int):
@@ -171,9 +182,11 @@ class Preparation:
             else:
                 ids = self._model.tokenize(token.encode(), add_special=False, parse_special=False)
                 resolved.extend((id, bias) for id in ids.tolist())
+            if len(resolved) > 2 * most:  # now and then
+                resolved, were_added_up = _added_up(resolved), True
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self._model.eog))
-        return resolved
+        return _added_up(resolved) if were_added_up or len(resolved) > most else resolved
 
     def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
         """The control tokens in texts, and among ids, that don't end the generation."""
@@ -207,3 +220,11 @@ class Preparation:
             if offloaded is not None:
                 return offloaded
         return Sampler(self._model, params, self._n_ctx, tokens)
+
+
+def _added_up(biases: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
+    """One entry for each token: llama.cpp adds up what there is for it."""
+    total: dict[int | str, float] = {}
+    for token, bias in biases:
+        total[token] = total.get(token, 0.0) + bias
+    return [*total.items()]

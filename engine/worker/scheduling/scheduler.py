@@ -71,7 +71,7 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}  # the same by sequence id
         self._placement = Placement(self.cache, tier, self._running, n_ctx=n_ctx, n_cells=n_cells)
         self._idle = list(range(n_slots))  # least recently used first
-        self._turns: list[Key] = []  # keys of the active sequences, whose turn it is in front
+        self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
         self._n_shared = 0  # steps that prompts had a part of
 
@@ -272,8 +272,8 @@ class Scheduler:
         return max((s.n_past for s in prompts), default=0)
 
     def _take_turns(self) -> list[Key]:
-        """The keys of all active sequences in the order of their turns."""
-        keys = dict.fromkeys(s.key for s in self._active.values())
+        """The adapters of all active sequences in the order of their turns."""
+        keys = dict.fromkeys(s.adapters for s in self._active.values())
         if len(keys) < 2:
             self._turns, self._steps = list(keys), 0
             return self._turns
@@ -287,11 +287,11 @@ class Scheduler:
         return self._turns
 
     def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
-        """The chunks of the sequences with `key`; none if none of them can go on."""
+        """The chunks of the sequences with the adapters `key`; none if none of them can go on."""
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.key == key and sequence.n_pending:
+            if sequence.adapters == key and sequence.n_pending:
                 single = sequence.generating and sequence.n_pending == 1
                 (ready if single else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenBuffer
 
@@ -25,8 +25,8 @@ class Sequence:
     `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
     where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share a step or cells. `checkpoints_at` are the positions in the prompt, in
-    order, where checkpoints are to be made.
+    same `key` share cells, and only those with the same adapters a step. `checkpoints_at` are the
+    positions in the prompt, in order, where checkpoints are to be made.
     """
 
     id: int
@@ -47,6 +47,11 @@ class Sequence:
     generating: bool = False
     is_cut: bool = False  # whether its prompt goes on in another step
     checkpoints_at: list[int] = field(default_factory=list)
+
+    @property
+    def adapters(self) -> Key:
+        """The adapters of its `key`."""
+        return adapters_of(self.key)
 
     @property
     def n_pending(self) -> int:

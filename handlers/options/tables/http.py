@@ -80,6 +80,15 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             file=files.api_keys,
         ),
     ] = ""
+    cache_per_key: Annotated[
+        bool,
+        _http(
+            names="--cache-per-key",
+            env="LLAMA_ARG_CACHE_PER_KEY",
+            help="Let requests with different keys share no cached prefixes, so that none tells by "
+            "its time what others have sent.",
+        ),
+    ] = False
     ssl_key_file: Annotated[
         str,
         _http(

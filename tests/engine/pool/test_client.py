@@ -10,6 +10,7 @@ from engine.errors import EngineError, ErrorInfo
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Accepted, Begun, Slots, Step, Text
+from engine.protocol.stats import Stats
 from tests.support.engines import INFO, PaperSupervisor
 from tests.support.factories import finished
 from tests.support.options_support import model_options
@@ -82,23 +83,49 @@ def test_what_has_begun_fails_and_what_has_not_moves_once() -> None:
     asyncio.run(run())
 
 
-def test_questions_fail_with_their_process_and_later_ones_wait_for_the_next() -> None:
+def test_questions_that_change_nothing_move_once_and_the_others_fail() -> None:
     async def run() -> None:
-        old, new = client(), client()
-        slots = asyncio.create_task(old.slots())
-        save = asyncio.create_task(old.slot_action(0, "save", "name"))
+        first, second, third = client(), client(), client()
+        slots = asyncio.create_task(first.slots())
+        save = asyncio.create_task(first.slot_action(0, "save", "name"))
+        scales = asyncio.create_task(first.set_adapters([(0, 1.0)]))
         await asyncio.sleep(0)
-        old.leave(GONE)
-        for asked in (slots, save):
+        first.leave(GONE)
+        for asked in (save, scales):
             with pytest.raises(EngineError, match="gone"):
                 await asked
-        text = asyncio.create_task(old.detokenize([1]))
+        text = asyncio.create_task(first.detokenize([1]))
+        tokens = asyncio.create_task(
+            first.tokenize(["a"], add_special=False, parse_special=False, with_pieces=False)
+        )
         await asyncio.sleep(0)
-        new.succeed(old)
-        new.dispatch(Slots(1, []))  # nobody waits for it
-        new.dispatch(Text(3, "one"))
+        second.succeed(first)
+        second.dispatch(Slots(1, []))
+        assert await slots == []
+        second.dispatch(Text(4, "one"))
         assert await text == "one"
-        assert (old.n_running, new.n_running) == (0, 0)
+        second.leave(GONE)
+        with pytest.raises(EngineError, match="gone"):
+            await tokens
+        third.succeed(second)
+        third.dispatch(Slots(1, []))  # nobody waits for it
+        assert (first.n_running, second.n_running, third.n_running) == (0, 0, 0)
+
+    asyncio.run(run())
+
+
+def test_who_looks_while_it_falls_asleep_sees_what_it_said_last() -> None:
+    async def run() -> None:
+        engine = client()
+        looks = asyncio.create_task(engine.slots()), asyncio.create_task(engine.stats())
+        text = asyncio.create_task(engine.detokenize([1]))
+        await asyncio.sleep(0)
+        last = Stats()
+        engine.recall(last, [])
+        engine.close(GONE)
+        assert [await look for look in looks] == [[], last]
+        with pytest.raises(EngineError, match="gone"):
+            await text
 
     asyncio.run(run())
 

@@ -101,3 +101,12 @@ def test_two_servers_count_apart() -> None:
     one.observe_request("tokenize", 200, 0.1)
     assert b"tokenize" in one.render("m", Stats())[0]
     assert b"tokenize" not in other.render("m", Stats())[0]
+
+
+def test_what_a_process_holds_is_told_apart() -> None:
+    stats = Stats(
+        n_bytes_cache_ram=1, n_bytes_checkpoints=2, n_bytes_constraints=3, n_bytes_resident=4
+    )
+    found = samples(Metrics().render("m", stats)[0])
+    names = ("cache_ram", "checkpoint", "constraint", "engine_resident")
+    assert [found[f"specllama_{name}_bytes"] for name in names] == [1, 2, 3, 4]

@@ -8,6 +8,10 @@ bounds that could be told beforehand: in here that may end the process, without 
 BYTES is the limit of the address space, where the platform can set one; each job has a limit of
 the processor's time, where the platform can set one. The engine ends a process that takes more
 than SECONDS for a job.
+
+Where the platform can, a job is done by a copy of the process. A costly job ends the copy alone: to
+start another process, and to read a large vocabulary anew, would take ten times as long as all that
+a job of the first lane may take.
 """
 
 import os
@@ -16,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -24,7 +28,9 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
 import engine.processes.collecting as collecting
+from engine.processes.forked import FORKS, forked
 from engine.processes.framing import Started, frame
+from engine.processes.resident import resident
 from engine.processes.stdio import Link, do_jobs, leave, take_over
 from engine.worker.constraints.deep_thread import DeepThread
 from engine.worker.constraints.gbnf import GrammarError
@@ -39,6 +45,7 @@ from engine.worker.constraints.relaxing import compilable
 from engine.worker.constraints.source import WHAT, SchemaError
 from engine.worker.constraints.trial.messages import (
     Answer,
+    Costly,
     Job,
     Refused,
     Tokens,
@@ -84,14 +91,21 @@ class Trials:
 
     def __init__(self) -> None:
         self._vocabularies: dict[int, _Vocabulary] = {}
-        self._thread = DeepThread()  # llguidance recurses as deep as a schema's references
 
     def reply(self, job: Job) -> bytes:
         """The answer to `job`, ready to be written."""
         if job.tokens is not None:
             self._vocabularies[job.vocabulary] = _Vocabulary(job.tokens)
-        with _limited(job.seconds):
-            return frame(self._thread.submit(lambda: self._answer(job)).result())
+        answer = forked(partial(self._reply, job)) if FORKS else self._reply(job)
+        return frame(Costly()) if answer is None else answer
+
+    def _reply(self, job: Job) -> bytes:
+        thread = DeepThread()  # llguidance recurses as deep as a schema's references
+        try:
+            with _limited(job.seconds):
+                return frame(thread.submit(lambda: self._answer(job)).result())
+        finally:
+            thread.close()
 
     def _answer(self, job: Job) -> Answer:
         vocabulary = self._vocabularies[job.vocabulary]
@@ -108,27 +122,27 @@ class Trials:
                 _try(vocabulary, grammar)
 
         try:
-            before = _resident()
+            before = resident()
             grammar, relaxed = compilable(job.source, check, token_id, leniently=job.leniently)
             if unknown:
                 return Unknown([*unknown])
             matcher = begin(vocabulary.tokenizer, grammar)
-            n_bytes = max(len(grammar), _resident() - before)
+            n_bytes = max(len(grammar), resident() - before)
             del matcher
         except GrammarError as error:
             return Refused(f"Failed to parse {WHAT[job.source.kind]}: {error}")
         except SchemaError as error:
             return Refused(str(error))
         except (MemoryError, RecursionError):
-            return Refused("", is_costly=True)
+            return Costly()
         return Tried(grammar, relaxed, n_bytes)
 
 
 def _try(vocabulary: _Vocabulary, grammar: str) -> None:
     """Compile `grammar`, and begin texts under it. Raises GrammarError."""
-    before = _resident()
+    before = resident()
     matcher = begin(vocabulary.tokenizer, grammar)
-    if _resident() - before > MAX_KEPT:
+    if resident() - before > MAX_KEPT:
         raise GrammarError("it is too large")
     try:
         first = mask(matcher)
@@ -187,13 +201,6 @@ def _limited(seconds: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _resident() -> int:
-    """The bytes of memory in use, as far as the platform tells."""
-    with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def main() -> None:

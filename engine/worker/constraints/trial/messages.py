@@ -43,13 +43,16 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A fault in the source, as a message for its author. `is_costly`: it takes too much work."""
+    """A fault in the source, as a message for its author."""
 
     message: str
-    is_costly: bool = False
 
 
-Answer = Unknown | Tried | Refused
+class Costly(msgspec.Struct, frozen=True, tag="costly"):
+    """It takes too much work, or memory."""
+
+
+Answer = Unknown | Tried | Refused | Costly
 
 job_decoder = msgspec.msgpack.Decoder(Job)
 answer_decoder = msgspec.msgpack.Decoder(Started | Answer)

@@ -1,22 +1,26 @@
 """The engine's side of the trial processes (`engine.worker.constraints.trial.child`).
 
-A lane tries one source after the other, each in the same process until one is too much for it. It
-blocks the thread that calls it, outside of the GIL.
+A lane tries one source after the other, each in the same process until it has to end. It blocks the
+thread that calls it, outside of the GIL.
 """
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from engine.processes.commands import environment, trial_command
+from engine.processes.forked import FORKS
 from engine.processes.framing import FrameError, FrameReader, Started, frame
 from engine.worker.constraints.source import Source
 from engine.worker.constraints.trial.messages import (
     Answer,
+    Costly,
     Job,
     Refused,
     Tokens,
@@ -30,6 +34,8 @@ MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter include
 CLOCK_FACTOR: Final = 20
 """The processor's time is what is limited. The clock counts only for a process that doesn't get on:
 times the limit for a job."""
+CLOCK_LEAST: Final = 10.0
+"""The least of that, in seconds: a process starts within the first job."""
 MAX_VOCABULARIES: Final = 4  # that one process takes
 READ_SIZE: Final = 1 << 16
 
@@ -69,20 +75,21 @@ class Lane:
 
         Raises TooCostlyError, AbandonedError, and OSError if no process can be started.
         """
-        fit = False
+        fit, answer = False, None
         try:
             answer = self._ask(
                 self._take(owner, vocabulary), source, vocabulary, token_id, leniently
             )
-            fit = not (isinstance(answer, Refused) and answer.is_costly)
+            # Where a job is done by a copy of the process, that is as good as new.
+            fit = FORKS or not isinstance(answer, Costly)
         except _EndedError:
             pass
         finally:
             is_abandoned = self._present is not owner or self._closed
-            self._release(fit=fit)
-        if fit:
-            return answer
-        raise AbandonedError if is_abandoned else TooCostlyError
+            self._release(fit=fit and not is_abandoned)
+        if answer is None or isinstance(answer, Costly):
+            raise AbandonedError if is_abandoned else TooCostlyError
+        return answer
 
     def _ask(
         self,
@@ -91,7 +98,7 @@ class Lane:
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
         leniently: bool,
-    ) -> Tried | Refused:
+    ) -> Tried | Refused | Costly:
         """Raises _EndedError."""
         number, seconds = vocabulary.number, self._seconds
         job = Job(source, number, seconds, leniently=leniently)
@@ -158,7 +165,8 @@ class _Process:
 
     def __init__(self, memory: int, seconds: float) -> None:
         """Raises OSError."""
-        self._clock = CLOCK_FACTOR * seconds
+        self._clock = max(CLOCK_LEAST, CLOCK_FACTOR * seconds)
+        self._killing = threading.Lock()
         self._known: set[int] = set()  # vocabularies that it has been given
         self._frames: FrameReader[Started | Answer] = FrameReader(answer_decoder)
         self._process = subprocess.Popen(
@@ -168,6 +176,7 @@ class _Process:
             stderr=subprocess.DEVNULL,  # Rust says there that memory is short, at any length
             env=environment(),
             bufsize=0,
+            process_group=0 if FORKS else None,  # which its copies belong to
         )
 
     @property
@@ -206,9 +215,14 @@ class _Process:
         raise _EndedError
 
     def kill(self) -> None:
-        """Safe from any thread."""
-        self._process.kill()
-        self._process.wait()
+        """End it and its copy. Safe from any thread."""
+        with self._killing:
+            if self._process.returncode is None:  # so its id is no other's
+                if FORKS:
+                    with suppress(OSError):  # macOS has no right to groups that have ended
+                        os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.kill()
+                self._process.wait()
 
     def close(self) -> None:
         """Close its pipes, which nobody uses any more."""

@@ -18,7 +18,7 @@ from engine.worker.cache import slot_file
 from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from engine.worker.cache.origin import Identity
-from engine.worker.cache.prefix_cache import Key
+from engine.worker.cache.prefix_cache import OWNER, Key
 from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
 from engine.worker.generation.engine import Engine
 from engine.worker.tokens import TokenArray
@@ -363,3 +363,8 @@ def test_what_llama_cpp_refuses_is_forgotten() -> None:
     assert not one.restore(3, found)
     assert one.find(ids(60), (), 0) is None
     assert states.restored == [100]
+
+
+def test_a_text_that_has_an_owner_goes_into_no_file(tmp_path: Path) -> None:
+    owned = text(3000, key=((OWNER, 7.0),))
+    assert not write(tmp_path, owned)

@@ -10,6 +10,7 @@ from engine.errors import EngineError
 from engine.params import AnswerRules, GenerationParams
 from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
 from engine.worker.backend import Model
+from engine.worker.constraints.trial.lanes import BusyError, Lanes
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
@@ -187,3 +188,16 @@ def test_hostile_grammars_end_or_are_refused(engine: Engine, grammar: str) -> No
         info = event.error if isinstance(event, Failed) else None
     assert info is None or info.type == "invalid_request_error"
     assert finish(engine, n_predict=2).n_decoded == 2
+
+
+def test_too_many_costly_constraints_are_not_the_clients_fault(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lanes, "enter", lambda _, entrant: entrant.fail(BusyError()))
+    for _ in range(2):  # what failed is not kept
+        with pytest.raises(EngineError, match="too many") as caught:
+            finish(engine, json_schema='{"const": "busy"}')
+        assert caught.value.info.type == "unavailable_error"
+        assert caught.value.info.retry_after > 0
+    monkeypatch.undo()
+    assert finish(engine, json_schema='{"const": "busy"}').text == '"busy"'

@@ -1,5 +1,7 @@
 """The counts of an engine, against what its requests say of themselves."""
 
+import os
+
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
@@ -36,3 +38,16 @@ def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 1)
     served.cancel(2)
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)
+
+
+def test_kept_memory_is_told_apart(model: Model) -> None:
+    served = engine(model, parallel=1, ctx_size=256, cache_ram=64)
+    assert served.stats().n_bytes_cache_ram == served.stats().n_bytes_constraints == 0
+    for prompt in PROMPTS:
+        play(served, [prompt * 20], n_predict=5, **GREEDY)
+    play(served, PROMPTS[:1], n_predict=5, grammar='root ::= "a"', **GREEDY)
+    stats = served.stats()
+    assert 0 < stats.n_bytes_cache_ram <= 64 << 20
+    assert stats.n_bytes_constraints > 0
+    assert stats.n_bytes_checkpoints == 0
+    assert not os.path.exists("/proc/self/statm") or stats.n_bytes_resident > 0

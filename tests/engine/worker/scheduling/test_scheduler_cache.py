@@ -6,6 +6,7 @@ import pytest
 
 from engine.worker.cache.checkpoints import LAST_MESSAGE, NEAR_END, STEP
 from engine.worker.cache.prefix_cache import ALL
+from engine.worker.generation.adapters import key_of
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Sequence
 from tests.support.fake_kv import FakeKV, FakeTier
@@ -175,6 +176,28 @@ def test_a_prefix_under_another_key_is_not_shared() -> None:
         run_step(s, kv)
         assert one.n_cached == n_cached, id
         s.finish(one)
+
+
+def test_the_prefix_of_an_owner_is_shared_with_nobody_else() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=4)
+    mine, other = key_of([], 7), key_of([], 8)
+    for id, key, n_cached in ((1, mine, 0), (2, other, 0), (3, mine, 2), (4, (), 0), (5, other, 2)):
+        one = sequence(id, [1, 2, 3], key=key)
+        s.submit(one)
+        run_step(s, kv)
+        assert one.n_cached == n_cached, id
+        s.finish(one)
+
+
+def test_texts_of_several_owners_share_a_step() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    texts = [sequence(id, [id, 2, 3], key=key_of([(0, 1.0)], id)) for id in (1, 2)]
+    texts.append(sequence(3, [3, 2, 3], key=B))
+    for one in texts:
+        s.submit(one)
+    assert {chunk.sequence.id for chunk in s.plan()} == {1, 2}
 
 
 def test_a_prefix_of_a_running_text_is_shared() -> None:

@@ -4,13 +4,19 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from engine.params import GenerationParams
+from engine.processes.forked import FORKS
 from engine.worker.backend import Model
 from engine.worker.constraints.compiler import CACHE_BYTES, Compiler
 from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.constraints.source import Source
+from engine.worker.constraints.trial.messages import Refused, Tried
+from engine.worker.constraints.trial.parent import Lane, TooCostlyError
+from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from tests.support.hostile_sources import ENDLESS, GRAMMARS, SOURCES
 from tests.support.memory_use import resident
 
@@ -21,7 +27,7 @@ FOR_EVER = 1e6  # seconds
 @pytest.fixture(scope="module")
 def hurried(model: Model) -> Iterator[Compiler]:
     """A compiler that gives up soon, so that the tests take less time."""
-    compiler = Compiler(model, quick_seconds=0.3, costly_seconds=1.0)
+    compiler = Compiler(model, seconds=(0.1, 0.3, 1.0))
     compiler.guided(GenerationParams(json_schema=SIMPLE))
     yield compiler
     compiler.close()
@@ -30,7 +36,7 @@ def hurried(model: Model) -> Iterator[Compiler]:
 @pytest.fixture
 def patient(model: Model) -> Iterator[Compiler]:
     """A compiler whose costly lane never gives up."""
-    compiler = Compiler(model, quick_seconds=0.1, costly_seconds=FOR_EVER)
+    compiler = Compiler(model, seconds=(0.05, 0.1, FOR_EVER))
     yield compiler
     compiler.close()
 
@@ -82,10 +88,75 @@ def test_others_are_answered_meanwhile_and_a_dropped_one_ends(patient: Compiler)
     patient.drop(again)
 
 
+@pytest.mark.skipif(not FORKS, reason="a costly source takes its process with it")
+def test_a_costly_source_takes_no_process_with_it(model: Model) -> None:
+    vocabulary = Vocabularies(model, threading.Event()).get()
+    lane = Lane(0.05)
+    try:
+        assert isinstance(tried(lane, vocabulary, SIMPLE), Tried)
+        process = lane.pid
+        for source in (ENDLESS, {"enum": [f"value number {i}" for i in range(45_000)]}):
+            with pytest.raises(TooCostlyError):
+                tried(lane, vocabulary, json.dumps(source))
+        assert isinstance(tried(lane, vocabulary, SIMPLE), Tried)
+        assert lane.pid == process is not None
+    finally:
+        lane.close()
+
+
+def tried(lane: Lane, vocabulary: Vocabulary, schema: str) -> Tried | Refused:
+    return lane.run(object(), Source("json_schema", schema), vocabulary, lambda _: None)
+
+
+def test_a_usual_schema_is_not_behind_those_that_came_before(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diary: list[str] = []
+    gate = threading.Event()
+    run = Lane.run
+
+    def noted(self: Lane, owner: object, source: Source, *args: Any, **options: Any) -> Any:
+        gate.wait()
+        diary.append(source.text)
+        return run(self, owner, source, *args, **options)
+
+    monkeypatch.setattr(Lane, "run", noted)
+    compiler = Compiler(model)
+    try:
+        for i in range(12):
+            compiler.order(
+                GenerationParams(json_schema=json.dumps({**ENDLESS, "title": f"number {i}"}))
+            )
+        usual = compiler.order(GenerationParams(json_schema=SIMPLE))
+        gate.set()
+        assert compiler.guide(usual).guide is not None
+    finally:
+        compiler.close()
+    assert len(set(diary[: diary.index(SIMPLE)])) <= 2
+
+
 def test_closing_ends_what_runs(model: Model) -> None:
-    compiler = Compiler(model, quick_seconds=FOR_EVER)
+    compiler = Compiler(model, seconds=[FOR_EVER])
     order = compiler.order(GenerationParams(json_schema=json.dumps(ENDLESS)))
     compiler.close()
     assert order.is_ready
     with pytest.raises(GrammarError):
         compiler.guide(order)
+
+
+def test_what_can_not_be_made_cheaper_is_tried_once_in_each_lane(
+    hurried: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leniently: list[bool] = []
+    run = Lane.run
+
+    def noted(*args: Any, **options: Any) -> Any:
+        leniently.append(options["leniently"])
+        return run(*args, **options)
+
+    monkeypatch.setattr(Lane, "run", noted)
+    with pytest.raises(GrammarError, match="too much work"):
+        hurried.guided(SOURCES["10,000 optional properties"])
+    assert leniently == [False] * 3
+    hurried.guided(GenerationParams(json_schema=json.dumps({**ENDLESS, "title": "again"})))
+    assert leniently[3:] == [False] * 3 + [True]
