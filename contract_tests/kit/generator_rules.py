@@ -169,6 +169,14 @@ def _refers(schema: Schema) -> bool:
     return "$ref" in schema
 
 
+def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
+    """An object without a word about its fields is one without any, in TypeScript and in Go."""
+    words = {"properties", "additionalProperties", "maxProperties", *_UNIONS, "allOf", "enum"}
+    for file, name, schema in named(folder):
+        if schema.get("type") == "object" and not words & schema.keys():
+            yield Problem(file, f"{name} doesn't say additionalProperties: true")
+
+
 def own_fields_are_seen(folder: Path = FOLDER) -> Iterator[Problem]:
     """Generators take a union beside properties for the whole type, and one reference beside
     properties, too: either stands in an `allOf`, the reference with the properties in a branch."""
@@ -214,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     fields_are_not_dropped,
     names_are_titles,
     all_is_described,
+    objects_say_what_they_hold,
     own_fields_are_seen,
     lists_are_told_apart,
     methods_have_good_names,
