@@ -21,7 +21,7 @@ INTRODUCTION = """# Generated clients
 
 A server hands out its description at `/openapi.json`, and generators make clients of it:
 
-```console
+```bash
 curl -o openapi.json http://127.0.0.1:8080/openapi.json
 ```
 
@@ -76,7 +76,9 @@ def _section(generator: Generator, cases: dict[str, str]) -> str:
             "",
             f"{generator.language}, with {versions}.",
             "",
-            "```console",
+            "<!-- not run: nox -s sdk does, in an environment of its own -->",
+            "",
+            "```bash",
             generator.install,
             generator.generate,
             "```",

@@ -41,7 +41,7 @@ def test_what_is_left_out_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_field_more_or_less_is_a_difference() -> None:
-    sent = {"case": "completion", "body": dict(BODIES["completion"])}
+    sent: dict[str, Any] = {"case": "completion", "body": BODIES["completion"]}
     assert list(differences([sent])) == []
     changes: tuple[dict[str, Any], ...] = ({"temperature": None}, {"n_probs": 0})
     for change in changes:
