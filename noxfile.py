@@ -74,6 +74,12 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
+def sdk(session: nox.Session) -> None:
+    """Clients that generators make of the description, compiled and run (minutes, needs npm)."""
+    session.run("python", "-m", "contract_tests.sdk", *session.posargs)
+
+
+@nox.session
 def templates(session: nox.Session) -> None:
     """All chat templates that llama.cpp ships; `-- --llama-cpp FOLDER` names its sources."""
     if not any(each.startswith("--llama-cpp") for each in session.posargs):

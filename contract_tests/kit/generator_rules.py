@@ -169,6 +169,41 @@ def _refers(schema: Schema) -> bool:
     return "$ref" in schema
 
 
+def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
+    """An object without a word about its fields is one without any, in TypeScript and in Go."""
+    words = {"properties", "additionalProperties", "maxProperties", *_UNIONS, "allOf", "enum"}
+    for file, name, schema in named(folder):
+        if schema.get("type") == "object" and not words & schema.keys():
+            yield Problem(file, f"{name} doesn't say additionalProperties: true")
+
+
+def own_fields_are_seen(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Generators take a union beside properties for the whole type, and one reference beside
+    properties, too: either stands in an `allOf`, the reference with the properties in a branch."""
+    for place in places(folder):
+        if "properties" in place.schema:
+            branches = place.schema.get("allOf", ())
+            union = any(keyword in place.schema for keyword in _UNIONS)
+            if union or (len(branches) == 1 and "$ref" in branches[0]):
+                yield Problem(place.file, f"{place.where} has properties beside another type")
+
+
+def lists_are_told_apart(folder: Path = FOLDER) -> Iterator[Problem]:
+    """A client in Python takes the first list of a union for all of them."""
+    schemas = {name: schema for _, name, schema in named(folder)}
+    for place in places(folder):
+        for keyword in _UNIONS:
+            found = [_followed(each, schemas) for each in place.schema.get(keyword, ())]
+            if [each.get("type") for each in found].count("array") > 1 and place.parent != "allOf":
+                yield Problem(place.file, f"{place.where} is a union of several lists")
+
+
+def _followed(schema: Schema, schemas: Mapping[str, Schema]) -> Schema:
+    while "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
 def methods_have_good_names(folder: Path = FOLDER) -> Iterator[Problem]:
     """No operationId is told from another by how its path is spelled."""
     spelling = re.compile(r"_(v[0-9]+|unversioned|plural)$")
@@ -187,5 +222,8 @@ RULES: tuple[Rule, ...] = (
     fields_are_not_dropped,
     names_are_titles,
     all_is_described,
+    objects_say_what_they_hold,
+    own_fields_are_seen,
+    lists_are_told_apart,
     methods_have_good_names,
 )

@@ -53,6 +53,10 @@ BAD = [
     (rules.names_are_titles, "Text:\n  title: Text", "Old_text:\n  title: Old_text"),
     (rules.all_is_described, "description: The text as it was sent.", "description: The text."),
     (rules.all_is_described, "  description: A text and its language.\n", ""),
+    (rules.objects_say_what_they_hold, "[en, de, null]", "[en]\nOther:\n  type: object"),
+    (rules.own_fields_are_seen, "  properties:", "  anyOf: [{required: [text]}]\n  properties:"),
+    (rules.own_fields_are_seen, "  properties:", '  allOf: [{$ref: "#/Language"}]\n  properties:'),
+    (rules.lists_are_told_apart, "[en, de, null]", "[en]\n  anyOf: [{type: array}, {type: array}]"),
 ]
 
 
