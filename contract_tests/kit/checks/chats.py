@@ -23,7 +23,10 @@ THINKING: dict[str, Any] = {
     "max_tokens": 48,
     "ignore_eos": True,
 }
-NO_THOUGHTS: dict[str, Any] = {"reasoning_budget_tokens": 0}
+NO_THOUGHTS: dict[str, Any] = {
+    "reasoning_budget_tokens": 0,
+    "chat_template_kwargs": {"enable_thinking": False},
+}
 
 
 def calls_have_their_arguments(server: Server) -> None:
