@@ -4,191 +4,188 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import handlers.apis.openai.format
 from contract_tests.kit import checks
-from contract_tests.kit.server import API_KEY, OwnServer, Server, Start
-from contract_tests.own.mutants import EXERCISED, MUTANTS, _replace
-from contract_tests.own.servers import ROOT, environment
+from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
+from contract_tests.kit.server import API_KEY, OwnServer, Start
+from contract_tests.own.mutants import catalog
+from contract_tests.own.mutants.mutant import Check, Kind, Mutant, exercised, install, replace
+from contract_tests.own.mutants.report import page
+from contract_tests.own.servers import ROOT, environment, model_file
+from tools.models.build import ensure_adapter
 from tools.models.zoo import Zoo
 
-Check = Callable[[Server], None]
-
-
-class Caught(NamedTuple):
-    """A mutant, the check that has to fail, and what the failure has to say (a pattern).
-
-    `lies` is whether all its answers are as described, so that only what they say is wrong.
-    """
-
-    mutant: str
-    check: Check
-    reason: str
-    lies: bool = False
-
-
-ACCEPTED = "expected 40[014], got .* 200"
-"""The failure of a check where a request should have been refused."""
-
-CAUGHT = [
-    Caught(
-        "malformed_json_is_an_empty_object",
-        checks.malformed_json_is_refused,
-        ACCEPTED,
-    ),
-    Caught(
-        "malformed_json_is_a_server_error",
-        checks.malformed_json_is_refused,
-        "expected 400, got .* 500",
-    ),
-    Caught("bodies_are_not_validated", checks.errors_have_the_envelope, "500"),
-    Caught("a_field_is_missing", checks.plain_answers_are_as_described, r"\$: .*index"),
-    Caught("a_number_is_text", checks.streams_are_as_described, r"event \d+, .*\"stop\":true"),
-    Caught("a_stop_text_is_shown", checks.stop_texts_are_never_shown, "==", lies=True),
-    Caught("cached_tokens_are_not_counted", checks.counts_add_up, "==", lies=True),
-    Caught("usage_is_off_by_one", checks.counts_add_up, "completion_tokens.*6.*5", lies=True),
-    Caught("streams_end_with_their_clients", checks.streams_outlive_their_clients, "got 404"),
-    Caught(
-        "streams_come_back_from_the_beginning",
-        checks.streams_outlive_their_clients,
-        "==",
-        lies=True,
-    ),
-    Caught("streams_have_no_end", checks.streams_are_as_described, "DONE"),
-    Caught("streams_have_a_broken_event", checks.streams_are_as_described, "'a'} is not valid"),
-    Caught("streams_are_announced_as_text", checks.streams_are_as_described, "text/plain"),
-    Caught(
-        "streams_repeat_a_piece",
-        checks.streams_say_the_same_as_plain_answers,
-        "create_openai_completion",
-        lies=True,
-    ),
-    Caught("characters_are_broken", checks.characters_stay_whole, "UTF-8"),
-    Caught("characters_are_replaced", checks.characters_stay_whole, "\ufffd", lies=True),
-    Caught("errors_are_plain_text", checks.errors_have_the_envelope, "text/plain"),
-    Caught(
-        "errors_have_the_wrong_type", checks.errors_have_the_envelope, "expected not_found_error"
-    ),
-    Caught("bad_tokens_are_server_errors", checks.errors_have_the_envelope, "500"),
-    Caught("every_key_is_right", checks.keys_are_wanted, ACCEPTED, lies=True),
-    Caught("a_part_of_a_key_is_enough", checks.keys_are_wanted, ACCEPTED, lies=True),
-    Caught(
-        "refusals_do_not_say_how_to_authenticate",
-        checks.keys_are_wanted,
-        "without WWW-Authenticate",
-        lies=True,
-    ),
-    Caught("slots_show_texts", checks.slots_keep_texts, "secret 5518", lies=True),
-    Caught("ollama_gets_the_envelope", checks.ollamas_clients_are_served, "'string'", lies=True),
-    Caught("slots_count_the_prompt_alone", checks.slots_count_what_they_hold, "==", lies=True),
-    Caught("spaces_get_lost", checks.tokens_and_text_correspond, "two", lies=True),
-]
-ROUTERS = [
-    Caught("every_model_is_the_default_one", checks.requests_reach_their_models, "model_alias|=="),
-    Caught(
-        "unknown_models_are_the_default_one",
-        checks.unknown_models_are_refused,
-        ACCEPTED,
-    ),
-    Caught(
-        "everybody_may_look_for_models_again",
-        checks.looking_for_models_needs_the_key,
-        "expected 401",
-    ),
-    Caught("everything_can_be_removed", checks.what_is_no_download_stays, "expected 400"),
-    Caught("everything_can_be_downloaded", checks.what_is_there_is_not_downloaded, "expected 400"),
-    Caught("a_status_forgets_its_failure", checks.models_are_as_described, r"\$\.data\[0\]: "),
-    Caught("events_tell_states_that_nobody_knows", checks.changes_of_models_are_told, "ready"),
-]
-"""Broken servers of many models."""
+CAUGHT = [mutant for mutant in catalog.ALL if mutant.check is not None]
+CHECKS: dict[Kind, list[Check]] = {
+    "one model": [each for each in checks.ALL if each not in (*OF_EMBEDDERS, *OF_RERANKERS)],
+    "router": [*checks.OF_ROUTERS],
+    "embedder": [*OF_EMBEDDERS],
+    "reranker": [*OF_RERANKERS],
+}
+NOBODY = "none of them"
 FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_right")
 """Mutants that Schemathesis alone has to find as well."""
 
 
-def start_mutant(start: Start, name: str, *argv: str, **options: Any) -> OwnServer:
-    launcher = ("-m", "contract_tests.own.mutants", name)
-    return start(*argv, launcher=launcher, api_key=API_KEY, **options)
+class Broken:
+    """A server with all mutants in it."""
+
+    def __init__(self, server: OwnServer, switch: Path) -> None:
+        self.server = server
+        self._switch = switch
+
+    def lie(self, name: str) -> None:
+        """From the next request on, in the way of the mutant `name`; of nobody: not at all."""
+        self._switch.write_text(name)
+
+    def log(self) -> str:
+        return self.server.log.read_text("utf-8", "replace")
 
 
-@pytest.fixture
-def a_router(own_server: Start, zoo: Zoo, hub: dict[str, str]) -> Start:
-    """Starts mutants of a router, by their names."""
+@pytest.fixture(scope="module")
+def broken(
+    module_server: Start, zoo: Zoo, hub: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Kind], Broken]:
+    """The server for a kind of mutants, which share it; another one if it has ended."""
+    directory = tmp_path_factory.mktemp("mutants")
+    adapter = ensure_adapter("lora-a", directory)
+    argv: dict[Kind, tuple[str, ...]] = {
+        "one model": ("--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
+        "router": (*zoo.arguments(), "--models-max", "2"),
+        "embedder": ("--embeddings", "--pooling", "mean"),
+        "reranker": ("--rerank", "-m"),
+    }
+    options: dict[Kind, dict[str, Any]] = {
+        "router": {"router": True, "variables": hub},
+        "reranker": {"named": True},
+    }
+    started: dict[Kind, Broken] = {}
 
-    def starting(name: str) -> OwnServer:
-        argv = (*zoo.arguments(), "--models-max", "2")
-        return start_mutant(own_server, name, *argv, router=True, variables=hub)
+    def server(kind: Kind) -> Broken:
+        if kind not in started or started[kind].server.process.poll() is not None:
+            switch = directory / kind
+            switch.write_text(NOBODY)
+            model = (model_file("tiny-rerank"),) if kind == "reranker" else ()
+            launcher = ("-m", "contract_tests.own.mutants", str(switch))
+            started[kind] = Broken(
+                module_server(
+                    *argv[kind],
+                    *model,
+                    launcher=launcher,
+                    api_key=API_KEY,
+                    **options.get(kind, {}),
+                ),
+                switch,
+            )
+        return started[kind]
 
-    return starting
-
-
-@pytest.mark.parametrize("each", CAUGHT, ids=[each.mutant for each in CAUGHT])
-def test_a_mutant_is_caught(each: Caught, own_server: Start) -> None:
-    caught_by(each, start_mutant(own_server, each.mutant))
-
-
-@pytest.mark.parametrize("each", ROUTERS, ids=[each.mutant for each in ROUTERS])
-def test_a_mutant_of_a_router_is_caught(each: Caught, a_router: Start) -> None:
-    caught_by(each, a_router(each.mutant))
-
-
-def caught_by(each: Caught, server: OwnServer) -> None:
-    with pytest.raises(AssertionError) as caught:
-        each.check(server)
-    assert server.process.poll() is None, "the mutant died instead"
-    assert re.search(each.reason, str(caught.value), re.DOTALL), caught.value
-    assert EXERCISED in server.log.read_text("utf-8", "replace")
-    if each.lies:
-        checks.plain_answers_are_as_described(server)
-        checks.streams_are_as_described(server)
+    return server
 
 
-def test_every_mutant_and_every_check_is_used() -> None:
-    assert {"healthy", *(each.mutant for each in (*CAUGHT, *ROUTERS))} == MUTANTS.keys()
-    assert {each.check for each in CAUGHT} == set(checks.ALL)
-    assert {each.check for each in ROUTERS} == set(checks.OF_ROUTERS)
+@pytest.mark.parametrize("mutant", CAUGHT, ids=[each.name for each in CAUGHT])
+def test_a_mutant_is_caught(mutant: Mutant, broken: Callable[[Kind], Broken]) -> None:
+    assert mutant.check is not None
+    found = broken(mutant.kind)
+    found.lie(mutant.name)
+    try:
+        with pytest.raises(AssertionError) as caught:
+            mutant.check(found.server)
+        assert found.server.process.poll() is None, "the mutant died instead"
+        assert re.search(mutant.failure, str(caught.value), re.DOTALL), caught.value
+        assert exercised(mutant.name) in found.log()
+        if mutant.lies:
+            checks.plain_answers_are_as_described(found.server)
+            checks.streams_are_as_described(found.server)
+    finally:
+        found.lie(NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [(kind, check) for kind, of_kind in CHECKS.items() for check in of_kind],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_a_healthy_server_passes(
+    kind: Kind, check: Check, broken: Callable[[Kind], Broken]
+) -> None:
+    found = broken(kind)
+    try:
+        check(found.server)
+    except pytest.skip.Exception as skipped:
+        raise AssertionError("nothing was checked") from skipped
+
+
+def test_names_and_checks() -> None:
+    """Every mutant has a name and says what it breaks, and every check catches one."""
+    names = [mutant.name for mutant in catalog.ALL]
+    assert len(set(names)) == len(names) >= 60
+    assert all(mutant.says.endswith(".") for mutant in catalog.ALL)
+    assert len(CAUGHT) >= 0.95 * len(catalog.ALL)
+    for kind, of_kind in CHECKS.items():
+        assert {mutant.check for mutant in CAUGHT if mutant.kind == kind} == {*of_kind}
+
+
+def test_the_page_of_mutants_is_up_to_date() -> None:
+    shown = (ROOT / "docs" / "mutants.md").read_text("utf-8")
+    assert shown == page(), "python -m contract_tests.own.mutants.report > docs/mutants.md"
 
 
 def test_what_replaces_a_function_has_its_parameters() -> None:
     """Another number of them would be a crash, and not the lie that is meant."""
     with pytest.raises(TypeError, match="usage takes"):
-        _replace(handlers.apis.openai.format, "usage", lambda results: {})
+        replace(lambda: True, handlers.apis.openai.format, "usage", lambda results: {})
     with pytest.raises(AttributeError):
-        _replace(handlers.apis.openai.format, "no_such_function", lambda: None)
+        replace(lambda: True, handlers.apis.openai.format, "no_such_function", lambda: None)
 
 
-def test_a_healthy_server_passes_all_checks(own_server: Start) -> None:
-    server = start_mutant(own_server, "healthy")
-    for check in checks.ALL:
-        check(server)
+def test_a_mutant_lies_only_while_it_is_switched_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = handlers.apis.openai.format
+    monkeypatch.setattr(module, "text_finish_reason", module.text_finish_reason)
+    [mutant] = [e for e in catalog.ALL if e.name == "completions_end_for_another_reason"]
+    switched_on = [NOBODY]
+    install([mutant], lambda: switched_on[0])
+    assert module.text_finish_reason("limit") == "length"
+    assert exercised(mutant.name) not in capsys.readouterr().err
+    switched_on[0] = mutant.name
+    assert module.text_finish_reason("limit") == "stop"
+    assert exercised(mutant.name) in capsys.readouterr().err
 
 
-def test_a_healthy_router_passes_all_checks(a_router: Start) -> None:
-    server = a_router("healthy")
-    for check in checks.OF_ROUTERS:
-        check(server)
+# ---- Schemathesis ------------------------------------------------------------------------------
 
 
 def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
     """Schemathesis, and one operation, against a server that runs already."""
     options = ["--base-url", server.url, "--api-key", API_KEY, "--max-examples", "5"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "contract_tests/kit/operations/test_schemathesis.py",
-         *options, "-k", "/tokenize", "-p", "no:cacheprovider", "--tb=line", "-x"],
+        [sys.executable, "-m", "pytest", "contract_tests/own/mutants/one_operation.py",
+         *options, "-p", "no:cacheprovider", "--tb=line", "-x"],
         cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
         timeout=240,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUZZED)
-def test_schemathesis_finds_it(name: str, own_server: Start) -> None:
-    done = fuzz(start_mutant(own_server, name))
+def test_schemathesis_finds_it(name: str, broken: Callable[[Kind], Broken]) -> None:
+    found = broken("one model")
+    found.lie(name)
+    try:
+        done = fuzz(found.server)
+    finally:
+        found.lie(NOBODY)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-def test_schemathesis_has_nothing_against_a_healthy_server(own_server: Start) -> None:
-    done = fuzz(start_mutant(own_server, "healthy"))
+def test_schemathesis_has_nothing_against_a_healthy_server(
+    broken: Callable[[Kind], Broken],
+) -> None:
+    done = fuzz(broken("one model").server)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "2 passed" in done.stdout

@@ -1,0 +1,192 @@
+"""Checks of what surrounds the generating: keys, foreign pages, HEAD, what is refused, properties,
+slots, metrics, adapters. See `checks`."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from contract_tests.kit import contract
+from contract_tests.kit.bodies import BODIES, ENDLESS, REFUSED, body, path
+from contract_tests.kit.server import SECONDS, Server, needs_key
+
+FOREIGN = {"Origin": "https://foreign.example"}
+
+
+def keys_are_wanted_everywhere(server: Server) -> None:
+    """By every operation that is not described as public."""
+    needs_key(server)
+    nobody = {"Authorization": "Bearer wrong"}
+    for name, operation in contract.operations().items():
+        if contract.is_public(operation) or name in ENDLESS:
+            continue
+        response = server.http.request(
+            operation.method.upper(), path(name), json=BODIES.get(name), headers=nobody
+        )
+        got = f"{response.status_code}: {response.text:.200}"
+        assert response.status_code == 401, f"{operation.name} wants no key: {got}"
+
+
+def public_operations_want_no_key(server: Server) -> None:
+    nobody = {"Authorization": ""}
+    for name in ("get_health", "get_health_v1", "list_models", "list_models_v1"):
+        if contract.is_public(contract.operations()[name]):
+            contract.check(server.get(path(name), headers=nobody))
+
+
+def foreign_pages_change_nothing(server: Server) -> None:
+    """Operations that are described so refuse them, before anything else."""
+    for name, operation in contract.operations().items():
+        if operation.definition.get("x-refuses-foreign-origins"):
+            response = server.http.request(
+                operation.method.upper(), path(name), json=BODIES.get(name), headers=FOREIGN
+            )
+            got = f"{response.status_code}: {response.text:.200}"
+            offered = response.status_code not in (404, 501)
+            assert response.status_code == 403 or not offered, (
+                f"{operation.name} serves a foreign page: {got}"
+            )
+
+
+def heads_have_no_body(server: Server) -> None:
+    """The answer to HEAD has the head of the one to GET, and ends there."""
+    for name in ("get_health", "list_models_v1", "get_props"):
+        expected = server.get(path(name))
+        said = _read_to_the_end(server, "HEAD", path(name))
+        head, _, rest = said.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        assert status == expected.status_code, f"HEAD {path(name)}: {said[:300]!r}"
+        assert not rest, f"HEAD {path(name)} has a body: {rest[:300]!r}"
+
+
+def _read_to_the_end(server: Server, method: str, where: str) -> bytes:
+    lines = [f"{method} {where} HTTP/1.1", f"Host: {server.address[0]}:{server.address[1]}"]
+    lines += [f"{name}: {value}" for name, value in {**server.auth, "Connection": "close"}.items()]
+    with server.raw("\r\n".join([*lines, "", ""]).encode()) as connection:
+        connection.settimeout(SECONDS)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def what_is_refused_says_so(server: Server) -> None:
+    """Operations that are there to be refused by name answer with their documented error."""
+    for name in REFUSED:
+        operation = contract.operations()[name]
+        response = server.http.request(operation.method.upper(), path(name), json={})
+        status = response.status_code
+        assert status >= 400, f"{operation.name} answers {status}"
+        if status != 404 or "404" in operation.definition["responses"]:
+            contract.check(response, status)
+
+
+def allowed_methods_are_told(server: Server) -> None:
+    for name in ("get_health", "tokenize"):
+        response = server.http.put(path(name), json={})
+        assert response.status_code == 405, f"PUT {path(name)}: {response.status_code}"
+        allowed = re.split(r",\s*", response.headers.get("allow", ""))
+        method = contract.operations()[name].method.upper()
+        assert method in allowed, f"PUT {path(name)} is not allowed, only {allowed}"
+
+
+def properties_agree(server: Server) -> None:
+    """What the server says of itself is the same everywhere."""
+    props = server.get("/props").json()
+    slots = server.slots()
+    assert props["total_slots"] == len(slots), "total_slots"
+    assert [slot["id"] for slot in slots] == list(range(len(slots))), "the ids of slots"
+    n_ctx = props["default_generation_settings"]["n_ctx"]
+    assert {slot["n_ctx"] for slot in slots} == {n_ctx}, "n_ctx"
+    names = [model["id"] for model in server.get("/v1/models").json()["data"]]
+    assert props["model_alias"] in names, "model_alias"
+    for name in names:
+        assert contract.check(server.get(f"/v1/models/{name}"))["id"] == name
+    contract.check(server.get("/v1/models/contract-tests-nobody"), 404)
+    assert server.ask("/completion", body("create_completion"))["model"] == props["model_alias"]
+
+
+def slots_come_to_rest(server: Server) -> None:
+    """Once its request is answered, and others after it."""
+    seen: list[Any] = []
+    for _ in range(20):
+        server.ask("/completion", body("create_completion", n_predict=1))
+        seen = [slot["id"] for slot in server.slots() if slot["is_processing"]]
+        if not seen:
+            return
+    raise AssertionError(f"slots {seen} work, though every request has been answered")
+
+
+def counters_never_go_down(server: Server) -> None:
+    """They count what was done between two scrapes."""
+    first = _counters(server)
+    answer = server.ask("/completion", body("create_completion", n_predict=5, ignore_eos=True))
+    then = _counters(server)
+    for name, value in first.items():
+        assert then.get(name, 0) >= value, f"{name} went down, from {value} to {then.get(name)}"
+    name = "llamacpp:tokens_predicted_total"
+    assert then[name] - first[name] >= answer["tokens_predicted"], name
+
+
+def _counters(server: Server) -> dict[str, float]:
+    response = server.get("/metrics")
+    if response.status_code == 501:
+        pytest.skip("the server has no metrics")
+    text = contract.check(response).decode()
+    counters = re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE)
+    values = re.findall(r"^(\S+) ([-+.\deE]+)$", text, re.MULTILINE)
+    found = {name: float(value) for name, value in values if name in counters}
+    assert found, f"no counters in {text:.500}"
+    return found
+
+
+def adapters_keep_their_scales(server: Server) -> None:
+    """Of the adapters that the server has; they are as before at the end."""
+    before = contract.check(server.get(path("list_lora_adapters")))
+    if not before:
+        pytest.skip("the server has no adapters")
+    assert [adapter["id"] for adapter in before] == list(range(len(before)))
+    try:
+        for scale in (0.25, 0.75):
+            wanted = [{"id": before[-1]["id"], "scale": scale}]
+            contract.check(server.post(path("set_lora_adapters"), wanted))
+            after = contract.check(server.get(path("list_lora_adapters")))
+            assert after[-1]["scale"] == scale, f"{after[-1]} in the place of {scale}"
+            assert not any(adapter["scale"] for adapter in after[:-1]), after
+    finally:
+        old = [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in before]
+        server.post(path("set_lora_adapters"), old)
+
+
+def the_description_is_served(server: Server) -> None:
+    """It has every operation of the one that the kit tests with."""
+    response = server.get("/openapi.json")
+    if response.status_code == 404:
+        pytest.skip("the server doesn't serve its description")
+    served = json.loads(response.content)["paths"]
+    described = {(each.path, each.method) for each in contract.operations().values()}
+    missing = [f"{m} {p}" for p, m in described if m not in served.get(p, {})]
+    assert not missing, f"the served description is without {missing}"
+
+
+def requests_have_ids(server: Server) -> None:
+    """A client's own comes back; others get one each."""
+    mine = server.get("/health", headers={"X-Request-Id": "contract-tests-5519"})
+    assert mine.headers.get("x-request-id") == "contract-tests-5519"
+    given = [server.get("/health").headers.get("x-request-id") for _ in range(2)]
+    assert all(given), "an answer without X-Request-Id"
+    assert given[0] != given[1], "two requests with one X-Request-Id"
+
+
+OF_SERVERS = (
+    keys_are_wanted_everywhere,
+    public_operations_want_no_key,
+    foreign_pages_change_nothing,
+    heads_have_no_body,
+    what_is_refused_says_so,
+    allowed_methods_are_told,
+    properties_agree,
+    slots_come_to_rest,
+    counters_never_go_down,
+    adapters_keep_their_scales,
+    the_description_is_served,
+    requests_have_ids,
+)

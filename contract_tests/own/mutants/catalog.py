@@ -1,0 +1,34 @@
+"""All mutants, by API."""
+
+from contract_tests.own.mutants import (
+    administration,
+    anthropic,
+    http,
+    native,
+    ollama,
+    openai,
+    responses,
+    routers,
+    texts,
+    vectors,
+)
+from contract_tests.own.mutants.mutant import Kind, Mutant
+
+ALL: list[Mutant] = [
+    mutant
+    for mutants in (
+        http.MUTANTS,
+        native.MUTANTS,
+        texts.MUTANTS,
+        openai.MUTANTS,
+        responses.MUTANTS,
+        anthropic.MUTANTS,
+        ollama.MUTANTS,
+        vectors.EMBEDDERS,
+        vectors.RERANKERS,
+        administration.MUTANTS,
+        routers.MUTANTS,
+    )
+    for mutant in mutants.all
+]
+KINDS: tuple[Kind, ...] = ("one model", "router", "embedder", "reranker")

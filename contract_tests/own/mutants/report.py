@@ -1,0 +1,54 @@
+"""The list of mutants and the score, in Markdown.
+
+    python -m contract_tests.own.mutants.report > docs/mutants.md
+
+test_mutants.py holds what it says: that each check catches its mutants, and that the page is as
+this prints it.
+"""
+
+from itertools import groupby
+
+from contract_tests.own.mutants.catalog import ALL
+from contract_tests.own.mutants.mutant import Mutant
+
+INTRODUCTION = """\
+# Mutants: would the contract tests notice?
+
+Tests that never fail prove nothing. So this repository has servers that are broken on purpose, each
+in one way, and the contract tests have to catch them: a *mutant* replaces one function of a running
+server by another with the same signature, and is caught if the check that is named beside it fails
+for the expected reason. Most mutants lie in the right form: every answer is still as the
+description says, and only what it says is wrong.
+
+`contract_tests/own/test_mutants.py` runs them all, and runs every check against the same server
+while nothing is broken. This page is written by `python -m contract_tests.own.mutants.report`.
+"""
+
+
+def page() -> str:
+    caught = [mutant for mutant in ALL if mutant.check is not None]
+    share = 100 * len(caught) / len(ALL)
+    score = f"**{len(caught)} of {len(ALL)} mutants are caught: {share:.1f} %.**\n"
+    parts = [INTRODUCTION, score, *_tables(caught)]
+    if missed := [mutant for mutant in ALL if mutant.check is None]:
+        rows = [f"| `{each.name}` | {each.says} | {each.failure} |" for each in missed]
+        table = ["| mutant | what is broken | why no check fails |", "|---|---|---|", *rows]
+        parts.append("\n".join(["## Not caught", "", *table, ""]))
+    return "\n".join(parts)
+
+
+def _tables(mutants: list[Mutant]) -> list[str]:
+    tables = []
+    for api, group in groupby(mutants, key=lambda mutant: mutant.api):
+        rows = [f"| `{each.name}` | {each.says} | `{_check(each)}` |" for each in group]
+        table = ["| mutant | what is broken | caught by |", "|---|---|---|", *rows]
+        tables.append("\n".join([f"## {api}", "", *table, ""]))
+    return tables
+
+
+def _check(mutant: Mutant) -> str:
+    return mutant.check.__name__ if mutant.check else ""
+
+
+if __name__ == "__main__":
+    print(page(), end="")
