@@ -16,7 +16,13 @@ VERSIONS = ("3.0", "3.1", "3.2")
 REDOCLY = "@redocly/cli@2.77.0"
 SPECTRAL = "@stoplight/spectral-cli@6.16.3"
 
-_QUIET = {"REDOCLY_TELEMETRY": "off", "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
+_ENVIRONMENT = {
+    "REDOCLY_TELEMETRY": "off",
+    "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true",
+    # Without a network, npm would try for many minutes.
+    "npm_config_fetch_retries": "1",
+    "npm_config_fetch_timeout": "30000",  # ms
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +54,7 @@ def _written(version: str) -> bytes:
 
 def _run(package: str, *arguments: str) -> bool:
     command = ["npx", "--yes", package, *arguments]
-    return subprocess.run(command, check=False, env=os.environ | _QUIET).returncode == 0
+    return subprocess.run(command, check=False, env=os.environ | _ENVIRONMENT).returncode == 0
 
 
 if __name__ == "__main__":
