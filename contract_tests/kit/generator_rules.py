@@ -38,6 +38,7 @@ Rule = Callable[[Path], Iterator[Problem]]
 
 _ROOTS = ("schema", "x-event-data-schema", "x-line-schema")
 _UNIONS = ("anyOf", "oneOf")
+_INT32 = 2**31 - 1
 
 
 def named(folder: Path = FOLDER) -> Iterator[tuple[str, str, Schema]]:
@@ -126,20 +127,15 @@ def _kind(place: Place) -> str | None:
     return None
 
 
-NOT_YET = frozenset({"ChatMessage", "Tool", "ToolCallDelta"})
-"""Schemas whose fields openapi-python-client still drops."""
-
-
 def fields_are_not_dropped(folder: Path = FOLDER) -> Iterator[Problem]:
     """Beside properties there are neither alternatives nor a single reference: generators take the
     schema for these alone."""
     for place in places(folder):
-        if "properties" not in place.schema or place.where in NOT_YET:
+        if "properties" not in place.schema:
             continue
-        branches = [
-            branch for keyword in (*_UNIONS, "allOf") for branch in place.schema.get(keyword, ())
-        ]
-        if any(keyword in place.schema for keyword in _UNIONS) or len(branches) == 1:
+        branches = place.schema.get("allOf", ())
+        is_union = any(keyword in place.schema for keyword in _UNIONS)
+        if is_union or (len(branches) == 1 and "$ref" in branches[0]):
             yield Problem(place.file, f"{place.where} has properties that generators drop")
 
 
@@ -177,15 +173,16 @@ def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
             yield Problem(file, f"{name} doesn't say additionalProperties: true")
 
 
-def own_fields_are_seen(folder: Path = FOLDER) -> Iterator[Problem]:
-    """Generators take a union beside properties for the whole type, and one reference beside
-    properties, too: either stands in an `allOf`, the reference with the properties in a branch."""
+def numbers_have_formats(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Without one, a number has 24 bits of precision in Go, and an integer 32 bits."""
     for place in places(folder):
-        if "properties" in place.schema:
-            branches = place.schema.get("allOf", ())
-            union = any(keyword in place.schema for keyword in _UNIONS)
-            if union or (len(branches) == 1 and "$ref" in branches[0]):
-                yield Problem(place.file, f"{place.where} has properties beside another type")
+        kind, form = place.schema.get("type"), place.schema.get("format")
+        if "enum" in place.schema or form is not None:
+            continue
+        if kind == "number":
+            yield Problem(place.file, f"{place.where} doesn't say format: double")
+        if kind == "integer" and place.schema.get("maximum", _INT32 + 1) > _INT32:
+            yield Problem(place.file, f"{place.where} doesn't say format: int64")
 
 
 def lists_are_told_apart(folder: Path = FOLDER) -> Iterator[Problem]:
@@ -223,7 +220,7 @@ RULES: tuple[Rule, ...] = (
     names_are_titles,
     all_is_described,
     objects_say_what_they_hold,
-    own_fields_are_seen,
+    numbers_have_formats,
     lists_are_told_apart,
     methods_have_good_names,
 )

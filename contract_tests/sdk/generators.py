@@ -113,9 +113,10 @@ GENERATORS = (
         notes="""\
 A module for each operation, with `sync`, `asyncio` and `*_detailed`; httpx underneath. Answers are
 the union of all documented ones, so `isinstance` tells an error from an answer. Unset fields aren't
-sent. It can't read streams: leave `stream` out, and ask for streams with httpx. It doesn't know
-YAML: `get_openapi_yaml` gives bytes, and the generator warns of that. Its own `client.py` isn't
-clean under `mypy --strict`; the rest is.""",
+sent. It can't read streams: leave `stream` out and ask for them with httpx, also in the place of
+`get_stream` and `stream_model_events`. It doesn't know YAML, and warns of that: `get_openapi_yaml`
+has no typed answer. These two and its own `client.py` aren't clean under `mypy --strict`; the rest
+is, local variables that are declared twice aside.""",
     ),
     Generator(
         key="openapi-generator-python",
@@ -130,7 +131,8 @@ clean under `mypy --strict`; the rest is.""",
         notes="""\
 A class for each tag, pydantic models, urllib3 underneath. A union is an object with
 `actual_instance`. An error is an `ApiException` of its status, whose `data` is typed. For a stream,
-`*_without_preload_content` gives the response of urllib3, to be read line by line.""",
+`*_without_preload_content` gives the response of urllib3, to be read line by line. In its models
+one variable serves all lists, which mypy doesn't like (`arg-type`); that is harmless.""",
     ),
     Generator(
         key="openapi-typescript",
@@ -172,7 +174,7 @@ event, and parses the JSON of each.""",
         notes="""\
 A service for each tag; nothing beyond Go's standard library. `enumClassPrefix` is needed: without
 it, values that several types have, such as `auto`, are declared twice. An error is a
-`GenericOpenAPIError`, whose `Model()` is typed. The client reads whole answers; a stream is one
-text in the body of the response, when it has ended.""",
+`GenericOpenAPIError`, whose `Model()` is typed. The client reads whole answers; streams need
+`net/http`.""",
     ),
 )

@@ -54,8 +54,8 @@ BAD = [
     (rules.all_is_described, "description: The text as it was sent.", "description: The text."),
     (rules.all_is_described, "  description: A text and its language.\n", ""),
     (rules.objects_say_what_they_hold, "[en, de, null]", "[en]\nOther:\n  type: object"),
-    (rules.own_fields_are_seen, "  properties:", "  anyOf: [{required: [text]}]\n  properties:"),
-    (rules.own_fields_are_seen, "  properties:", '  allOf: [{$ref: "#/Language"}]\n  properties:'),
+    (rules.numbers_have_formats, "labels: {type: array", "labels: {type: number"),
+    (rules.numbers_have_formats, "labels: {type: array", "labels: {type: integer"),
     (rules.lists_are_told_apart, "[en, de, null]", "[en]\n  anyOf: [{type: array}, {type: array}]"),
 ]
 
