@@ -1,10 +1,13 @@
 """The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
 that llama.cpp is built once and not once per session."""
 
+import shutil
+import subprocess
+
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "typecheck", "tests", "contract"]
+nox.options.sessions = ["lint", "typecheck", "spec_lint", "docs", "compat", "tests", "contract"]
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20")
@@ -21,6 +24,17 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     session.run("mypy")
+
+
+@nox.session
+def spec_lint(session: nox.Session) -> None:
+    """The description by the rules of Redocly and Spectral, which npm fetches."""
+    if shutil.which("npx") is None:
+        session.skip("npm, which brings Redocly and Spectral, is not installed")
+    command = ("python", "-m", "tools.spec_lint")
+    if subprocess.run([*command, "--fetch"], check=False).returncode:
+        session.skip("npm can't fetch Redocly and Spectral")
+    session.run(*command)
 
 
 @nox.session
@@ -60,6 +74,12 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
+def sdk(session: nox.Session) -> None:
+    """Clients that generators make of the description, compiled and run (minutes, needs npm)."""
+    session.run("python", "-m", "contract_tests.sdk", *session.posargs)
+
+
+@nox.session
 def templates(session: nox.Session) -> None:
     """All chat templates that llama.cpp ships; `-- --llama-cpp FOLDER` names its sources."""
     if not any(each.startswith("--llama-cpp") for each in session.posargs):
@@ -69,7 +89,7 @@ def templates(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The figures of the README, measured side by side (minutes)."""
+    """The figures of docs/figures.md, measured side by side (minutes)."""
     session.run("python", "-m", "benchmarks.serving", *session.posargs)
 
 
@@ -103,3 +123,17 @@ def soak(session: nox.Session) -> None:
 def attack(session: nox.Session) -> None:
     """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """The description beside that of the last release: no breaking change that isn't announced."""
+    session.run("python", "-m", "tools.compat", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site, in `site/`; a link that leads nowhere fails."""
+    # Material for MkDocs announces its successor, Zensical, at each build.
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)

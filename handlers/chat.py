@@ -12,6 +12,7 @@ from handlers.apis.openai.request import chat_request, uses_functions
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import current_key
+from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.choices import texts_per_prompt
 from handlers.running.respond import respond
@@ -24,11 +25,11 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
     refuse_unsupported(body, CHAT)
     model = served(body)
-    params = generation_params(body, model.options.engine.generation_defaults())
+    params = await aside(generation_params, body, model.options.engine.generation_defaults())
     probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
     engine = await model.engine()
-    request = chat_request(body, model.options)
+    request = await aside(chat_request, body, model.options)
     prepared = await prepare(model, engine, request, params)
     params = prepared.params
     native = None
@@ -59,7 +60,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     return await respond(start, form, stream=params.stream, ping=ping)
 
 
-create_chat_completion_unversioned = create_chat_completion
+create_chat_completion_alias = create_chat_completion
 
 
 async def control_chat_completion(body: dict[str, Any]) -> Response:
@@ -76,16 +77,18 @@ async def count_chat_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, CHAT)
     model = served(body)
     engine = await model.engine()
-    n = await count_tokens(model, engine, chat_request(body, model.options))
+    request = await aside(chat_request, body, model.options)
+    n = await count_tokens(model, engine, request)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
-count_chat_tokens_unversioned = count_chat_tokens
+count_chat_tokens_alias = count_chat_tokens
 
 
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read."""
     model = served(body)
     engine = await model.engine()
-    prompt = await rendered_prompt(model, engine, chat_request(body, model.options))
+    request = await aside(chat_request, body, model.options)
+    prompt = await rendered_prompt(model, engine, request)
     return JSONAnswer({"prompt": prompt.text})

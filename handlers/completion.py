@@ -12,6 +12,7 @@ from handlers.apis.native.probabilities import text_probabilities
 from handlers.apis.native.request import generation_params, parse_prompts, ping_of
 from handlers.apis.openai.format import TextFormat, head, wants_verbose
 from handlers.apis.unsupported import COMPLETION, refuse_unsupported
+from handlers.running.aside import aside
 from handlers.running.batch import Batch
 from handlers.running.choices import candidates, texts_per_prompt
 from handlers.running.prompt_text import text_of
@@ -26,9 +27,9 @@ async def create_completion(body: dict[str, Any]) -> Response:
     """
     refuse_unsupported(body, COMPLETION)
     model = served(body)
-    params = generation_params(body, model.options.engine.generation_defaults())
+    params = await aside(generation_params, body, model.options.engine.generation_defaults())
     given = body["prompt"]
-    prompts = [given] if isinstance(given, Infill) else parse_prompts(given)
+    prompts = [given] if isinstance(given, Infill) else await aside(parse_prompts, given)
     n = texts_per_prompt(body, prompts)
     probabilities = text_probabilities(body, params)
     engine = await model.engine()
@@ -57,15 +58,15 @@ def _reasoning_format(body: dict[str, Any], options: Options) -> ReasoningFormat
     return options.chat.reasoning_format
 
 
-create_completion_plural = create_completion
+create_completion_alias = create_completion
 
 
 async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
     refuse_unsupported(body, COMPLETION)
     model = served(body)
-    params = generation_params(body, model.options.engine.generation_defaults())
-    prompts = parse_prompts(body["prompt"])
+    params = await aside(generation_params, body, model.options.engine.generation_defaults())
+    prompts = await aside(parse_prompts, body["prompt"])
     n = texts_per_prompt(body, prompts)
     probabilities = text_probabilities(body, params)
     n_candidates = candidates(body, n, len(prompts), params)

@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from handlers.http.bundle import public, with_body_examples
 from handlers.http.bundled import bundled
 
-_ASSETS = {
+ASSETS = {
     "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
     "favicon-16x16.png": "image/png",
@@ -74,24 +74,45 @@ def description_path() -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _document(base_path: str) -> dict[str, Any]:
+def served_description(base_path: str = "") -> dict[str, Any]:
+    """The description in one document, as it is served below `base_path`. Not to be changed."""
     document = with_body_examples(public(bundled(description_path())))
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
 
 
-@functools.lru_cache(maxsize=8)
-def _as_json(base_path: str) -> bytes:
-    return msgspec.json.encode(_document(base_path))
+def as_json(document: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(document)
 
 
-@functools.lru_cache(maxsize=8)
-def _as_yaml(base_path: str) -> bytes:
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(
-        _document(base_path), Dumper=dumper, sort_keys=False, allow_unicode=True, width=100
-    )
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # a base of two
+    """Writes texts of several lines as they are, and what occurs twice twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(document: dict[str, Any]) -> bytes:
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text.encode()
+
+
+@functools.lru_cache(maxsize=8)
+def _json_below(base_path: str) -> bytes:
+    return as_json(served_description(base_path))
+
+
+@functools.lru_cache(maxsize=8)
+def _yaml_below(base_path: str) -> bytes:
+    return as_yaml(served_description(base_path))
 
 
 def _base_path() -> str:
@@ -103,12 +124,12 @@ def _base_path() -> str:
 
 async def get_openapi_json() -> Response:
     """The bundled description; rendered once, not on the event loop."""
-    content = await asyncio.to_thread(_as_json, _base_path())
+    content = await asyncio.to_thread(_json_below, _base_path())
     return Response(content, media_type="application/json")
 
 
 async def get_openapi_yaml() -> Response:
-    content = await asyncio.to_thread(_as_yaml, _base_path())
+    content = await asyncio.to_thread(_yaml_below, _base_path())
     return Response(content, media_type="application/yaml")
 
 
@@ -119,7 +140,7 @@ async def get_docs() -> Response:
 
 async def get_docs_asset(asset: str) -> Response:
     """A file of the interactive page. Raises EngineError (not_found_error)."""
-    media_type = _ASSETS.get(asset)
+    media_type = ASSETS.get(asset)
     if media_type is None:
         raise EngineError.of("not_found_error", f"there is no asset {asset}")
     return Response(_asset(asset), media_type=media_type, headers=_CACHED)

@@ -1,12 +1,10 @@
 """POST /embedding in the native format, POST /v1/embeddings in OpenAI's."""
 
-import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
-import msgspec
 from starlette.responses import Response
 
 from engine.errors import invalid_request, not_supported
@@ -14,7 +12,9 @@ from engine.pool.client import EngineClient
 from engine.protocol.messages import Vectors
 from handlers.apis.native.request import Prompt, parse_prompts
 from handlers.http.disconnect import until_disconnect
+from handlers.http.encoding import Lazy
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.served import Served, served
 from handlers.running.usage import counted
 
@@ -22,8 +22,6 @@ Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""
 
 FLOAT = 4  # bytes
-
-_encode = msgspec.json.Encoder().encode
 
 
 async def create_embedding(body: dict[str, Any]) -> Response:
@@ -34,7 +32,7 @@ async def create_embedding(body: dict[str, Any]) -> Response:
     return await until_disconnect(_native(model, engine, body))
 
 
-create_embedding_plural = create_embedding
+create_embedding_alias = create_embedding
 
 
 async def create_openai_embeddings(body: dict[str, Any]) -> Response:
@@ -52,35 +50,37 @@ async def create_openai_embeddings(body: dict[str, Any]) -> Response:
 
 
 async def _native(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
-    answers: list[msgspec.Raw] = []
-    async for vectors in _vectors(model, engine, body):
-        for rows in split(vectors):
-            answer = {"index": len(answers), "embedding": rows.tolist()}
-            answers.append(msgspec.Raw(_encode(answer)))
-            await asyncio.sleep(0)  # many numbers take long to write: others get their turn
-    return JSONAnswer(answers)
+    def answer(numbered: tuple[int, Rows]) -> dict[str, Any]:
+        index, rows = numbered
+        return {"index": index, "embedding": one_by_one(rows)}
+
+    found = [rows async for each in _vectors(model, engine, body) for rows in split(each)]
+    return JSONAnswer(Lazy(answer, [*enumerate(found)], engine.info.n_vector))
 
 
 async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
     as_base64 = body.get("encoding_format") == "base64"
-    data: list[msgspec.Raw] = []
+
+    def entry(numbered: tuple[int, Rows]) -> dict[str, Any]:
+        index, rows = numbered
+        made: dict[str, Any] = {"object": "embedding", "index": index}
+        if as_base64:
+            made["embedding"] = b64encode(rows.tobytes()).decode("ascii")
+            made["encoding_format"] = "base64"
+        else:
+            made["embedding"] = rows.tolist()[0]
+        return made
+
+    found: list[Rows] = []
     n_tokens = 0
     async for vectors in _vectors(model, engine, body):
         n_tokens += vectors.n_tokens
-        for rows in split(vectors):
-            entry: dict[str, Any] = {"object": "embedding", "index": len(data)}
-            if as_base64:
-                entry["embedding"] = b64encode(rows.tobytes()).decode("ascii")
-                entry["encoding_format"] = "base64"
-            else:
-                entry["embedding"] = rows.tolist()[0]
-            data.append(msgspec.Raw(_encode(entry)))
-        await asyncio.sleep(0)
+        found += split(vectors)
     return JSONAnswer(
         {
             "object": "list",
             "model": body.get("model") or model.name,
-            "data": data,
+            "data": Lazy(entry, [*enumerate(found)], engine.info.n_vector),
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
     )
@@ -89,7 +89,7 @@ async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) 
 async def _vectors(
     model: Served, engine: EngineClient, body: Mapping[str, Any]
 ) -> AsyncIterator[Vectors]:
-    inputs = parse_inputs(body)
+    inputs = await aside(parse_inputs, body)
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
@@ -109,6 +109,14 @@ def split(vectors: Vectors) -> Iterator[Rows]:
     for n in vectors.n_rows:
         yield values[start : start + n * row].cast("f", (n, row // FLOAT))
         start += n * row
+
+
+def one_by_one(rows: Rows) -> Lazy[int]:
+    """The vectors as lists of numbers, each made when it is written."""
+    assert rows.shape is not None
+    n, width = rows.shape
+    flat, size = rows.cast("B"), width * FLOAT
+    return Lazy(lambda i: flat[i * size : (i + 1) * size].cast("f").tolist(), range(n), width)
 
 
 # ---- inputs ------------------------------------------------------------------------------

@@ -29,5 +29,5 @@ async def get_health() -> JSONAnswer:
             raise unavailable(f"the model could not be loaded: {supervisor.failure}")
 
 
-get_health_v1 = get_health
+get_health_alias = get_health
 ping = get_health

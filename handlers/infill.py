@@ -7,11 +7,12 @@ from starlette.responses import Response
 from engine.protocol.messages import Infill
 from handlers.apis.native.request import parse_part
 from handlers.completion import create_completion
+from handlers.running.aside import aside
 
 
 async def create_infill(body: dict[str, Any]) -> Response:
     """A native completion of a prompt that the engine makes of the texts around the gap."""
-    return await create_completion({**body, "prompt": _gap(body)})
+    return await create_completion({**body, "prompt": await aside(_gap, body)})
 
 
 def _gap(body: dict[str, Any]) -> Infill:

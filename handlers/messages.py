@@ -11,6 +11,7 @@ from handlers.apis.native.request import ping_of
 from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
 from handlers.http.envelopes.anthropic import anthropic_request_id
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from handlers.running.respond import respond
 from handlers.running.served import served
@@ -21,8 +22,8 @@ async def create_message(body: dict[str, Any]) -> Response:
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES)
     model = served(body)
-    request = message_request(body, model.options)
-    params = message_params(body, model.options.engine.generation_defaults())
+    request = await aside(message_request, body, model.options)
+    params = await aside(message_params, body, model.options.engine.generation_defaults())
     form = MessageFormat(
         model.name,
         stop_sequences=list(params.stop),
@@ -45,7 +46,7 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES_INPUT)
     model = served(body)
-    request = message_request(body, model.options)
+    request = await aside(message_request, body, model.options)
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
     return JSONAnswer(

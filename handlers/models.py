@@ -44,7 +44,7 @@ async def list_models(reload: str = "") -> Response:
     return JSONAnswer(model_list(current))
 
 
-list_models_v1 = list_models
+list_openai_models = list_models
 
 
 async def get_model(model_id: str) -> Response:

@@ -27,10 +27,12 @@ from handlers.apis.openai.request import chat_request
 from handlers.apis.remarks import remark
 from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.chat import create_chat_completion
-from handlers.embeddings import split
+from handlers.embeddings import Rows, split
 from handlers.http.disconnect import until_disconnect
+from handlers.http.encoding import Lazy
 from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
 from handlers.running.respond import respond
 from handlers.running.served import Served, served
@@ -46,7 +48,8 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
     if is_ollama_client(scope) or is_in_ollama_form(body):
         answer_as_ollama(scope)
         return await _chat_answer(body)
-    return await create_chat_completion({**body, "messages": openai_messages(body["messages"])})
+    messages = await aside(openai_messages, body["messages"])
+    return await create_chat_completion({**body, "messages": messages})
 
 
 async def create_ollama_generation(body: dict[str, Any]) -> Response:
@@ -56,7 +59,7 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     if not (body.get("prompt") or body.get("suffix")):
         return await _without_prompt(model, body, {"response": ""})
     _mind_keep_alive(model, body)
-    params = generation_params(asked, model.options.engine.generation_defaults())
+    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
     params.return_progress = False
     probabilities = chat_probabilities(asked, params)
     watch = Watch()
@@ -69,7 +72,8 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     elif body.get("raw"):
         prepared = plain_text(body["prompt"], params)
     else:
-        request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
+        request = await aside(chat_request, asked, model.options)
+        request = msgspec.structs.replace(request, repeat_given=False)
         prepared = await prepare(model, engine, request, params)
         if before := body.get("context"):
             prompt = [*before, prepared.prompt]
@@ -102,7 +106,7 @@ async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
     return JSONAnswer(
         {
             "model": body.get("model") or model.name,
-            "embeddings": vectors,
+            "embeddings": Lazy(_vector, vectors, engine.info.n_vector),
             **watch.durations(),
             "prompt_eval_count": n_tokens,
         }
@@ -117,23 +121,24 @@ async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
     prompt = body.get("prompt")
     work = _vectors(engine, [prompt] if prompt else [], body, AS_IT_IS)
     vectors, _ = await until_disconnect(work)
-    return JSONAnswer({"embedding": vectors[0] if vectors else []})
+    return JSONAnswer({"embedding": _vector(vectors[0]) if vectors else []})
 
 
 async def _chat_answer(body: dict[str, Any]) -> Response:
-    asked = openai_body(body)
+    asked = await aside(openai_body, body)
     refuse_unsupported(asked, CHAT)
     model = served(body, unknown="not_found_error")
     if not body["messages"]:
         message = {"role": "assistant", "content": ""}
         return await _without_prompt(model, body, {"message": message})
     _mind_keep_alive(model, body)
-    params = generation_params(asked, model.options.engine.generation_defaults())
+    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
     engine = await model.engine()
     form.watch.loaded()
-    request = msgspec.structs.replace(chat_request(asked, model.options), repeat_given=False)
+    request = await aside(chat_request, asked, model.options)
+    request = msgspec.structs.replace(request, repeat_given=False)
     prepared = await prepare(model, engine, request, params)
     return await respond(
         lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON
@@ -187,7 +192,7 @@ async def _embedding_engine(model: Served) -> EngineClient:
 
 async def _vectors(
     engine: EngineClient, texts: list[str], body: dict[str, Any], normalize: int
-) -> tuple[list[list[float]], int]:
+) -> tuple[list[Rows], int]:
     """The vectors of all texts, and the number of their tokens."""
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
@@ -196,13 +201,16 @@ async def _vectors(
     inputs: list[EmbeddingInput] = [
         [text] if whole else await shortened(engine, text) for text in texts
     ]
-    found: list[list[float]] = []
+    found: list[Rows] = []
     n_tokens = 0
     work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens
-            for rows in split(each):
-                [vector] = cast("list[list[float]]", rows.tolist())
-                found.append(vector)
+            found += split(each)
     return found, n_tokens
+
+
+def _vector(rows: Rows) -> list[float]:
+    [vector] = cast("list[list[float]]", rows.tolist())
+    return vector

@@ -24,7 +24,7 @@ async def create_transcription() -> Response:
     raise not_supported("The current model does not support audio input.")
 
 
-create_transcription_unversioned = create_transcription
+create_transcription_alias = create_transcription
 
 
 async def create_conversation() -> Response:

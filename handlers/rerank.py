@@ -41,8 +41,8 @@ async def create_rerank(body: dict[str, Any]) -> Response:
 
 
 create_reranking = create_rerank
-create_rerank_v1 = create_rerank
-create_reranking_v1 = create_rerank
+create_versioned_rerank = create_rerank
+create_versioned_reranking = create_rerank
 
 
 async def _scores(

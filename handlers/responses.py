@@ -27,6 +27,7 @@ from handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import owner_of
 from handlers.http.sse import event_stream
+from handlers.running.aside import aside
 from handlers.running.background import JobKey
 from handlers.running.bounds import bound_probabilities
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
@@ -53,9 +54,11 @@ async def create_response(body: dict[str, Any]) -> Response:
     background = bool(body.get("background"))
     model = served(body)
     store, jobs = _store(), runtime().jobs
-    params, probabilities = response_params(body, model.options.engine.generation_defaults())
+    defaults = model.options.engine.generation_defaults()
+    params, probabilities = await aside(response_params, body, defaults)
     history, items = await request_items(body, store)
-    request = response_chat_request(body, [*history, *items], model.options)
+    conversation = [*history, *items]
+    request = await aside(response_chat_request, body, conversation, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
@@ -101,7 +104,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
 
 
-create_response_unversioned = create_response
+create_response_alias = create_response
 
 
 async def _fitting(
@@ -135,14 +138,15 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     model = served(body)
     history, items = await request_items(body, _store())
-    request = response_chat_request(body, [*history, *items], model.options)
+    conversation = [*history, *items]
+    request = await aside(response_chat_request, body, conversation, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     n = await count_tokens(model, engine, request)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
-count_response_tokens_unversioned = count_response_tokens
+count_response_tokens_alias = count_response_tokens
 
 
 async def get_response(response_id: str, stream: bool = False) -> Response:

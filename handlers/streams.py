@@ -19,7 +19,7 @@ async def get_stream(conv_id: str, **query: int) -> Response:
     stream = runtime().streams.get(_owner(conv_id))
     if stream is None:
         raise RequestError(404, "Stream not found or expired")
-    return event_stream(show(stream, query["from"]))
+    return event_stream(show(stream, query.get("from", 0)))
 
 
 async def delete_stream(conv_id: str) -> Response:

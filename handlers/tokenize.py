@@ -5,7 +5,9 @@ from typing import Any
 from starlette.responses import Response
 
 from handlers.apis.native.request import parse_part
+from handlers.http.encoding import Lazy
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.aside import aside
 from handlers.running.served import served
 
 
@@ -13,13 +15,20 @@ async def tokenize(body: dict[str, Any]) -> Response:
     """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
     EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
     engine = await served(body).engine()
+    content = await aside(parse_part, body.get("content") or [], "content")
     tokens = await engine.tokenize(
-        parse_part(body.get("content") or [], "content"),
+        content,
         add_special=bool(body.get("add_special")),
         parse_special=body.get("parse_special") is not False,
         with_pieces=bool(body.get("with_pieces")),
     )
-    return JSONAnswer({"tokens": tokens.tokens if tokens.pieces is None else tokens.pieces})
+    if (pieces := tokens.pieces) is None:
+        return JSONAnswer({"tokens": tokens.tokens})
+
+    def piece(id: int) -> dict[str, Any]:
+        return {"id": id, "piece": pieces[id]}
+
+    return JSONAnswer({"tokens": Lazy(piece, tokens.tokens, 3)})
 
 
 async def detokenize(body: dict[str, Any]) -> Response:

@@ -62,7 +62,13 @@ def _doctor(argv: Sequence[str]) -> int:
     return main(argv)
 
 
-COMMANDS = {"doctor": _doctor}
+def _spec(argv: Sequence[str]) -> int:
+    from specllama.spec import main
+
+    return main(argv)
+
+
+COMMANDS = {"doctor": _doctor, "spec": _spec}
 """Subcommands that the first argument may name: each takes the arguments behind it, and returns the
 exit code."""
 

@@ -75,7 +75,7 @@ NEVER = (
     ("contract_tests.kit", "tools"),
     ("contract_tests.kit", "contract_tests.own"),
     ("tests", "contract_tests.own"),
-    ("tools", "handlers"),
+    ("tools.models", "handlers"),
     ("tools", "contract_tests"),
     ("tools", "tests"),
 )

@@ -7,24 +7,21 @@ Exit code 1 if a case fails.
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from contract_tests.clients import results
-from contract_tests.clients.library import HERE, Library, MissingError, command, libraries
+from contract_tests.clients.environments import MissingError
+from contract_tests.clients.library import HERE, Library, command, libraries
+from contract_tests.clients.plain import EMBEDDINGS, TEXTS, inherited, plain_server
 from contract_tests.clients.recorder import PREFIX, Recorder, serving
-from contract_tests.own.servers import ROOT, start
+from contract_tests.own.servers import ROOT
 
 RECORDINGS = HERE.parent / "peer" / "recordings"
-TEXTS = ("--reasoning", "off")
-"""The shipped model isn't trained: its thoughts would have no end."""
-EMBEDDINGS = ("--embeddings", "--pooling", "mean")
 
 
 def main() -> int:
@@ -47,7 +44,7 @@ def main() -> int:
         recorders = []
         addresses = []
         for options in (TEXTS, EMBEDDINGS):
-            url = stack.enter_context(_server(directory, *options))
+            url = stack.enter_context(plain_server(directory, *options))
             recorders.append(recorder := Recorder(url))
             addresses.append(stack.enter_context(serving(recorder)) if given.record else url)
         for library in chosen:
@@ -69,17 +66,6 @@ def main() -> int:
     return int(failed)
 
 
-@contextmanager
-def _server(directory: Path, *options: str) -> Iterator[str]:
-    """A plain server: it knows no model but the one that it ships."""
-    cache = {"XDG_CACHE_HOME": str(directory), "LOCALAPPDATA": str(directory)}
-    server = start(directory, *options, router=True, variables=cache)
-    try:
-        yield server.url
-    finally:
-        server.close()
-
-
 def _tried(
     library: Library, environments: Path, directory: Path, addresses: list[str], recorded: bool
 ) -> dict[str, str]:
@@ -91,13 +77,11 @@ def _tried(
     if library.language == "Python":
         argv += ["--url", texts, "--embeddings-url", embeddings]
         argv += ["--recorded"] if recorded else []
-    # Neither a user's keys nor a proxy, and nothing of the environment that this runs in.
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     places = {"SERVER_URL": texts, "EMBEDDINGS_URL": embeddings}
     ran = subprocess.run(
         argv,
         cwd=folder,
-        env={**inherited, **places, "RECORDED": "1" if recorded else ""},
+        env={**inherited(), **places, "RECORDED": "1" if recorded else ""},
         capture_output=True,
         encoding="utf-8",
         check=False,

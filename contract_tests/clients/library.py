@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from contract_tests.clients import environments
 
 HERE = Path(__file__).parent
 PYTHON, NPM = HERE / "python", HERE / "npm"
@@ -51,52 +50,15 @@ def _of_npm() -> list[Library]:
     return found
 
 
-class MissingError(Exception):
-    """What a library's environment needs and this machine hasn't."""
-
-
-def command(library: Library, environments: Path, report: Path) -> tuple[list[str], Path]:
+def command(library: Library, folder: Path, report: Path) -> tuple[list[str], Path]:
     """What runs the tests of a library, and where; `report` gets the results in JUnit's form.
 
-    The environment is made if it isn't there, or is one of other versions.
+    The environments are kept in `folder`. Raises environments.MissingError.
     """
     if library.language == "Python":
-        python = _python(library, environments / library.key)
+        pins = [f"{name}=={version}" for name, version in library.packages.items()]
+        python = environments.python(folder / library.key, ["pytest", *pins])
         return [str(python), "-m", "pytest", f"--junitxml={report}", str(library.tests)], HERE
-    folder = _node_modules(environments / "npm")
     reporter = ["--test-reporter=junit", f"--test-reporter-destination={report}"]
-    return ["node", "--test", *reporter, library.tests.name], folder
-
-
-def _python(library: Library, folder: Path) -> Path:
-    python = folder / "bin" / "python"
-    pins = [f"{name}=={version}" for name, version in library.packages.items()]
-    if _stale(folder, "\n".join(pins)):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "pytest", *pins], check=True)
-        _made(folder, "\n".join(pins))
-    return python
-
-
-def _node_modules(folder: Path) -> Path:
-    """A folder with the tests beside their packages, where Node looks for these."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        raise MissingError("node and npm are not installed")
-    wanted = (NPM / "package.json").read_text("utf-8")
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in NPM.glob("*.js*"):
-        shutil.copy(each, folder)
-    if _stale(folder, wanted):
-        options = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
-        subprocess.run(["npm", "install", *options], cwd=folder, check=True)
-        _made(folder, wanted)
-    return folder
-
-
-def _stale(folder: Path, wanted: str) -> bool:
-    made = folder / "made-of.txt"
-    return not made.is_file() or made.read_text("utf-8") != wanted
-
-
-def _made(folder: Path, wanted: str) -> None:
-    (folder / "made-of.txt").write_text(wanted, "utf-8")
+    modules = environments.node_modules(folder / "npm", NPM)
+    return ["node", "--test", *reporter, library.tests.name], modules

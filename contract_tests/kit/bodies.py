@@ -1,11 +1,14 @@
 """Small valid requests, by operation: what the tests vary."""
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from contract_tests.kit import contract, lint
 
 PROMPT = "Once upon a time"
+MODEL = "any"
+"""The model that clients name which have to; a server with one takes any name."""
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
@@ -16,16 +19,16 @@ _RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7
 
 BODIES: dict[str, Any] = {
     "create_completion": _COMPLETION,
-    "create_completion_plural": _COMPLETION,
+    "create_completion_alias": _COMPLETION,
     "create_openai_completion": _COMPLETION,
     "create_chat_completion": _CHAT,
-    "create_chat_completion_unversioned": _CHAT,
+    "create_chat_completion_alias": _CHAT,
     "count_chat_tokens": _CHAT,
-    "count_chat_tokens_unversioned": _CHAT,
+    "count_chat_tokens_alias": _CHAT,
     "create_response": _RESPONSE,
-    "create_response_unversioned": _RESPONSE,
+    "create_response_alias": _RESPONSE,
     "count_response_tokens": _RESPONSE,
-    "count_response_tokens_unversioned": _RESPONSE,
+    "count_response_tokens_alias": _RESPONSE,
     "create_ollama_chat": _CHAT,
     "create_ollama_generation": {
         "prompt": PROMPT,
@@ -46,12 +49,12 @@ BODIES: dict[str, Any] = {
     "count_message_tokens": {"messages": MESSAGES},
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
-    "create_embedding_plural": {"content": "A llama carries wool."},
+    "create_embedding_alias": {"content": "A llama carries wool."},
     "create_openai_embeddings": _EMBEDDING,
     "create_rerank": _RERANK,
     "create_reranking": _RERANK,
-    "create_rerank_v1": _RERANK,
-    "create_reranking_v1": _RERANK,
+    "create_versioned_rerank": _RERANK,
+    "create_versioned_reranking": _RERANK,
     "tokenize": {"content": "Hello world"},
     "detokenize": {"tokens": [5, 6, 7]},
     "act_on_slot": {"filename": "contract-tests.bin"},
@@ -150,6 +153,20 @@ IN_QUERY = {
     **dict.fromkeys(KEPT, "?conv_id=contract-tests"),
     "remove_model": "?model=contract/tests-GGUF:Q8_0",
 }
+
+
+def use_models(names: Sequence[str]) -> None:
+    """Makes the requests name the first of the models that a server has, where they have to."""
+    global MODEL
+    if not names:
+        return
+    MODEL = IN_PATH["model_id"] = names[0]
+    for each in ("load_model", "unload_model", "show_ollama_model", "pull_ollama_model"):
+        BODIES[each]["model"] = MODEL
+    if len(names) > 1:
+        for each in NAMED:
+            if isinstance(BODIES.get(each), dict):
+                BODIES[each]["model"] = MODEL
 
 
 def path(operation_id: str) -> str:

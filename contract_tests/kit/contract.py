@@ -69,7 +69,7 @@ def check(response: httpx.Response, status: int = 200) -> Any:
     body are as the description says.
     """
     request = response.request
-    base = _prefix(request)
+    base = prefix(request)
     operation = find(request.method, request.url.path.removeprefix(base))
     said = f"{operation.name}: {response.status_code} {response.text:.500}"
     assert response.status_code == status, f"expected {status}, got {said}"
@@ -145,7 +145,7 @@ def _check_headers(operation: lint.Operation, status: int, response: httpx.Respo
         assert not problems, f"{operation.name} {status}, {name}: {problems}"
 
 
-def _prefix(request: httpx.Request) -> str:
+def prefix(request: httpx.Request) -> str:
     """The API prefix in front of a path that the description has."""
     path = request.url.path
     for each in sorted(document()["paths"], key=len, reverse=True):

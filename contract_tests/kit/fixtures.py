@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from contract_tests.kit import fuzzing, lint
+from contract_tests.kit.discovery import UnreachableError, discover
+from contract_tests.kit.items import is_for
 from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Start
+from contract_tests.kit.watching import Watch
+
+WATCH = pytest.StashKey[Watch]()
+"""What is asked of the server at --base-url."""
 
 
 class Hooks:
@@ -49,6 +55,23 @@ def pytest_configure(config: pytest.Config) -> None:
     fuzzing.settings.max_examples = config.getoption("--max-examples")
     base_url = config.getoption("--base-url")
     fuzzing.settings.api_key = config.getoption("--api-key") if base_url else API_KEY
+    if base_url and WATCH not in config.stash:
+        # Tests look at import what there is to be tested, too.
+        try:
+            offer = discover(Server(base_url, config.getoption("--api-key")))
+        except UnreachableError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[WATCH] = Watch(offer)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if watch := config.stash.get(WATCH, None):
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (kept if is_for(item, watch.offer.absent) else left_out).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +96,10 @@ def server(
     """
     if url := request.config.getoption("--base-url"):
         outside = Server(url, request.config.getoption("--api-key"))
-        yield outside
+        watch = request.config.stash[WATCH]
+        outside.hear = watch.hear
+        with watch.listening():
+            yield outside
         outside.close()
         return
     launcher: Launcher = request.getfixturevalue("launcher")

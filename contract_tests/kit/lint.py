@@ -17,7 +17,9 @@ from connexion.spec import Specification
 from jsonschema import validators
 from openapi_schema_validator import OAS30Validator
 
-DESCRIPTION = Path(__file__).parents[2] / "openapi" / "server.yaml"
+_HERE = Path(__file__).parent
+_INSTALLED = _HERE / "openapi"
+DESCRIPTION = (_INSTALLED if _INSTALLED.exists() else _HERE.parents[1] / "openapi") / "server.yaml"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 EVENT_STREAM = "text/event-stream"
 LINES = "application/x-ndjson"
@@ -244,9 +246,9 @@ def examples_match_their_schemas(document: Document) -> Iterator[str]:
 
 def defaults_match_their_schemas(document: Document) -> Iterator[str]:
     for node in schema_nodes(document):
-        if "default" in node.schema:
-            for error in errors(node.schema, node.schema["default"]):
-                yield f"{node.where}, default: {error}"
+        if "x-default" in node.schema:
+            for error in errors(node.schema, node.schema["x-default"]):
+                yield f"{node.where}, x-default: {error}"
 
 
 def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
@@ -258,7 +260,7 @@ def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
         for value in values:
             for error in errors(node.schema, value):
                 yield f"{node.where}, x-supported-values: {error}"
-        if "default" in node.schema and node.schema["default"] not in values:
+        if "x-default" in node.schema and node.schema["x-default"] not in values:
             yield f"{node.where}: the default is not among the x-supported-values"
 
 
@@ -270,7 +272,7 @@ def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
         low, high = node.schema.get("x-clamped", (-math.inf, math.inf))
         if node.schema.get("type") != "number":
             yield f"{node.where}: x-clamped or x-whole on what is no number"
-        elif not low < high or not low <= node.schema.get("default", low) <= high:
+        elif not low < high or not low <= node.schema.get("x-default", low) <= high:
             yield f"{node.where}: odd range {low} to {high}"
 
 
@@ -423,6 +425,42 @@ def lines_have_a_schema(document: Document) -> Iterator[str]:
             yield f"{each.where} has no x-line-schema"
 
 
+def links_lead_somewhere(document: Document) -> Iterator[str]:
+    """A link names an operation and its parameters, and what it takes from the answer is in the
+    answer's example."""
+    targets = {each.definition["operationId"]: each for each in operations(document)}
+    for operation in operations(document):
+        for status, response in operation.definition["responses"].items():
+            for name, link in response.get("links", {}).items():
+                where = f"{operation.name} {status}, link {name}"
+                target = targets.get(link.get("operationId"))
+                if target is None:
+                    yield f"{where}: there is no operation {link.get('operationId')}"
+                    continue
+                given = link.get("parameters", {})
+                known = {each["name"] for each in target.definition.get("parameters", ())}
+                for unknown in sorted(given.keys() - known):
+                    yield f"{where}: {target.name} has no parameter {unknown}"
+                if "requestBody" in link:  # openapi-generator takes nothing but a text for it
+                    yield f"{where}: a requestBody"
+                for value in given.values():
+                    if not _is_found(value, response):
+                        yield f"{where}: {value} is not in the example"
+
+
+def _is_found(expression: Any, response: Mapping[str, Any]) -> bool:
+    """Does the answer's first example have what the runtime expression of a link points to?"""
+    if not str(expression).startswith("$response.body#/"):
+        return not str(expression).startswith("$")
+    [(_, value), *_] = examples(response["content"]["application/json"])
+    try:
+        for part in expression.partition("#/")[2].split("/"):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+    except LookupError:
+        return False
+    return True
+
+
 RULES: tuple[Rule, ...] = (
     operations_are_described,
     properties_are_described,
@@ -440,6 +478,7 @@ RULES: tuple[Rule, ...] = (
     security_is_consistent,
     streams_name_their_events,
     lines_have_a_schema,
+    links_lead_somewhere,
 )
 
 

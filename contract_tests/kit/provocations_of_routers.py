@@ -3,6 +3,7 @@
 from urllib.parse import quote
 
 import httpx
+import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
@@ -85,6 +86,13 @@ def in_routers_list(situations: Situations, name: str) -> list[httpx.Response]:
 
 def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response]:
     return no_model(situations.router, name)
+
+
+def of_no_router(server: Server, name: str) -> list[httpx.Response]:
+    """What only a router does. A model that nobody has tells, and changes nothing."""
+    if server.post("/models/load", {"model": "contract-tests-nobody"}).status_code != 501:
+        pytest.skip("the server is a router")
+    return [send(server, name)]
 
 
 def in_router(situations: Situations, name: str) -> list[httpx.Response]:

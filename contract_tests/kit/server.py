@@ -5,6 +5,7 @@ what can be tested only by killing things needs one of those, and a `Launcher` s
 """
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -21,7 +22,8 @@ import pytest
 
 from contract_tests.kit.events import Event, read_events
 
-SECONDS = 90.0  # until something that doesn't happen is given up; never a measure of speed
+SECONDS = float(os.environ.get("SPECLLAMA_CONTRACT_TIMEOUT", "90"))
+"""Until something that doesn't happen is given up; never a measure of speed."""
 API_KEY = "contract-tests-key"
 
 T = TypeVar("T")
@@ -37,6 +39,10 @@ def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SE
         time.sleep(0.02)
 
 
+def _ignore(answer: Any) -> None:
+    """Of a server that nobody watches."""
+
+
 def needs_key(server: "Server") -> None:
     """Skips the test if the server, which is not ours, is not known to want a key."""
     if not server.api_key:
@@ -49,6 +55,8 @@ class Server:
     def __init__(self, url: str, api_key: str | None = None, **client: Any) -> None:
         self.url = url.rstrip("/")
         self.api_key = api_key
+        self.hear: Callable[[Any], None] = _ignore
+        """Is told of answers to requests that other libraries than httpx have sent."""
         self._client_options = client
 
     @property

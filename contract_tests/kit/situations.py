@@ -73,7 +73,7 @@ def read_response(connection: socket.socket, name: str, server: Server) -> httpx
 
 COMPLETING = [
     "create_completion",
-    "create_completion_plural",
+    "create_completion_alias",
     "create_openai_completion",
     "create_infill",
 ]

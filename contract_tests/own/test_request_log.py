@@ -18,7 +18,7 @@ from tools.models.zoo import RERANKER, Zoo
 SECRET = "cherimoya"
 """Stands in prompts and in values that are refused; never to be seen in a log."""
 MINE = "mine-1/2:%41"
-EMBEDS = ("create_embedding", "create_embedding_plural", "create_openai_embeddings")
+EMBEDS = ("create_embedding", "create_embedding_alias", "create_openai_embeddings")
 
 
 @pytest.fixture(scope="module")

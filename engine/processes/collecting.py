@@ -13,6 +13,7 @@ _PROGRAMS = {
     "engine.chat.rendering.child",
     "engine.worker.__main__",
     "engine.worker.constraints.trial.child",
+    "handlers.http.checking.child",
 }
 
 

@@ -35,6 +35,11 @@ def trial_command(memory: int, seconds: float) -> Command:
     return (sys.executable, "-P", "-m", module, str(memory), str(seconds))
 
 
+def check_command(memory: int, seconds: float) -> Command:
+    """The command of a process that checks bodies (`handlers.http.checking.child`)."""
+    return (sys.executable, "-P", "-m", "handlers.http.checking.child", str(memory), str(seconds))
+
+
 def download_command() -> Command:
     """The command of a process that downloads (`engine.catalog.download.child`)."""
     return (sys.executable, "-P", "-m", "engine.catalog.download.child")

@@ -365,17 +365,16 @@ class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
     events: list[Event | Vectors]
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """A token and its text; a list of bytes where those are not valid UTF-8 by themselves."""
-
-    id: int
-    piece: str | list[int]
+Piece = str | list[int]
+"""The text of a token; a list of bytes where those are not valid UTF-8 by themselves."""
 
 
 class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
+    """The tokens of a text. `pieces` has the text of each that is among them."""
+
     id: int
     tokens: list[int]
-    pieces: list[Piece] | None = None
+    pieces: dict[int, Piece] | None = None
 
 
 class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):

@@ -18,6 +18,8 @@ LONG_THREADS = 4
 LONG = 64 << 10
 """Characters and tokens from which on a request is long: llama.cpp's time for a text may grow with
 the square of its length, and is a fraction of a second below."""
+CALL = 64
+"""Characters in whose time a short text is tokenized that stands alone."""
 
 Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat
 
@@ -50,8 +52,10 @@ class Lanes:
 def size(message: Prepared) -> int:
     """The characters and tokens of a request, as `LONG` counts."""
     match message:
-        case Submit(prompt=prompt):
-            return _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
+        case Submit(prompt=prompt, params=params):
+            length = _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
+            biased = (token for token, _ in params.logit_bias if isinstance(token, str))
+            return length + sum(CALL + len(text) for text in biased)
         case Embed(inputs=inputs):
             return sum(map(_size, inputs))
         case Rerank(query=query, documents=documents):

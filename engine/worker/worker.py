@@ -40,7 +40,6 @@ from engine.protocol.messages import (
     Load,
     LoadFailed,
     Pause,
-    Piece,
     Progress,
     Ready,
     Reply,
@@ -343,7 +342,7 @@ class Worker:
         ).tolist()
         if not message.with_pieces:
             return Tokens(message.id, ids)
-        return Tokens(message.id, ids, [Piece(id, _piece_text(model, id)) for id in ids])
+        return Tokens(message.id, ids, {id: _piece_text(model, id) for id in set(ids)})
 
     def _detokenize(self, message: Detokenize) -> Text:
         tokens = check_tokens(self._engine.model, message.tokens).tolist()

@@ -12,7 +12,7 @@ from connexion.middleware.abstract import ROUTING_CONTEXT, SpecMiddleware
 from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.http.body_limits import FREE, MAX_VALUES, SHARE, Budget, ValueCount
+from handlers.http.body_limits import FREE, LARGE, SHARE, Budget, ValueCount
 from handlers.http.errors import RequestError
 from handlers.http.hosts import permits
 from handlers.http.patience import within
@@ -168,7 +168,7 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
         if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
-        body = _Body(receive, limit, options.http, self._budget)
+        body = _Body(receive, limit, options.http, self._budget, scope)
         try:
             return await self.app(scope, body.receive, send)
         finally:
@@ -194,13 +194,16 @@ def _too_large(limit: int) -> RequestError:
 class _Body:
     """One request's body on its way, of at most `limit` bytes."""
 
-    def __init__(self, receive: Receive, limit: int, options: HttpOptions, budget: Budget) -> None:
+    def __init__(
+        self, receive: Receive, limit: int, options: HttpOptions, budget: Budget, scope: Scope
+    ) -> None:
         self._receive = receive
         self._limit = limit
         self._timeout = options.timeout
         self._share = SHARE * (options.max_body_size << 20)
         self._budget = budget
         self._values = ValueCount()
+        self._state = scope["state"]
         self._size = 0
         self._complete = False
         self._taken = 0
@@ -225,8 +228,10 @@ class _Body:
                 new = self._size - self._taken
                 self._budget.take(new, self._share)
                 self._taken += new
-            if self._size > MAX_VALUES or not self._complete:
-                await self._values.add(part)  # a smaller body has fewer values than bytes
+            if self._size > LARGE or not self._complete:
+                await self._values.add(part)
+            if self._complete:  # a small body that comes at once has fewer values than bytes
+                self._state["n_values"] = self._values.n or self._size
         return message
 
     def give_back(self) -> None:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import CancelOnDisconnect
+from handlers.http.encoding import encode
 from handlers.http.errors import Failure, describe
 from handlers.http.patience import Begun
 
@@ -26,8 +26,6 @@ DONE = b"data: [DONE]\n\n"
 
 COMMENT = b":\n\n"
 """What every client of server-sent events passes over."""
-
-_encoder = msgspec.json.Encoder()
 
 
 class Ping(NamedTuple):
@@ -40,13 +38,13 @@ class Ping(NamedTuple):
 def sse_event(data: Any, event: str | None = None) -> bytes:
     """One event with `data` as JSON, of the type `event` if that is given."""
     head = b"data: " if event is None else b"event: %b\ndata: " % event.encode()
-    return b"".join((head, _encoder.encode(data), b"\n\n"))
+    return b"".join((head, encode(data), b"\n\n"))
 
 
 def line(data: Any) -> bytes:
     """One line with `data` as JSON, also for readers to whom Unicode's separators end a line, as
     to Python's `splitlines`, which Ollama's client reads with."""
-    text = _encoder.encode(data)
+    text = encode(data)
     for separator in "\x85\u2028\u2029":
         text = text.replace(separator.encode(), b"\\u%04x" % ord(separator))
     return text + b"\n"

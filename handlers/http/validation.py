@@ -8,7 +8,6 @@ import asyncio
 import threading
 from typing import Any
 
-import msgspec
 from connexion.datastructures import MediaTypeDict
 from connexion.exceptions import BadRequestProblem
 from connexion.validators import VALIDATOR_MAP
@@ -17,10 +16,11 @@ from jsonschema_rs import Draft202012Validator
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from handlers.http.body_limits import FEW, LARGE, n_values
+from handlers.http.checking.parent import Checker
+from handlers.http.decoding import UndecodableError, decoded
 from handlers.http.schema import Schema, compile_schema
-from handlers.http.validation_messages import sentence
-
-_decoder = msgspec.json.Decoder()
+from handlers.http.validation_messages import Sentence, sentence
 
 
 class _Compiled:
@@ -56,52 +56,71 @@ class JsonBody:
         self._compiled = compiled
         self._schema = schema
         self._required = required
-        self._default = schema.get("default", {})
+        self._default = schema.get("x-default", {})
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
         """Reads, decodes and validates. Raises BadRequestProblem."""
         raw = await _read(receive)
         if raw or self._required:
-            body = decode(raw)
-            validator = self._compiled.known(self._schema)
-            if validator is None:  # the first of all requests, or one beside it
-                validator = await asyncio.to_thread(self._compiled.get, self._schema)
-            if not validator.is_valid(body):
-                raise BadRequestProblem(detail=sentence(validator, body))
+            body = await self._checked(raw, scope)
         else:
             body = self._default
         context = scope.setdefault("extensions", {}).setdefault("connexion_context", {})
         context["body"] = body
         return _drained(receive), scope
 
+    async def _checked(self, raw: bytes | bytearray, scope: Scope) -> Any:
+        n = n_values(scope)
+        if n > LARGE:
+            await self._check_away(raw, scope)
+            return decode(raw)
+        body = decode(raw)
+        validator = self._compiled.known(self._schema)
+        if validator is None:  # the first of all requests, or one beside it
+            validator = await asyncio.to_thread(self._compiled.get, self._schema)
+        if not validator.is_valid(body):
+            if n > FEW:
+                await self._check_away(raw, scope)
+            raise BadRequestProblem(detail=sentence(validator, body))
+        return body
 
-def decode(raw: bytes) -> Any:
+    async def _check_away(self, raw: bytes | bytearray, scope: Scope) -> None:
+        """Raises BadRequestProblem for an invalid body, which another process finds out."""
+        checker: Checker = scope["state"]["runtime"].checker
+        verdict = await checker.check(self._schema, raw)
+        if verdict.discreet:
+            raise BadRequestProblem(detail=Sentence.told(verdict.fault, verdict.discreet))
+        if verdict.fault:
+            raise BadRequestProblem(detail=verdict.fault)
+
+
+def decode(raw: bytes | bytearray) -> Any:
     """The value of a JSON text. Raises BadRequestProblem with what is wrong with it."""
     if not raw:
         raise BadRequestProblem(detail="the body is empty, but this operation needs one")
     try:
-        return _decoder.decode(raw)
-    except UnicodeDecodeError as error:
-        raise BadRequestProblem(detail=f"the body is not valid UTF-8: {error.reason}") from None
-    except msgspec.DecodeError as error:
-        what = str(error).removeprefix("JSON is malformed: ")
-        if "truncated" in what:  # which it also says of a lone surrogate at the end of a string
-            what = "a value or an escape sequence is incomplete"
-        raise BadRequestProblem(detail=f"the body is not valid JSON: {what}") from None
-    except RecursionError:
-        raise BadRequestProblem(detail="the body is nested too deeply") from None
+        return decoded(raw)
+    except UndecodableError as error:
+        raise BadRequestProblem(detail=str(error)) from None
 
 
-async def _read(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
+async def _read(receive: Receive) -> bytes | bytearray:
+    """The body. Its parts are put together as they come: at the end it would all be one copy."""
+    raw: bytes | bytearray = b""
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        chunks.append(message.get("body", b""))
+        part = message.get("body", b"")
+        if not raw:
+            raw = part
+        elif part:
+            if isinstance(raw, bytes):
+                raw = bytearray(raw)
+            raw += part
         more = message.get("more_body", False)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return raw
 
 
 def _drained(receive: Receive) -> Receive:

@@ -40,8 +40,13 @@ class Sentence(str):
     @classmethod
     def of(cls, marked: str) -> "Sentence":
         """Made from a text in which the client's own words are marked."""
-        made = cls(marked.translate(_NO_MARKS))
-        made.discreet = _ECHO.sub("the value", marked)
+        return cls.told(marked.translate(_NO_MARKS), _ECHO.sub("the value", marked))
+
+    @classmethod
+    def told(cls, text: str, discreet: str) -> "Sentence":
+        """Both of its forms."""
+        made = cls(text)
+        made.discreet = discreet
         return made
 
 

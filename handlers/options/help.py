@@ -68,9 +68,11 @@ def _forms(field: Field) -> str:
 def help_text(width: int = 100, bold: bool = False) -> str:
     """The overview that `--help` prints, at most `width` columns wide."""
     start, end = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
-    lines = ["Usage: specllama [-m FILE] [OPTION]...", "       specllama doctor [--json]", ""]
+    lines = ["Usage: specllama [-m FILE] [OPTION]...", "       specllama doctor [--json]"]
+    lines += ["       specllama spec [--openapi VERSION] [--format FORMAT] [--tag TAG]...", ""]
     lines.append("Serves a GGUF model over HTTP with the API of llama-server.")
     lines.append("doctor tells whether this machine and this installation will do.")
+    lines.append("spec writes the OpenAPI description of that API.")
     for group, members in _groups().items():
         lines += ["", f"{start}{group}{end}"]
         for field in members:

@@ -11,7 +11,7 @@ from engine.protocol.messages import Infill, Prompt
 
 log = logging.getLogger(__name__)
 
-MAX_PROBABILITIES = 1 << 20
+MAX_PROBABILITIES = 1 << 18
 """Probabilities that are kept for one answer, which has some 400 bytes for each at its end."""
 MAX_REPEATED = 64 << 20
 """Bytes that all texts of one request have of the same: parameters, and prompts in the answer."""

@@ -4,6 +4,7 @@
 the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished, Prompt
+from handlers.running.aside import aside
 from handlers.running.batch import Batch
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
@@ -102,7 +104,7 @@ async def prepare(
         prompt=prompt.begun,
         continued=prompt.given is not None,
     )
-    bound = _bound(prompt, request, params)
+    bound = await aside(_bound, prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()
     if not request.free_text:
         return PreparedChat(prompt.text, bound, parser, given)
@@ -235,11 +237,12 @@ class ChatBatch:
     async def results(self) -> list[ChatAnswer]:
         """All answers, in order. Raises the first EngineError of any."""
         if not self._streams:
-            results = await self._batch.results()
-            return [
-                ChatAnswer(self._messages[index], result, [self._event(index, result)])
-                for index, result in enumerate(results)
-            ]
+            answers: list[ChatAnswer] = []
+            for index, result in enumerate(await self._batch.results()):
+                event = self._event(index, result)
+                answers.append(ChatAnswer(self._messages[index], result, [event]))
+                await asyncio.sleep(0)  # parsing a long text takes a while
+            return answers
         await self.begun()
         events: list[list[ChatEvent]] = [[] for _ in self._messages]
         ends: dict[int, Finished] = {}

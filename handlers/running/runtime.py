@@ -6,6 +6,7 @@ every request; so several applications can live in one process.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +25,9 @@ from engine.pool.inventory import Inventory
 from engine.pool.pool import ModelPool
 from engine.pool.supervisor import Supervisor
 from engine.shipped import model_file
+from handlers.http.checking.parent import Checker
 from handlers.options import ServerOptions
+from handlers.running.aside import TURN
 from handlers.running.background import Jobs
 from handlers.running.kept_streams import KeptStreams
 from handlers.running.response_store import ResponseStore, StoreError
@@ -54,6 +57,7 @@ class Runtime:
     api_keys: tuple[bytes, ...] = ()
     jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
+    checker: Checker = field(default_factory=Checker)
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     steerable: SteerableTexts = field(default_factory=SteerableTexts)
@@ -86,6 +90,7 @@ class Runtime:
             started=int(time.time()),
             responses=responses,
             api_keys=api_keys,
+            checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
         )
 
@@ -107,13 +112,14 @@ async def lifespan(
     options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
 ) -> AsyncIterator[Runtime]:
     """Starts the engines that are to be there from the start and, at the end, stops all of them
-    and the template processes.
+    and the helper processes.
 
     `on_fatal` is called with the reason if the only model of a server can't be loaded (without it,
     the log tells): what to do then (end, most likely) is the launcher's business. Until then,
     requests are answered with 503.
     """
     current = Runtime.of(options, catalog)
+    sys.setswitchinterval(TURN)
     try:
         await current.pool.start()
         if not options.model.engine.embedding.embeds():
@@ -138,7 +144,9 @@ async def lifespan(
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             current.streams.close()
-            await asyncio.gather(current.pool.stop(), current.renderer.stop())
+            await asyncio.gather(
+                current.pool.stop(), current.renderer.stop(), current.checker.stop()
+            )
     finally:
         current.responses.close()
 

@@ -120,7 +120,7 @@ def test_a_validator_is_compiled_once_and_beside_the_loop(
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": content}
 
-        scope: dict[str, Any] = {}
+        scope: dict[str, Any] = {"state": {}}
         await body.wrap_receive(receive, scope=scope)
         return scope["extensions"]["connexion_context"]["body"]
 

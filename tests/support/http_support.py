@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from connexion import AsyncApp
+from connexion.context import _scope
 
 from engine.catalog.catalog import Catalog, open_catalog
 from engine.catalog.entry import Entry
@@ -172,9 +173,23 @@ def small_app(
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
-        yield {"runtime": small_runtime(**options)}
+        runtime = small_runtime(**options)
+        try:
+            yield {"runtime": runtime}
+        finally:
+            await runtime.checker.stop()
 
     return serve_description(path, base_path, states)
+
+
+@contextlib.contextmanager
+def request_with(n_values: int = 0) -> Iterator[None]:
+    """A context in which handlers see a request with so many values in its body."""
+    token = _scope.set({"state": {"n_values": n_values}})
+    try:
+        yield
+    finally:
+        _scope.reset(token)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from engine.protocol.messages import (
     Delta,
     Finished,
     ModelInfo,
-    Piece,
     SlotState,
     Submit,
     Timings,
@@ -143,7 +142,7 @@ class PaperEngine:
         self, content: list[Any], *, add_special: bool, parse_special: bool, with_pieces: bool
     ) -> Tokens:
         tokens = [int(add_special), int(parse_special), *"".join(content).encode()]
-        return Tokens(1, tokens, [Piece(9, [195])] if with_pieces else None)
+        return Tokens(1, tokens, {token: [195] for token in tokens} if with_pieces else None)
 
     async def detokenize(self, tokens: list[int]) -> str:
         if max(tokens, default=0) >= INFO.n_vocab:

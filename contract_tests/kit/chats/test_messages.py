@@ -10,11 +10,10 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import MESSAGES, body, with_text
+from contract_tests.kit.bodies import MESSAGES, MODEL, body, with_text
 from contract_tests.kit.events import Event
 from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
-MODEL = "any"
 PATH = "/v1/messages"
 OPTIONS: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
 SEED: Any = {"seed": 1}

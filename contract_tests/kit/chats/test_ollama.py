@@ -12,11 +12,10 @@ from ollama import AsyncClient, Client, ResponseError
 from openai import OpenAI
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import MESSAGES, body
+from contract_tests.kit.bodies import MESSAGES, MODEL, body
 from contract_tests.kit.clients.ollama_client import fails, options_of
 from contract_tests.kit.server import Server, Start, needs_key
 
-MODEL = "any"
 CHAT = "/api/chat"
 SHORT = {"num_predict": 6, "seed": 1}
 YES_OR_NO = {
@@ -305,7 +304,7 @@ def test_errors_of_a_server_with_a_key(server: Server) -> None:
 
 
 def test_other_clients_get_the_envelope(server: Server) -> None:
-    bodies: dict[str, dict[str, Any]] = {"/api/show": {}, CHAT: {"messages": 5}}
+    bodies: dict[str, dict[str, Any]] = {"/api/show": {"model": 5}, CHAT: {"messages": 5}}
     for path, wrong in bodies.items():
         contract.check_envelope(server.post(path, wrong), 400, "invalid_request_error")
         for headers in (NATIVE, {"Accept": "application/x-ndjson"}):

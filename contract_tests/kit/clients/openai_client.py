@@ -2,9 +2,8 @@
 
 from openai import OpenAI
 
+from contract_tests.kit.bodies import MODEL as MODEL
 from contract_tests.kit.server import SECONDS, Server
-
-MODEL = "any"
 
 
 def client_of(server: Server, api_key: str | None = None) -> OpenAI:

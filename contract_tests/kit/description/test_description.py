@@ -98,6 +98,10 @@ def _ollama_errors(document: Any) -> Any:
     return content["application/json"]["schema"]["anyOf"]
 
 
+def _links(document: Any) -> Any:
+    return document["paths"]["/models"]["get"]["responses"]["200"]["links"]
+
+
 MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.operations_are_described, lambda d: _operation(d).pop("summary")),
     (lint.operations_are_described, lambda d: _operation(d).update(description=" ")),
@@ -115,7 +119,10 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.examples_match_their_schemas, lambda d: _sampling(d, "top_k").update(example="2")),
     (lint.examples_match_their_schemas, lambda d: _stream(d)["example"].update(data="{}")),
     (lint.examples_match_their_schemas, lambda d: _stream(d)["example"].update(data="[DONE]")),
-    (lint.defaults_match_their_schemas, lambda d: _sampling(d, "top_p").update(default="1.5")),
+    (
+        lint.defaults_match_their_schemas,
+        lambda d: _sampling(d, "top_p").update({"x-default": "1.5"}),
+    ),
     (
         lint.supported_values_match_their_schemas,
         lambda d: _sampling(d, "n_probs").update({"x-supported-values": [0, "none"]}),
@@ -125,7 +132,7 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
         lambda d: _sampling(d, "n_probs").update({"x-supported-values": [1]}),
     ),
     (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update({"x-clamped": [1, 0]})),
-    (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update(default=-1)),
+    (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update({"x-default": -1})),
     (lint.clamped_ranges_make_sense, lambda d: _sampling(d, "top_k").update(type="integer")),
     (lint.requests_are_bounded, lambda d: _sampling(d, "top_k").pop("x-clamped")),
     (lint.requests_are_bounded, lambda d: _sampling(d, "n_keep").pop("maximum")),
@@ -159,6 +166,13 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (
         lint.examples_match_their_schemas,
         lambda d: _lines(d)["examples"]["error"].update(value='{"error": {}}\n'),
+    ),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(operationId="show")),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"]["parameters"].update(id="1")),
+    (lint.links_lead_somewhere, lambda d: _links(d)["Show"].update(requestBody={"model": "a"})),
+    (
+        lint.links_lead_somewhere,
+        lambda d: _links(d)["Show"]["parameters"].update(model_id="$response.body#/models/7/id"),
     ),
 ]
 

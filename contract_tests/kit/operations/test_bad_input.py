@@ -107,7 +107,7 @@ def test_numbers_that_json_does_not_have(name: str, constant: str, server: Serve
 
 @pytest.mark.parametrize("name", POSTS)
 def test_deep_nesting(name: str, server: Server) -> None:
-    for depth in (1000, 100_000):
+    for depth in (1000, 50_000):
         for deep in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
             for field in (*BODIES[name], "unknown"):
                 raw = json.dumps(body(name, **{field: 0}))

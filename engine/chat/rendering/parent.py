@@ -32,6 +32,7 @@ log = logging.getLogger("engine.chat.rendering")
 PROCESSES: Final = 2
 STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
 MAX_DESCRIPTIONS: Final = 64
+LARGE: Final = 1 << 20  # bytes of a job
 
 
 class Renderer:
@@ -190,6 +191,8 @@ class _Process:
             data = frame(job, JSON)
         except (UnicodeEncodeError, RecursionError) as e:
             raise invalid_request(f"this request can't be given to a chat template: {e}") from e
+        if len(data) > LARGE:
+            await asyncio.sleep(0)  # writing it copies it: others have their turn first
         try:
             answer = await self._child.ask(data, time_limit)
         except TimeoutError:

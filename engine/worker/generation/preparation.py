@@ -170,7 +170,10 @@ class Preparation:
         return [name for name in params.samplers if name != "infill"]
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
-        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in."""
+        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in. Entries
+        of the same token are one where there are more than the vocabulary has: many texts have
+        millions."""
+        most, were_added_up = self._model.n_vocab, False
         resolved: list[tuple[int | str, float]] = []
         for token, bias in params.logit_bias:
             if isinstance(token, int):
@@ -179,9 +182,11 @@ class Preparation:
             else:
                 ids = self._model.tokenize(token.encode(), add_special=False, parse_special=False)
                 resolved.extend((id, bias) for id in ids.tolist())
+            if len(resolved) > 2 * most:  # now and then
+                resolved, were_added_up = _added_up(resolved), True
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self._model.eog))
-        return resolved
+        return _added_up(resolved) if were_added_up or len(resolved) > most else resolved
 
     def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
         """The control tokens in texts, and among ids, that don't end the generation."""
@@ -215,3 +220,11 @@ class Preparation:
             if offloaded is not None:
                 return offloaded
         return Sampler(self._model, params, self._n_ctx, tokens)
+
+
+def _added_up(biases: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
+    """One entry for each token: llama.cpp adds up what there is for it."""
+    total: dict[int | str, float] = {}
+    for token, bias in biases:
+        total[token] = total.get(token, 0.0) + bias
+    return [*total.items()]

@@ -1,6 +1,5 @@
 """The native answers: whole, and as events of a stream."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +10,13 @@ from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Finished, PromptProgress
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import settings_json, timings_json
+from handlers.http.encoding import Lazy, encode
 from handlers.http.errors import Failure
 from handlers.http.sse import error_frame, sse_event
 from handlers.running.batch import TextEvent
 
-_encode = msgspec.json.Encoder().encode
+FIELDS = 100
+"""Values in a result, more or less, without its probabilities."""
 
 
 def select(fields: Sequence[str], answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,11 +83,7 @@ class NativeFormat:
         """An object for one text, an array of them for several."""
         if len(results) == 1:
             return self.result(0, results[0])
-        answers = []
-        for index, result in enumerate(results):
-            answers.append(msgspec.Raw(_encode(self.result(index, result))))
-            await asyncio.sleep(0)  # with probabilities each may be long: others have their turn
-        return answers
+        return Lazy(lambda numbered: self.result(*numbered), [*enumerate(results)], FIELDS)
 
     def delta(self, index: int, event: Delta) -> bytes:
         """One event of a stream, ready to be sent."""
@@ -98,12 +95,12 @@ class NativeFormat:
         return b"".join(
             (
                 b'{"index":%d,"content":' % index,
-                _encode(event.text),
+                encode(event.text),
                 b',"tokens":',
-                _encode(event.tokens),
+                encode(event.tokens),
                 b',"stop":false,"id_slot":%d,"tokens_predicted":%d,"tokens_evaluated":%d'
                 % (event.id_slot, timings.predicted_n, timings.cache_n + timings.prompt_n),
-                b',"timings":' + _encode(timings_json(timings)) if self._with_timings else b"",
+                b',"timings":' + encode(timings_json(timings)) if self._with_timings else b"",
                 self._rarely(event) if event.probs or event.progress else b"",
                 b"}",
             )
@@ -113,10 +110,10 @@ class NativeFormat:
         """Fields that an event has only if its request asked for them."""
         parts = b""
         if event.progress:
-            parts += b',"prompt_progress":' + _encode(progress_json(event.progress))
+            parts += b',"prompt_progress":' + encode(progress_json(event.progress))
         if event.probs and self._probabilities:
             content = self._probabilities.content(event.probs)
-            parts += b',"completion_probabilities":' + _encode(content)
+            parts += b',"completion_probabilities":' + encode(content)
         return parts
 
     def finish(self, index: int, result: Finished) -> bytes:
@@ -146,5 +143,5 @@ class NativeFormat:
             "timings": timings_json(result.timings),
         }
         if self._probabilities and (result.probs or not self._stream):
-            answer["completion_probabilities"] = self._probabilities.content(result.probs)
+            answer["completion_probabilities"] = self._probabilities.later(result.probs)
         return select(self._response_fields, answer) if self._response_fields else answer

@@ -7,8 +7,10 @@ from engine.errors import invalid_request
 from engine.params import GenerationParams
 from engine.protocol.messages import TokenProbs
 from handlers.apis.native.numbers import whole
+from handlers.http.encoding import Lazy
 
 DEFAULT_TOP_LOGPROBS = 20
+VALUES = 8  # in the object of a token, more or less
 
 
 class Probabilities:
@@ -23,17 +25,21 @@ class Probabilities:
 
     def content(self, probs: Sequence[TokenProbs]) -> list[dict[str, Any]]:
         """An object for each token."""
-        return [
-            {
-                **self._token(entry.id, entry.piece, entry.value),
-                self._top: [self._token(*rival) for rival in entry.top[: self._n_top]],
-            }
-            for entry in probs
-        ]
+        return [self._entry(entry) for entry in probs]
+
+    def later(self, probs: Sequence[TokenProbs]) -> Lazy[TokenProbs]:
+        """The same for an answer that may have very many: made while it is encoded."""
+        return Lazy(self._entry, probs, VALUES * (1 + self._n_top))
 
     def logprobs(self, probs: Sequence[TokenProbs]) -> dict[str, Any]:
         """OpenAI's `logprobs` object."""
         return {"content": self.content(probs)}
+
+    def _entry(self, entry: TokenProbs) -> dict[str, Any]:
+        return {
+            **self._token(entry.id, entry.piece, entry.value),
+            self._top: [self._token(*rival) for rival in entry.top[: self._n_top]],
+        }
 
     def _token(self, id: int, piece: bytes, value: float) -> dict[str, Any]:
         return {"id": id, "token": whole_text(piece), "bytes": list(piece), self._value: value}

@@ -10,6 +10,7 @@ from engine.chat.request import ReasoningFormat
 from engine.params import GenerationParams
 from engine.protocol.messages import Timings
 from handlers.apis.native.constraints import triggers_json
+from handlers.http.encoding import Lazy
 
 
 def float32(value: float) -> float:
@@ -33,9 +34,7 @@ def settings_json(
     }
     settings["max_tokens"] = params.n_predict
     settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
-    settings["logit_bias"] = [
-        {"token": token, "bias": float32(bias)} for token, bias in params.logit_bias
-    ]
+    settings["logit_bias"] = Lazy(_bias_json, params.logit_bias, 3)
     settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
     settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
     # The two do the same, and this is the one that says what.
@@ -57,6 +56,11 @@ _FIXED_SETTINGS: dict[str, Any] = {
     "speculative.n_min": 0,
     "speculative.p_min": 0.0,
 }
+
+
+def _bias_json(entry: tuple[int | str, float]) -> dict[str, Any]:
+    token, bias = entry
+    return {"token": token, "bias": float32(bias)}
 
 
 def timings_json(timings: Timings) -> dict[str, Any]:

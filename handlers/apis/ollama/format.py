@@ -120,7 +120,7 @@ class OllamaFormat:
     def _piece(self, message: dict[str, Any], probs: Sequence[TokenProbs]) -> dict[str, Any]:
         made = heading(self._model) | {"message": message, "done": False}
         if probs and self._probabilities:
-            made["logprobs"] = self._probabilities.content(probs)
+            made["logprobs"] = self._probabilities.later(probs)
         return made
 
     def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:

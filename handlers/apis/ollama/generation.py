@@ -83,5 +83,5 @@ class GenerationFormat:
         if thoughts:
             made["thinking"] = thoughts
         if probs and self._probabilities:
-            made["logprobs"] = self._probabilities.content(probs)
+            made["logprobs"] = self._probabilities.later(probs)
         return made

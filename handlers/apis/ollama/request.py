@@ -5,6 +5,7 @@ validation against the description.
 """
 
 import re
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -172,21 +173,26 @@ class _CallIds:
 
     def __init__(self) -> None:
         self._count = 0
-        self._open: list[tuple[str, str]] = []  # name of the tool, id of the call
+        self._open: OrderedDict[int, tuple[str, str]] = OrderedDict()  # name of the tool, id
+        self._of_tool: dict[str, deque[int]] = {}
 
     def call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """`call` as OpenAI has it."""
         function = call["function"]
         # Nine letters and digits: what the strictest templates want of an id.
         id = str(call.get("id") or f"call{self._count:05d}")
+        self._open[self._count] = (function["name"], id)
+        self._of_tool.setdefault(function["name"], deque()).append(self._count)
         self._count += 1
-        self._open.append((function["name"], id))
         return {"id": id, "type": "function", "function": function}
 
     def answered(self, name: str | None) -> str | None:
         """The id of the call that a result of the tool `name` is for; None if there is none."""
-        for entry in self._open:
-            if name in (None, entry[0]):
-                self._open.remove(entry)
-                return entry[1]
-        return None
+        if not self._open:
+            return None
+        if name is None:
+            number = next(iter(self._open))
+            name = self._open[number][0]
+        elif not self._of_tool.get(name):
+            return None
+        return self._open.pop(self._of_tool[name].popleft())[1]

@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from engine.chat.output import (
     CallArguments,
     CallStart,
@@ -25,14 +23,13 @@ from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import timings_json
 from handlers.http.build_info import build_info
+from handlers.http.encoding import encode
 from handlers.http.errors import Failure
 from handlers.http.sse import DONE, error_frame
 from handlers.options.tables.log import LogOptions
 from handlers.running.batch import TextEvent
 from handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
 from handlers.running.choices import best
-
-_encode = msgspec.json.Encoder().encode
 
 VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
 
@@ -90,7 +87,7 @@ def text_completion(
         {
             "text": (echoes[index // n_each] if echoes else "") + result.text,
             "index": index,
-            "logprobs": probabilities.logprobs(result.probs) if probabilities else None,
+            "logprobs": _later(probabilities, result),
             "finish_reason": text_finish_reason(result.stop_type),
         }
         for index, result in enumerate(results)
@@ -115,10 +112,14 @@ def chat_completion(
             "finish_reason": _reason(answer.finish_reason, old_calls),
             "index": index,
             "message": chat_message(answer.message, old_calls=old_calls),
-            "logprobs": probabilities.logprobs(answer.finished.probs) if probabilities else None,
+            "logprobs": _later(probabilities, answer.finished),
         }
         choices.append(choice)
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
+
+
+def _later(probabilities: Probabilities | None, result: Finished) -> dict[str, Any] | None:
+    return {"content": probabilities.later(result.probs)} if probabilities else None
 
 
 def _reason(reason: FinishReason, old_calls: bool) -> str:
@@ -181,7 +182,7 @@ class TextFormat:
         native: NativeFormat | None = None,
     ) -> None:
         self._head = head
-        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
+        self._tail = b',"finish_reason":null}],' + encode(head)[1:-1]
         self._with_timings = timings_per_token
         self._n = n
         self._probabilities = probabilities
@@ -232,7 +233,7 @@ class TextFormat:
         return b"".join(
             (
                 b'data: {"choices":[{"text":',
-                _encode(text),
+                encode(text),
                 b',"index":%d,"logprobs":' % index,
                 logprobs,
                 self._tail,
@@ -266,7 +267,7 @@ class TextFormat:
         }
         if self._native:
             chunk["__verbose"] = self._native.result(index, result)
-        return b"data: " + _encode(chunk) + b"\n\n"
+        return b"data: " + encode(chunk) + b"\n\n"
 
 
 _AUTHOR = b'{"role":"assistant","content":null}'
@@ -289,7 +290,7 @@ class ChatFormat:
         old_calls: bool = False,
     ) -> None:
         self._head = head
-        self._tail = b',"finish_reason":null}],' + _encode(head)[1:-1]
+        self._tail = b',"finish_reason":null}],' + encode(head)[1:-1]
         self._with_timings = timings_per_token
         self._old_calls = old_calls
         self._include_usage = include_usage
@@ -352,13 +353,13 @@ class ChatFormat:
             total = usage(self._results, self._results[:1])
             chunks.append({"choices": [], **self._head, "usage": total})
         chunks[-1]["timings"] = timings_json(result.timings)
-        return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks)
+        return b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks)
 
     def _chunk(self, index: int, delta: bytes, more: bytes = b"") -> bytes:
         probs = self._probs.pop(index, None) if self._probs else None
         logprobs = b""
         if probs and self._probabilities:
-            logprobs = b',"logprobs":' + _encode(self._probabilities.logprobs(probs))
+            logprobs = b',"logprobs":' + encode(self._probabilities.logprobs(probs))
         begin = b'data: {"choices":[{"index":%d,"delta":' % index
         return b"".join((begin, delta, logprobs, self._tail, more, b"}\n\n"))
 
@@ -367,36 +368,36 @@ def _delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
     """The JSON of OpenAI's `delta`; `calls` are those that have begun."""
     match delta:
         case Content(text):
-            return b'{"content":' + _encode(text) + b"}"
+            return b'{"content":' + encode(text) + b"}"
         case Reasoning(text):
-            return b'{"reasoning_content":' + _encode(text) + b"}"
+            return b'{"reasoning_content":' + encode(text) + b"}"
         case CallStart(index, id, name, free_text):
             call = {"index": index, **_tool_call(ToolCall(id, name, free_text=free_text))}
-            return _encode({"tool_calls": [call]})
+            return encode({"tool_calls": [call]})
         case CallArguments(index, text):
             kind, name = (
                 ("custom", "input") if calls[index].free_text else ("function", "arguments")
             )
-            return _encode({"tool_calls": [{"index": index, kind: {name: text}}]})
+            return encode({"tool_calls": [{"index": index, kind: {name: text}}]})
 
 
 def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
     """The same with a call in OpenAI's old form."""
     match delta:
         case CallStart(_, _, name):
-            return _encode({"function_call": {"name": name, "arguments": ""}})
+            return encode({"function_call": {"name": name, "arguments": ""}})
         case CallArguments(_, text):
-            return _encode({"function_call": {"arguments": text}})
+            return encode({"function_call": {"arguments": text}})
     return _delta(delta, calls)
 
 
 def _timings(timings: Timings) -> bytes:
-    return b',"timings":' + _encode(timings_json(timings))
+    return b',"timings":' + encode(timings_json(timings))
 
 
 def _progress(event: Delta) -> bytes:
-    return b',"prompt_progress":' + _encode(progress_json(event.progress))
+    return b',"prompt_progress":' + encode(progress_json(event.progress))
 
 
 def _logprobs(probabilities: Probabilities | None, event: Delta | Finished) -> bytes:
-    return _encode(probabilities.logprobs(event.probs)) if probabilities else b"null"
+    return encode(probabilities.logprobs(event.probs)) if probabilities else b"null"

@@ -111,15 +111,14 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     for item in items:
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                turn = _turn(made)
-                turn["content"] = [*turn["content"], *_texts(item["content"])]
+                _turn(made)["content"] += _texts(item["content"])
             case "message":
                 made.append({"role": item["role"], "content": _plain(_texts(item["content"]))})
             case "reasoning":
                 text = "".join(part["text"] for part in item["content"] or ())
                 if text:
                     turn = _turn(made)
-                    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+                    turn.setdefault("reasoning_content", []).append(text)
             case "function_call" | "custom_tool_call":
                 function = {"name": item["name"], "arguments": _arguments(item)}
                 call = {"id": item["call_id"], "type": "function", "function": function}
@@ -129,6 +128,8 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     for message in made:
         if message["role"] == "assistant":
             message["content"] = _plain(message["content"])
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
     if made and (calls := made[-1].get("tool_calls")):
         raise invalid_request(f"input: the call {calls[-1]['id']!r} of a function has no output")
     return made

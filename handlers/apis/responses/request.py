@@ -15,6 +15,7 @@ from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
+from handlers.running.aside import aside
 from handlers.running.response_store import ResponseStore
 
 LOGPROBS = "message.output_text.logprobs"
@@ -29,7 +30,7 @@ async def request_items(
     Raises EngineError: invalid_request_error for responses and items that are not stored,
     not_supported_error for media.
     """
-    new = input_items(body["input"])
+    new = await aside(input_items, body["input"])
     for index, item in enumerate(new):
         if item["type"] == REFERENCE:
             stored = await store.item(item["id"])

@@ -90,3 +90,13 @@ def test_all_that_is_tokenized_counts(
     assert size(Detokenize(1, [1, 2, 3])) == 3
     assert size(Rerank(1, text, ["ab", "c"])) == 2 * len(text) + 3
     assert size(FormatChat(1, "chatml", [("user", text), ("user", "ab")])) == len(text) + 2
+
+
+def test_biased_texts_count_like_texts_of_the_prompt() -> None:
+    prompt: list[int | str] = ["abc"]
+    ids = GenerationParams(logit_bias=[(1, 0.5)] * LONG)
+    assert size(Submit(1, prompt, ids)) == 3
+    one = size(Submit(1, prompt, GenerationParams(logit_bias=[("abcd", 0.5)]))) - 3
+    assert one > 4
+    many = GenerationParams(logit_bias=[("abcd", 0.5)] * LONG)
+    assert size(Submit(1, prompt, many)) == 3 + one * LONG

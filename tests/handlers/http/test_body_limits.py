@@ -32,9 +32,16 @@ def n_containers(value: Any) -> int:
     return isinstance(value, dict | list) + sum(map(n_containers, inner))
 
 
-def is_taken(parts: Iterable[bytes], most: int) -> bool:
+def n_keys(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (len(value) if isinstance(value, dict) else 0) + sum(map(n_keys, inner))
+
+
+def is_taken(
+    parts: Iterable[bytes], most: int, most_nodes: int = 1 << 20, large: int = 1 << 20
+) -> bool:
     async def run() -> None:
-        count = ValueCount(most)
+        count = ValueCount(most, most_nodes, large)
         for part in parts:
             await count.add(part)
 
@@ -53,6 +60,28 @@ def test_what_is_in_strings_is_no_value(document: Any, size: int, ascii: bool) -
     assert not is_taken(parts, n - 1) or n == 1
     # An empty container has the mark of a value, and none.
     assert is_taken(parts, n + n_containers(document))
+
+
+@given(DOCUMENTS, st.integers(1, 9), st.integers(0, 9))
+def test_objects_arrays_and_keys_are_counted_apart(document: Any, size: int, large: int) -> None:
+    text = json.dumps(document).encode()
+    parts = [text[i : i + size] for i in range(0, len(text), size)]
+    n = n_containers(document) + n_keys(document)
+    assert is_taken(parts, 1 << 20, n + 1, large)
+    assert not is_taken(parts, 1 << 20, n, large) or n == 0
+
+
+@given(DOCUMENTS, st.integers(1, 9))
+def test_a_body_is_never_counted_short(document: Any, size: int) -> None:
+    text = json.dumps(document).encode()
+    count = ValueCount()
+
+    async def run() -> None:
+        for i in range(0, len(text), size):
+            await count.add(text[i : i + size])
+
+    asyncio.run(run())
+    assert count.n >= n_values(document) - 1
 
 
 def test_a_text_full_of_punctuation_is_one_value() -> None:

@@ -204,6 +204,17 @@ def test_forbidden_and_forced_tokens(model: Model) -> None:
     assert outside.params.logit_bias == []
 
 
+def test_more_biases_than_tokens_are_added_up(model: Model) -> None:
+    """Many texts have millions, all of which would be kept and answered."""
+    e = engine(model)
+    text, n_vocab = [(" return", 0.25)], model.n_vocab
+    few = play(e, ["a"], n_predict=1, logit_bias=text * 3)["a"].params.logit_bias
+    assert len(few) % 3 == 0
+    many = play(e, ["a"], n_predict=1, logit_bias=text * 3 * n_vocab)["a"].params.logit_bias
+    assert dict(many) == {token: 0.25 * 3 * n_vocab for token, _ in few}
+    assert len(many) == len({token for token, _ in few})
+
+
 EXTREMES: list[dict[str, object]] = [
     {"temperature": 1e-30},
     {"temperature": 1e6},

@@ -30,6 +30,7 @@ from handlers.apis.unsupported import (
     RESPONSES,
     refuse_unsupported,
 )
+from handlers.http.encoding import encode
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
@@ -300,7 +301,7 @@ def test_defaults_are_not_shared_with_requests() -> None:
 
 def test_settings_are_what_json_can_say() -> None:
     params = GenerationParams(logit_bias=[(5, -math.inf), (6, 0.1)], n_predict=9)
-    settings = msgspec.json.decode(msgspec.json.encode(settings_json(params, 512, "m", "auto")))
+    settings = msgspec.json.decode(encode(settings_json(params, 512, "m", "auto")))
     assert settings["temperature"] == 0.800000011920929
     assert settings["logit_bias"] == [
         {"token": 5, "bias": None},
@@ -407,7 +408,7 @@ def test_defaults_are_those_of_the_description() -> None:
     defaults["seed"] = -1
     del defaults["answer"], defaults["thinking"]  # of no request, and of several fields
     assert defaults.keys() <= described.keys()
-    assert {name: described[name]["default"] for name in defaults} == defaults
+    assert {name: described[name]["x-default"] for name in defaults} == defaults
 
 
 def test_sampler_names_are_those_of_the_description() -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contract_tests.kit.lint import DESCRIPTION
 from engine.errors import EngineError
@@ -208,3 +210,25 @@ def test_what_frees_memory() -> None:
         assert frees_memory(zero), zero
     for other in (None, "", 1, -1, 0.5, "5m", "-1", "1h0m", "0s5ms", "s", "never", "0x"):
         assert not frees_memory(other), other
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, "a", "b"]))))
+def test_a_result_has_the_id_of_the_first_open_call_of_its_tool(
+    turns: list[tuple[bool, str | None]],
+) -> None:
+    messages: list[dict[str, Any]] = []
+    expected: list[str | None] = []
+    waiting: list[tuple[str, str]] = []
+    for n, (calls, name) in enumerate(turns):
+        if calls:
+            call = {"id": f"id {n}", "function": {"name": name or "c", "arguments": {}}}
+            messages.append({"role": "assistant", "tool_calls": [call]})
+            waiting.append((name or "c", f"id {n}"))
+        else:
+            messages.append({"role": "tool", "content": "x", "tool_name": name})
+            found = next((each for each in waiting if name in (None, each[0])), None)
+            if found is not None:
+                waiting.remove(found)
+            expected.append(found and found[1])
+    answered = [each for each in openai_messages(messages) if each["role"] == "tool"]
+    assert [each["tool_call_id"] for each in answered] == expected

@@ -13,6 +13,7 @@ from engine.protocol.messages import TokenProbs
 from handlers.apis.responses.items import input_items
 from handlers.apis.responses.request import request_items, response_chat_request, response_params
 from handlers.running.response_store import ResponseStore
+from tests.support.http_support import request_with
 from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "Hello"}
@@ -192,4 +193,5 @@ def test_what_is_stored_comes_before_what_is_new() -> None:
             assert caught.value.info.type == "invalid_request_error"
         store.close()
 
-    asyncio.run(run())
+    with request_with():
+        asyncio.run(run())

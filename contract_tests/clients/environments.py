@@ -1,0 +1,52 @@
+"""Environments of Python and Node, each with packages at pinned versions and nothing else."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class MissingError(Exception):
+    """What an environment needs and this machine hasn't."""
+
+
+def python(folder: Path, packages: Sequence[str]) -> Path:
+    """The interpreter of an environment with `packages`, which name their versions.
+
+    The environment is made if it isn't there, or is one of other packages.
+    """
+    executable = folder / "bin" / "python"
+    wanted = "\n".join(packages)
+    if _stale(folder, wanted):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(executable), "-m", "pip", "install", "-q", *packages], check=True)
+        _made(folder, wanted)
+    return executable
+
+
+def node_modules(folder: Path, sources: Path) -> Path:
+    """`folder` with the files of `sources` beside the packages that their `package.json` names.
+
+    Node looks for packages there. Raises MissingError where there is no Node.
+    """
+    if not (shutil.which("node") and shutil.which("npm")):
+        raise MissingError("node and npm are not installed")
+    wanted = (sources / "package.json").read_text("utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in sources.iterdir():
+        shutil.copy(each, folder)
+    if _stale(folder, wanted):
+        options = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+        subprocess.run(["npm", "install", *options], cwd=folder, check=True)
+        _made(folder, wanted)
+    return folder
+
+
+def _stale(folder: Path, wanted: str) -> bool:
+    made = folder / "made-of.txt"
+    return not made.is_file() or made.read_text("utf-8") != wanted
+
+
+def _made(folder: Path, wanted: str) -> None:
+    (folder / "made-of.txt").write_text(wanted, "utf-8")

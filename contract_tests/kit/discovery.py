@@ -1,0 +1,280 @@
+"""What a server offers, found out by asking: nothing of it is assumed.
+
+Each operation of the description is asked once, with a small request that changes nothing. What the
+server doesn't know (404, 405) or was not started for (501) is not offered; any other answer, right
+or wrong, says that the operation is there.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from contract_tests.kit import bodies, chat, contract, lint
+from contract_tests.kit.server import Server
+
+NOBODY = "nobody-of-the-kit"
+OF_NOBODY: Any = {"model": NOBODY, "stream": False}
+"""A valid body of an operation that would change something if there were such a model."""
+INSTEAD = {
+    "POST /models": OF_NOBODY,
+    "POST /models/load": OF_NOBODY,
+    "POST /models/unload": OF_NOBODY,
+    "POST /api/pull": OF_NOBODY,
+}
+WHERE = {
+    "DELETE /models": f"/models?model={NOBODY}",
+    "POST /slots/{id_slot}": "/slots/0?action=erase",
+}
+COMPLETION, CHAT, RESPONSE = "/completion", "/v1/chat/completions", "/v1/responses"
+NOT_THERE = (404, 405, 501)
+
+
+class UnreachableError(ConnectionError):
+    """No server answers there, or it wants another key. The text says which."""
+
+
+@dataclass
+class Offer:
+    """What one server has."""
+
+    url: str
+    server: str = ""
+    """What it calls itself."""
+    models: list[str] = field(default_factory=list)
+    key: bool = False
+    """It wants an API key."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """The operations that it doesn't have, with its answer."""
+    features: dict[str, str] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """True if it has the operation of this method and path, or of this `operationId`."""
+        if operation := contract.operations().get(name):
+            name = operation.name
+        return name not in self.absent
+
+
+def discover(server: Server) -> Offer:
+    """Asks the server for all that it has. Raises `UnreachableError` if it can't be asked."""
+    offer = Offer(server.url)
+    _knock(server, offer)
+    offer.models = _models(server)
+    bodies.use_models(offer.models)
+    with _stored(server) as ids:
+        for operation in contract.operations().values():
+            if reason := _absence(server, operation, ids):
+                offer.absent[operation.name] = reason
+    offer.features = _features(server, offer)
+    return offer
+
+
+# ---- reaching it ---------------------------------------------------------------------------
+
+
+def _knock(server: Server, offer: Offer) -> None:
+    """Finds out who answers, and if a key is wanted."""
+    try:
+        answer = server.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise UnreachableError(f"no server answers at {server.url}: {error}") from error
+    public = answer.status_code in (401, 403)
+    # The list of models may be public where nothing else is.
+    asked = [("GET", "/v1/models"), ("GET", "/props"), ("POST", "/tokenize"), ("POST", CHAT)]
+    for method, path in asked:
+        body = {"messages": 7} if path == CHAT else {"content": "a"} if method == "POST" else None
+        with_key = _ask(server, method, path, json=body)
+        if with_key is None:
+            continue
+        if with_key.status_code in (401, 403):
+            raise UnreachableError(
+                f"{server.url} refuses the API key: pass the right one with --api-key"
+                if server.api_key
+                else f"{server.url} wants an API key: pass it with --api-key"
+            )
+        if server.api_key:
+            without = _ask(server, method, path, json=body, headers={"Authorization": ""})
+            offer.key |= without is not None and without.status_code in (401, 403)
+    if not offer.key and not public:
+        server.api_key = None  # it takes anybody: what is about keys can't be tested
+    offer.server = _name(server, answer)
+
+
+def _ask(server: Server, method: str, path: str, **options: Any) -> httpx.Response | None:
+    """The answer, if there is any."""
+    try:
+        return server.http.request(method, path, **options)
+    except httpx.HTTPError:
+        return None
+
+
+def _name(server: Server, answer: httpx.Response) -> str:
+    build = _document(server, "/props").get("build_info") or _document(server, "/version").get(
+        "build_info"
+    )
+    return " ".join(filter(None, (answer.headers.get("server"), str(build or "")))) or "unknown"
+
+
+def _document(server: Server, path: str) -> dict[str, Any]:
+    """The JSON object that is there, or an empty one."""
+    answer = _ask(server, "GET", path)
+    if answer is None or answer.status_code != 200:
+        return {}
+    with contextlib.suppress(ValueError):
+        document = answer.json()
+        if isinstance(document, dict):
+            return document
+    return {}
+
+
+def _models(server: Server) -> list[str]:
+    """The models' names; those that are loaded come first."""
+    for path, key, name in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
+        entries = _document(server, path).get(key)
+        if isinstance(entries, list):
+            found = [each for each in entries if isinstance(each, dict) and each.get(name)]
+            found.sort(key=lambda each: _state(each) != "loaded")
+            if found:
+                return [str(each[name]) for each in found]
+    return []
+
+
+def _state(entry: dict[str, Any]) -> Any:
+    status = entry.get("status")
+    return status.get("value") if isinstance(status, dict) else "loaded"
+
+
+# ---- each operation ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _stored(server: Server) -> Iterator[dict[str, str]]:
+    """The ids of things that the server keeps, as far as it does: a response, a stream."""
+    ids: dict[str, str] = {}
+    body = bodies.BODIES["create_response"]
+    answer = _ask(server, "POST", RESPONSE, json=body)
+    if answer is not None and answer.status_code == 200:
+        with contextlib.suppress(ValueError, AttributeError):
+            ids["resp_0"] = str(answer.json().get("id"))
+    conversation = f"contract-{secrets.token_hex(8)}"
+    asked = {**bodies.BODIES["create_completion"], "stream": True}
+    _ask(server, "POST", COMPLETION, json=asked, headers={"X-Conversation-Id": conversation})
+    ids["contract-tests"] = conversation
+    yield ids
+    if "resp_0" in ids:
+        _ask(server, "DELETE", f"{RESPONSE}/{ids['resp_0']}")
+
+
+def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> str:
+    """Why the operation counts as not offered; empty if it is there."""
+    name = operation.definition["operationId"]
+    where = WHERE.get(operation.name, bodies.path(name))
+    deletes = operation.method == "delete" and "response" in name
+    if not deletes:  # which would take it away from those behind it
+        for made_up, real in ids.items():
+            where = where.replace(made_up, real)
+    body = INSTEAD.get(operation.name, bodies.BODIES.get(name))
+    try:
+        with server.http.stream(operation.method.upper(), where, json=body) as answer:
+            status = answer.status_code
+            if status not in NOT_THERE:
+                return ""
+            answer.read()
+    except httpx.HTTPError:
+        return ""  # something is there, and fails: that is for the tests to say
+    if status == 404 and NOBODY in answer.text:
+        return ""  # it has looked for the model
+    if "x-refused" in operation.definition or deletes:
+        with contextlib.suppress(AssertionError, ValueError):
+            contract.check(answer, status)
+            return ""  # refused by name, as described
+    return f"{status}: {_sentence(answer)}"
+
+
+def _sentence(answer: httpx.Response) -> str:
+    """What an error says, in whichever form."""
+    try:
+        document: Any = answer.json()
+    except ValueError:
+        return answer.text[:120].strip()
+    while isinstance(document, dict):
+        known = [document[each] for each in ("error", "message", "detail") if each in document]
+        if not known:
+            break
+        document = known[0]
+    return str(document)[:160]
+
+
+# ---- features ------------------------------------------------------------------------------
+
+
+def _features(server: Server, offer: Offer) -> dict[str, str]:
+    """What there is besides operations, in words for the report."""
+    slots = _slots(server)
+    context = next((each.get("n_ctx") for each in slots if each.get("n_ctx")), None)
+    families = {
+        "chat": f"POST {CHAT}",
+        "Responses API": f"POST {RESPONSE}",
+        "kept responses": f"GET {RESPONSE}/{{response_id}}",
+        "Anthropic's API": "POST /v1/messages",
+        "Ollama's API": "POST /api/chat",
+        "native completions": f"POST {COMPLETION}",
+        "infill": "POST /infill",
+        "embeddings": "POST /v1/embeddings",
+        "reranking": "POST /v1/rerank",
+        "kept streams": "GET /v1/stream",
+        "many models": "POST /models/load",
+        "slots": "GET /slots",
+        "slots to files": "POST /slots/{id_slot}",
+        "changes of properties": "POST /props",
+        "metrics": "GET /metrics",
+        "adapters": "GET /lora-adapters",
+    }
+    return {
+        "models": ", ".join(offer.models) or "none listed",
+        "API key": "wanted" if offer.key else "not wanted",
+        "slots at a time": str(len(slots) or "unknown"),
+        "context of a slot": str(context or "unknown"),
+        **{feature: "yes" if offer.has(name) else "no" for feature, name in families.items()},
+        "tools": _yes(offer.has(f"POST {CHAT}") and _calls_tools(server)),
+        "thinking": _yes(_thinks(server)),
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _slots(server: Server) -> list[dict[str, Any]]:
+    answer = _ask(server, "GET", "/slots")
+    if answer is None or answer.status_code != 200:
+        return []
+    with contextlib.suppress(ValueError):
+        document = answer.json()
+        return [each for each in document if isinstance(each, dict)]
+    return []
+
+
+def _calls_tools(server: Server) -> bool:
+    """A tool that has to be called is called."""
+    answer = _ask(server, "POST", CHAT, json=chat.asking())
+    if answer is None or answer.status_code != 200:
+        return False
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return bool(answer.json()["choices"][0]["message"]["tool_calls"])
+    return False
+
+
+def _thinks(server: Server) -> bool:
+    """The prompt of a conversation depends on whether thoughts are wanted."""
+    prompts = []
+    for enabled in (True, False):
+        asked = {"messages": bodies.MESSAGES, "chat_template_kwargs": {"enable_thinking": enabled}}
+        answer = _ask(server, "POST", "/apply-template", json=asked)
+        if answer is None or answer.status_code != 200:
+            return False
+        prompts.append(answer.text)
+    return prompts[0] != prompts[1]

@@ -1,0 +1,229 @@
+"""Rules that keep generated clients good, over the files of the description.
+
+Generators send every `default`, name what stands inline by numbers, and make methods of
+operationIds. Each rule is a function from the folder of the files to the problems it finds.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from contract_tests.kit.lint import DESCRIPTION, METHODS
+
+FOLDER = DESCRIPTION.parent
+
+Schema = Mapping[str, Any]
+
+
+class Problem(NamedTuple):
+    """What is wrong in a file, which is named by its path in the folder."""
+
+    file: str
+    text: str
+
+
+class Place(NamedTuple):
+    """A schema in a file. `parent` is the keyword that it stands under, None at the top."""
+
+    file: str
+    where: str
+    schema: Schema
+    parent: str | None
+
+
+Rule = Callable[[Path], Iterator[Problem]]
+
+_ROOTS = ("schema", "x-event-data-schema", "x-line-schema")
+_UNIONS = ("anyOf", "oneOf")
+
+
+def named(folder: Path = FOLDER) -> Iterator[tuple[str, str, Schema]]:
+    """(file, name, schema) of all schemas that have a name."""
+    for file, content in _files(folder):
+        if file.startswith("schemas/") or file == "failures.yaml":
+            for name, schema in content.items():
+                if not re.match("[a-z]", name):  # the responses of failures.yaml
+                    yield file, name, schema
+
+
+def places(folder: Path = FOLDER) -> Iterator[Place]:
+    """All schemas, those inside of others as well; a reference is not followed."""
+    for file, name, schema in named(folder):
+        yield from _walk(file, name, schema, None)
+    for file, content in _files(folder):
+        if not file.startswith("schemas/"):
+            yield from _roots(file, "", content)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path in sorted(folder.rglob("*.yaml")):
+        yield path.relative_to(folder).as_posix(), yaml.safe_load(path.read_text("utf-8"))
+
+
+def _roots(file: str, where: str, node: Any) -> Iterator[Place]:
+    """The schemas of parameters, bodies and headers in a file that isn't of schemas alone."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _roots(file, where, each)
+    if not isinstance(node, Mapping):
+        return
+    for key, value in node.items():
+        if key in ("example", "examples") or (not where and re.match("[A-Z].*Error$", key)):
+            continue
+        if key in _ROOTS:
+            yield from _walk(file, where, value, key)
+        else:
+            yield from _roots(file, f"{where} {key}".strip(), value)
+
+
+def _walk(file: str, where: str, schema: Schema, parent: str | None) -> Iterator[Place]:
+    yield Place(file, where, schema, parent)
+    for name, value in schema.get("properties", {}).items():
+        yield from _walk(file, f"{where}.{name}", value, "properties")
+    for keyword in (*_UNIONS, "allOf"):
+        for branch in schema.get(keyword, ()):
+            yield from _walk(file, where, branch, keyword)
+    for keyword, sign in (("items", "[]"), ("additionalProperties", ".*")):
+        if isinstance(schema.get(keyword), Mapping):
+            yield from _walk(file, where + sign, schema[keyword], keyword)
+
+
+# ---- rules -------------------------------------------------------------------------------
+
+
+def nothing_has_a_default(folder: Path = FOLDER) -> Iterator[Problem]:
+    """A generated client would send it with every request, and override the operator's options."""
+    for place in places(folder):
+        if "default" in place.schema:
+            yield Problem(place.file, f"{place.where} has a default; use x-default")
+
+
+def types_have_names(folder: Path = FOLDER) -> Iterator[Problem]:
+    """What becomes a type of its own in a client is a named schema: objects, enums and unions.
+
+    One value alone, which tells what kind of object this is, is no type.
+    """
+    for place in places(folder):
+        if place.parent is not None and (kind := _kind(place)) is not None:
+            yield Problem(place.file, f"{place.where} has {kind} without a name")
+
+
+def _kind(place: Place) -> str | None:
+    schema = place.schema
+    if "$ref" in schema:
+        return None
+    if any(keyword in schema for keyword in _UNIONS) and place.parent != "allOf":
+        return "a union"
+    if len([value for value in schema.get("enum", ()) if value is not None]) > 1:
+        return "an enum"
+    if schema.get("type") == "object" and place.parent != "allOf" and "enum" not in schema:
+        return "an object"
+    if len(schema.get("allOf", ())) > 1:
+        return "a combination"
+    return None
+
+
+NOT_YET = frozenset({"ChatMessage", "Tool", "ToolCallDelta"})
+"""Schemas whose fields openapi-python-client still drops."""
+
+
+def fields_are_not_dropped(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Beside properties there are neither alternatives nor a single reference: generators take the
+    schema for these alone."""
+    for place in places(folder):
+        if "properties" not in place.schema or place.where in NOT_YET:
+            continue
+        branches = [
+            branch for keyword in (*_UNIONS, "allOf") for branch in place.schema.get(keyword, ())
+        ]
+        if any(keyword in place.schema for keyword in _UNIONS) or len(branches) == 1:
+            yield Problem(place.file, f"{place.where} has properties that generators drop")
+
+
+def names_are_titles(folder: Path = FOLDER) -> Iterator[Problem]:
+    """A named schema repeats its name, that of a good type, as its title; nothing else has one."""
+    for file, name, schema in named(folder):
+        if not re.fullmatch(r"([A-Z][a-z0-9]*)+", name):
+            yield Problem(file, f"{name} is no name of a type")
+        if schema.get("title") != name:
+            yield Problem(file, f"{name} has another title: {schema.get('title')}")
+    for place in places(folder):
+        if place.parent is not None and "title" in place.schema:
+            yield Problem(place.file, f"{place.where} has a title, and no name")
+
+
+def all_is_described(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Named schemas, properties, and parameters' schemas by way of their parameter, say what they
+    are in more than three words; a property may leave it to a named schema."""
+    for place in places(folder):
+        if place.parent in (None, "properties") and not _refers(place.schema):
+            text = str(place.schema.get("description", ""))
+            if len(text.split()) < 4:
+                yield Problem(place.file, f"{place.where} says too little: {text!r}")
+
+
+def _refers(schema: Schema) -> bool:
+    return "$ref" in schema
+
+
+def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
+    """An object without a word about its fields is one without any, in TypeScript and in Go."""
+    words = {"properties", "additionalProperties", "maxProperties", *_UNIONS, "allOf", "enum"}
+    for file, name, schema in named(folder):
+        if schema.get("type") == "object" and not words & schema.keys():
+            yield Problem(file, f"{name} doesn't say additionalProperties: true")
+
+
+def own_fields_are_seen(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Generators take a union beside properties for the whole type, and one reference beside
+    properties, too: either stands in an `allOf`, the reference with the properties in a branch."""
+    for place in places(folder):
+        if "properties" in place.schema:
+            branches = place.schema.get("allOf", ())
+            union = any(keyword in place.schema for keyword in _UNIONS)
+            if union or (len(branches) == 1 and "$ref" in branches[0]):
+                yield Problem(place.file, f"{place.where} has properties beside another type")
+
+
+def lists_are_told_apart(folder: Path = FOLDER) -> Iterator[Problem]:
+    """A client in Python takes the first list of a union for all of them."""
+    schemas = {name: schema for _, name, schema in named(folder)}
+    for place in places(folder):
+        for keyword in _UNIONS:
+            found = [_followed(each, schemas) for each in place.schema.get(keyword, ())]
+            if [each.get("type") for each in found].count("array") > 1 and place.parent != "allOf":
+                yield Problem(place.file, f"{place.where} is a union of several lists")
+
+
+def _followed(schema: Schema, schemas: Mapping[str, Schema]) -> Schema:
+    while "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def methods_have_good_names(folder: Path = FOLDER) -> Iterator[Problem]:
+    """No operationId is told from another by how its path is spelled."""
+    spelling = re.compile(r"_(v[0-9]+|unversioned|plural)$")
+    for file, content in _files(folder):
+        if file.startswith("paths/"):
+            for item in content.values():
+                for method in METHODS if isinstance(item, Mapping) else ():
+                    name = item.get(method, {}).get("operationId", "")
+                    if spelling.search(name):
+                        yield Problem(file, f"{name} is no good name of a method")
+
+
+RULES: tuple[Rule, ...] = (
+    nothing_has_a_default,
+    types_have_names,
+    fields_are_not_dropped,
+    names_are_titles,
+    all_is_described,
+    objects_say_what_they_hold,
+    own_fields_are_seen,
+    lists_are_told_apart,
+    methods_have_good_names,
+)

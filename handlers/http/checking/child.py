@@ -1,0 +1,58 @@
+"""A process that checks bodies: does one job after the other until its stdin ends.
+
+    python -m handlers.http.checking.child BYTES SECONDS       (started by
+    handlers.http.checking.parent)
+
+BYTES is the limit of the address space, where the platform can set one. The server ends a process
+whose job takes more than SECONDS; if the server is no more, an alarm does.
+"""
+
+import sys
+
+import msgspec
+from jsonschema_rs import Draft202012Validator
+
+import engine.processes.collecting as collecting  # the very first of ours
+from engine.processes.framing import Started, frame
+from engine.processes.stdio import Link, do_jobs, leave, take_over
+from handlers.http.checking.messages import Job, Verdict, job_decoder
+from handlers.http.decoding import UndecodableError, decoded
+from handlers.http.validation_messages import sentence
+
+
+class Jobs:
+    """Checks bodies; keeps the validators that it has compiled."""
+
+    def __init__(self) -> None:
+        self._validators: dict[int, Draft202012Validator] = {}
+
+    def reply(self, job: Job) -> bytes:
+        """The verdict on `job`, ready to be written."""
+        try:
+            return frame(self.verdict(job))
+        except MemoryError:
+            return frame(Verdict(exhausted=True))
+
+    def verdict(self, job: Job) -> Verdict:
+        if job.source:
+            self._validators[job.schema] = Draft202012Validator(msgspec.json.decode(job.source))
+        try:
+            body = decoded(job.body)
+        except UndecodableError as error:
+            return Verdict(str(error))
+        validator = self._validators[job.schema]
+        if validator.is_valid(body):
+            return Verdict()
+        fault = sentence(validator, body)
+        return Verdict(str(fault), fault.discreet)
+
+
+def main() -> None:
+    link: Link[Job, Started] = take_over(job_decoder)
+    collecting.resume()
+    do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,34 @@
+"""Conversions of large bodies, in a thread.
+
+They are plain Python over many values, so the interpreter lets others have their turn in between;
+there is one thread, so that the event loop has at least every second one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Final, ParamSpec, TypeVar
+
+from connexion import context
+
+from handlers.http.body_limits import LARGE, n_values
+
+TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenever it wakes up
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
+
+
+async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of `function`, in the thread if the body of the current request is large.
+
+    Raises what `function` does. It must not wait for anything.
+    """
+    if n_values(context.scope) <= LARGE:
+        return function(*args, **kwargs)
+    current = copy_context()
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, lambda: current.run(function, *args, **kwargs))

@@ -1,0 +1,62 @@
+"""Compares the description with that of the last release.
+
+`python -m tools.compat` ends with 1 if there is a breaking change that CHANGELOG.md doesn't
+announce, or an announcement of none. `--list` prints all of them. `--record` keeps the description
+of the version that is about to be released.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from handlers.description import description_path
+from handlers.http.bundle import Node, bundle, public
+from tools.compat.announcements import announced, verdict
+from tools.compat.comparison import breaks
+
+RELEASED = Path(__file__).with_name("released")
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tools.compat", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="print all breaking changes")
+    parser.add_argument("--record", action="store_true", help="keep the description of today")
+    parser.add_argument("--released", type=Path, help="compare with this one")
+    options = parser.parse_args(argv)
+    today = public(bundle(description_path()))
+    if options.record:
+        print(f"kept as {_record(today)}")
+        return 0
+    path = options.released or last_release()
+    before: Node = json.loads(path.read_bytes())
+    found = breaks(before, today)
+    if options.list:
+        print(*found, sep="\n")
+    unannounced, unused = verdict(found, announced(CHANGELOG.read_text("utf-8")))
+    for each in unannounced:
+        print(f"not announced: {each}")
+    for pattern in unused:
+        print(f"nothing breaks as announced: {pattern}")
+    version = before["info"]["version"]
+    print(f"{len(found)} breaking changes since {version}, {len(unannounced)} not announced")
+    if unannounced:
+        print("CHANGELOG.md announces them under '### Breaking', see tools/compat/announcements.py")
+    return 1 if unannounced or unused else 0
+
+
+def last_release() -> Path:
+    """The description of the newest version."""
+    return max(RELEASED.glob("*.json"), key=lambda path: [int(n) for n in path.stem.split(".")])
+
+
+def _record(document: Node) -> Path:
+    path = RELEASED / f"{document['info']['version']}.json"
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Two descriptions, and what a client of the first one would miss at a server of the second.
+
+A request breaks where less is allowed: an operation, a field, a type, a value or a part of a range
+is gone, or something has become required. An answer breaks where more may come, or less is sure to:
+a status, a media type, a field or its certainty is gone, or another type may stand there. New
+values of an enum in an answer are no break. Names of components and operations don't count.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tools.compat.shapes import LOWER, Kind, Node, Shape, Shapes
+
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+SCHEMAS = {"schema": "", "x-event-data-schema": " event", "x-line-schema": " line"}
+"""Where a media type has schemas, and how messages call what they describe."""
+
+RESTRICTIONS = {
+    "x-option": "needs a server with the option",
+    "x-refuses-foreign-origins": "refuses pages of other origins",
+    "x-max-body-size": "has a bound for its body",
+}
+"""Extensions of an operation that take something away from its clients."""
+
+
+class Break(NamedTuple):
+    operation: str
+    """Method and path."""
+    where: str
+    """Parts of the request or answer, with dots between them; empty for all of the operation."""
+    what: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} {self.where}: {self.what}"
+            if self.where
+            else (f"{self.operation}: {self.what}")
+        )
+
+
+class _Operation(NamedTuple):
+    name: str
+    definition: Node
+    parameters: Mapping[tuple[str, str], Node]
+    public: bool
+
+
+def breaks(old: Node, new: Node) -> list[Break]:
+    """In the order of the old description; each one once."""
+    before, after = Shapes(old), Shapes(new)
+    now = _operations(new, after)
+    found: dict[Break, None] = {}
+    for key, was in _operations(old, before).items():
+        if key not in now:
+            found[Break(was.name, "", "is gone")] = None
+            continue
+        comparison = _Comparison(before, after)
+        for where, what in comparison.operation(was, now[key]):
+            found[Break(was.name, where, what)] = None
+    return list(found)
+
+
+def _operations(document: Node, shapes: Shapes) -> dict[tuple[str, str], _Operation]:
+    """By method and path; the names of the path's parameters don't count."""
+    found = {}
+    for path, each in document["paths"].items():
+        item = shapes.resolve(each)
+        for method in METHODS:
+            if method not in item:
+                continue
+            definition = item[method]
+            listed = [*item.get("parameters", ()), *definition.get("parameters", ())]
+            resolved = [shapes.resolve(parameter) for parameter in listed]
+            security = definition.get("security", document.get("security", ()))
+            found[method, re.sub(r"\{.*?\}", "{}", path)] = _Operation(
+                f"{method.upper()} {path}",
+                definition,
+                {(one["in"], one["name"]): one for one in resolved if one["in"] != "path"},
+                public=not security or {} in security,
+            )
+    return found
+
+
+Found = Iterator[tuple[str, str]]
+
+
+class _Comparison:
+    def __init__(self, before: Shapes, after: Shapes) -> None:
+        self._before = before
+        self._after = after
+
+    def operation(self, old: _Operation, new: _Operation) -> Found:
+        if old.public and not new.public:
+            yield "", "needs an API key"
+        for extension, what in RESTRICTIONS.items():
+            given = new.definition.get(extension)
+            if given and not _held(extension, given, old):
+                yield "", f"{what} ({extension})"
+        yield from self._parameters(old.parameters, new.parameters)
+        yield from self._bodies(old.definition, new.definition)
+        yield from self._answers(old.definition["responses"], new.definition["responses"])
+
+    def _parameters(
+        self, old: Mapping[tuple[str, str], Node], new: Mapping[tuple[str, str], Node]
+    ) -> Found:
+        for key, was in old.items():
+            where = f"{key[0]}.{key[1]}"
+            if key not in new:
+                yield where, "is gone"
+                continue
+            if new[key].get("required") and not was.get("required"):
+                yield where, "is required"
+            if new[key].get("x-needs-key") and not was.get("x-needs-key"):
+                yield where, "needs an API key"
+            shapes = self._before.of(was["schema"]), self._after.of(new[key]["schema"])
+            yield from narrowed(*shapes, where)
+        for key in new.keys() - old.keys():
+            if new[key].get("required"):
+                yield f"{key[0]}.{key[1]}", "is new and required"
+
+    def _bodies(self, old: Node, new: Node) -> Found:
+        was = self._before.resolve(old.get("requestBody", {}))
+        now = self._after.resolve(new.get("requestBody", {}))
+        if now.get("required") and not was.get("required"):
+            yield "request", "has to have a body"
+        for kind, media in was.get("content", {}).items():
+            other = now.get("content", {}).get(kind)
+            if other is None:
+                yield "request", f"{kind} is not taken"
+            elif "schema" in media and "schema" in other:
+                shapes = self._before.of(media["schema"]), self._after.of(other["schema"])
+                yield from narrowed(*shapes, "request")
+
+    def _answers(self, old: Mapping[str, Node], new: Mapping[str, Node]) -> Found:
+        for status, each in old.items():
+            if status not in new:
+                yield status, "is gone"
+                continue
+            was, now = self._before.resolve(each), self._after.resolve(new[status])
+            left = {header.lower() for header in now.get("headers", {})}
+            for header in was.get("headers", {}):
+                if header.lower() not in left:
+                    yield f"{status}.{header}", "is gone"
+            for kind, media in was.get("content", {}).items():
+                other = now.get("content", {}).get(kind)
+                if other is None:
+                    yield status, f"{kind} is gone"
+                    continue
+                if media.get("x-event-end") != other.get("x-event-end"):
+                    yield status, f"the stream ends with {other.get('x-event-end', 'no sign')}"
+                for place, what in SCHEMAS.items():
+                    if place in media and place in other:
+                        shapes = self._before.of(media[place]), self._after.of(other[place])
+                        yield from widened(*shapes, f"{status}{what}")
+
+
+def narrowed(old: Shape, new: Shape, where: str) -> Found:
+    """What a request may have no longer."""
+    if gone := [name for name in old.kinds if name not in new.kinds]:
+        yield where, f"{_listed(gone)} is not taken"
+    if None not in (old.default, new.default) and old.default != new.default:
+        yield where, f"without it, {new.default} holds instead of {old.default}"
+    for name, was in old.kinds.items():
+        now = new.kinds.get(name)
+        # The bounds of integers are those of numbers.
+        if now is None or (name == "integer" and "number" in old.kinds and "number" in new.kinds):
+            continue
+        yield from _narrowed_kind(was, now, where)
+
+
+def _narrowed_kind(was: Kind, now: Kind, where: str) -> Found:
+    if now.values is not None and (was.values is None or was.values - now.values):
+        rest = (
+            "all but " + _listed(sorted(now.values))
+            if was.values is None
+            else _listed(sorted(was.values - now.values))
+        )
+        yield where, f"{rest} is not taken"
+    if now.patterns is not None and (was.patterns is None or was.patterns - now.patterns):
+        yield where, f"has to match {_listed(sorted(now.patterns))}"
+    for bound, value in now.bounds.items():
+        before = was.bounds.get(bound)
+        if _bound_of_values(was, bound, value):
+            continue
+        if before is None or (value > before if bound in LOWER else value < before):
+            yield where, f"{bound} is {value}, was {'none' if before is None else before}"
+    if was.values is not None:
+        return  # those were all
+    for name in sorted(now.required - was.required):
+        new = "is required" if name in was.properties else "is new and required"
+        yield f"{where}.{name}", new
+    if now.closed and not was.closed:
+        yield where, "takes no other fields"
+    for name, shape in was.properties.items():
+        if name in now.properties:
+            yield from narrowed(shape, now.properties[name], f"{where}.{name}")
+        else:
+            yield f"{where}.{name}", "is gone"
+    if was.items and now.items:
+        yield from narrowed(was.items, now.items, f"{where}[]")
+
+
+def widened(old: Shape, new: Shape, where: str) -> Found:
+    """What an answer may have, or lack, that it hadn't, or had."""
+    if more := [name for name in new.kinds if name not in old.kinds]:
+        yield where, f"may be {_listed(more)}"
+    for name, was in old.kinds.items():
+        now = new.kinds.get(name)
+        if now is None:
+            continue
+        for member in sorted(was.required - now.required):
+            if member in now.properties:
+                yield f"{where}.{member}", "may be missing"
+        for member, shape in was.properties.items():
+            if member in now.properties:
+                yield from widened(shape, now.properties[member], f"{where}.{member}")
+            else:
+                yield f"{where}.{member}", "is gone"
+        if was.items and now.items and now.bounds.get("maxItems") != 0:
+            yield from widened(was.items, now.items, f"{where}[]")
+
+
+def _bound_of_values(kind: Kind, bound: str, value: float) -> bool:
+    """True if `kind` has certain values, none of which is out of the bound."""
+    if kind.values is None:
+        return False
+    measured = [_measure(json.loads(each)) for each in kind.values]
+    return all(each >= value if bound in LOWER else each <= value for each in measured)
+
+
+def _measure(value: Any) -> float:
+    """What bounds are about: the number, or the length of anything else."""
+    return float(value) if isinstance(value, int | float) else len(value)
+
+
+def _held(extension: str, given: Any, old: _Operation) -> bool:
+    """True if the restriction was there, or a narrower one."""
+    before = old.definition.get(extension)
+    if extension == "x-max-body-size":
+        return before is not None and before <= given
+    # Before it was an extension, the prose said that 501 comes without the option.
+    return before is not None or (extension == "x-option" and "501" in old.definition["responses"])
+
+
+def _listed(values: list[str]) -> str:
+    return ", ".join(values)

@@ -1,0 +1,22 @@
+"""What the examples of the shell start."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+ENDING = frozenset({"doctor", "spec", "--help", "--version", "--list-devices", "--cache-list"})
+"""Commands and options with which the program ends by itself."""
+
+_COMMAND = re.compile(r"^specllama(?=\s)(?:.*\\\n)*.*\n?", re.MULTILINE)
+
+
+def starts(text: str) -> Iterator[tuple[str, list[str] | None]]:
+    """The commands of an example: what bash runs, or the options of a server."""
+    end = 0
+    for command in _COMMAND.finditer(text):
+        _, *options = shlex.split(command[0].replace("\\\n", " "), comments=True)
+        if not ENDING.intersection(options):
+            yield text[end : command.start()], None
+            yield "", options
+            end = command.end()
+    yield text[end:], None
