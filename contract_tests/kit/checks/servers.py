@@ -44,7 +44,7 @@ def keys_are_wanted_everywhere(server: Server) -> None:
 
 def public_operations_want_no_key(server: Server) -> None:
     nobody = {"Authorization": ""}
-    for name in ("get_health", "get_health_v1", "list_models", "list_models_v1"):
+    for name in ("get_health", "get_health_alias", "list_models", "list_openai_models"):
         if contract.is_public(contract.operations()[name]):
             contract.check(server.get(path(name), headers=nobody))
 
@@ -65,7 +65,7 @@ def foreign_pages_change_nothing(server: Server) -> None:
 
 def heads_have_no_body(server: Server) -> None:
     """The answer to HEAD has the head of the one to GET, and ends there."""
-    for name in ("get_health", "list_models_v1", "get_props"):
+    for name in ("get_health", "list_openai_models", "get_props"):
         expected = server.get(path(name))
         said = _read_to_the_end(server, "HEAD", path(name))
         head, _, rest = said.partition(b"\r\n\r\n")

@@ -132,12 +132,12 @@ def the_worst_document_comes_first(replace: Replace) -> None:
 @RERANKERS.caught_by(vectors.documents_are_in_the_order_of_their_scores, "==")
 def all_documents_are_the_best(replace: Replace) -> None:
     """`top_n` means nothing."""
-    original = handlers.rerank.create_rerank_v1
+    original = handlers.rerank.create_versioned_rerank
 
-    async def create_rerank_v1(body: dict[str, Any]) -> Response:
+    async def create_versioned_rerank(body: dict[str, Any]) -> Response:
         return await original({key: body[key] for key in body if key != "top_n"})
 
-    replace(handlers.rerank, "create_rerank_v1", create_rerank_v1)
+    replace(handlers.rerank, "create_versioned_rerank", create_versioned_rerank)
 
 
 @RERANKERS.caught_by(vectors.scores_belong_to_their_documents, "the score of")
