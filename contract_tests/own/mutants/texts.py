@@ -20,6 +20,7 @@ from engine.pool.client import EngineClient
 from engine.pool.generation import Generation
 from engine.protocol.messages import Finished, Prompt, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
+from handlers.http.encoding import Lazy
 from handlers.running.batch import Batch
 
 MUTANTS = Mutants("Generation, in every API")
@@ -149,12 +150,16 @@ def prompts_are_answered_in_another_order(replace: Replace) -> None:
 def _change_probabilities(
     replace: Replace, change: Callable[[Sequence[TokenProbs]], Sequence[TokenProbs]]
 ) -> None:
-    original = Probabilities.content
+    content_of, later_of = Probabilities.content, Probabilities.later
 
     def content(self: Probabilities, probs: Sequence[TokenProbs]) -> list[dict[str, Any]]:
-        return original(self, change(probs))
+        return content_of(self, change(probs))
+
+    def later(self: Probabilities, probs: Sequence[TokenProbs]) -> Lazy[TokenProbs]:
+        return later_of(self, change(probs))
 
     replace(Probabilities, "content", content)
+    replace(Probabilities, "later", later)
 
 
 @MUTANTS.caught_by(generation.probabilities_belong_to_the_text, "==", lies=True)
