@@ -22,13 +22,16 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     responses = [server.post(where, content=raw, headers=headers) for raw in malformed]
     responses += [server.post(where, content=b"null", headers=headers)]
     of_wrong_type: list[Any] = [[], "text", 7]
-    body = contract.operations()[name].definition["requestBody"]["content"]["application/json"]
+    definition = contract.operations()[name].definition
+    body = definition["requestBody"]["content"]["application/json"]
     if any(lint.errors(body["schema"], {})):  # some take nothing, too
         of_wrong_type.append({})
     responses += [server.post(where, wrong) for wrong in of_wrong_type]
     objects = ("options",)  # fields that take one
     fields = [field for field in BODIES[name] if field not in objects]
     responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
+    if {"ollama", "ollama_models"} & {*definition["tags"]}:
+        responses += [send(server, name, model=5)]
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     if name in STREAMING:
         responses += [

@@ -5,6 +5,7 @@ for all operations together.
 """
 
 import contextlib
+import os
 import signal
 import socket
 import sqlite3
@@ -34,10 +35,19 @@ from contract_tests.kit.server import (
     OwnServer,
     Server,
     Start,
+    wait_until,
 )
 
 N_CTX = 256
 PRESETS = "[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
+ROOT = Path(__file__).parents[2]
+STOPPING = """
+import os, signal, sys
+
+if "engine.worker" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+"""Python runs this before anything else. To stop a process from outside, one has to be fast."""
 
 
 def send(server: Server, name: str, **changes: Any) -> httpx.Response:
@@ -168,15 +178,18 @@ class Situations:
 
     @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
-        """The answers of a server whose engine process, stopped by us, is loading the model."""
-        for _ in range(5):
-            server = self._start(*self._switched_on, wait=False, api_key="key")
-            with engine_stopped(server):
-                if server.get("/health").status_code == 503:
-                    names = contract.operations().keys() - ENDLESS
-                    return {name: send(server, name) for name in names}
-            server.close()
-        raise AssertionError("the model was loaded each time before its process could be stopped")
+        """The answers of a server whose engine process stops itself before it does anything."""
+        folder = self._directory / "stopping"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(STOPPING, "ascii")
+        variables = {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+        server = self._start(*self._switched_on, wait=False, api_key="key", variables=variables)
+        try:
+            wait_until(lambda: server.get("/health").status_code == 503, "it is loading")
+            names = contract.operations().keys() - ENDLESS
+            return {name: send(server, name) for name in names}
+        finally:
+            server.engine().resume()
 
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:

@@ -75,20 +75,13 @@ class _Asked:
 
     message: Question | Embed | Rerank
     answer: asyncio.Future[Reply | Vectors]
-    has_moved: bool = False  # to the process that followed the one that it was sent to
-
-    @property
-    def can_move(self) -> bool:
-        """Whether the next process can answer in the place of one that may have begun."""
-        return not self.has_moved and not isinstance(self.message, SlotAction | SetAdapters)
 
 
 class EngineClient:
     """Requests to one ready engine process. The supervisor dispatches the answers.
 
     If the process ends and another one follows, `leave` and `succeed` hand on the generations that
-    it had not begun, and the questions that change nothing: each once, as it may be the one that a
-    process ends with.
+    it had not begun: each once, as it may be the one that a process ends with.
     """
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
@@ -268,8 +261,7 @@ class EngineClient:
         do in its place. The rest, and what comes, waits for it, or for `close`."""
         self._dead, self._waits = error, True
         lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
-        lost += [id for id, asked in self._asked.items() if not asked.can_move]
-        for id in lost:
+        for id in (*lost, *self._asked):
             self._put(Failed(id, error))
 
     def succeed(self, predecessor: "EngineClient") -> None:
@@ -283,7 +275,6 @@ class EngineClient:
         for message in joined(each.request for each in self._generations.values()):
             self._send(message)
         for asked in self._asked.values():
-            asked.has_moved = True
             self._send(asked.message)
 
     def _put(self, event: Event) -> None:
