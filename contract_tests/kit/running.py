@@ -262,14 +262,14 @@ def _squeezed(text: str) -> str:
 
 def _is_about_server(error: BaseException) -> bool:
     """A failed assertion, a refusal that a client library turned into an exception, a connection
-    that failed; not a mistake in the test."""
+    that failed; not a mistake in the test, and not a schema of which Schemathesis couldn't make a
+    request (its failures are assertions, its errors are about itself)."""
     return (
         isinstance(error, AssertionError | pytest.fail.Exception | httpx.TransportError)
         or hasattr(error, "status_code")
         or isinstance(error, BaseExceptionGroup)
         or type(error).__module__.partition(".")[0]
         in (
-            "schemathesis",
             "hypothesis",
             "openai",
             "anthropic",

@@ -69,23 +69,22 @@ def blocks_count_from_one(replace: Replace) -> None:
 @MUTANTS.caught_by(chats.chats_stop_at_their_stop_strings, "stop_sequence", lies=True)
 def stop_sequences_are_not_told(replace: Replace) -> None:
     """`stop_reason` is `end_turn` where a stop sequence was met."""
-    original = MessageFormat._stop_reason
-
-    def stop_reason(self: MessageFormat, message: ChatMessage, finished: Finished) -> StopReason:
-        right = original(self, message, finished)
-        return "end_turn" if right == "stop_sequence" else right
-
-    replace(MessageFormat, "_stop_reason", stop_reason)
+    _tell_end_of_turn(replace, "stop_sequence")
 
 
 @MUTANTS.caught_by(generation.limits_of_conversations_hold, "create_message", lies=True)
 def messages_end_for_another_reason(replace: Replace) -> None:
     """`stop_reason` is `end_turn` where the limit was reached."""
+    _tell_end_of_turn(replace, "max_tokens")
+
+
+def _tell_end_of_turn(replace: Replace, reason: StopReason) -> None:
+    """`end_turn` stands for `reason`."""
     original = MessageFormat._stop_reason
 
     def stop_reason(self: MessageFormat, message: ChatMessage, finished: Finished) -> StopReason:
         right = original(self, message, finished)
-        return "end_turn" if right == "max_tokens" else right
+        return "end_turn" if right == reason else right
 
     replace(MessageFormat, "_stop_reason", stop_reason)
 

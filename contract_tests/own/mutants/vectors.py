@@ -25,23 +25,17 @@ RERANKERS = Mutants("Reranking", "reranker")
 @EMBEDDERS.caught_by(vectors.vectors_have_length_one, "a vector of the length")
 def vectors_have_any_length(replace: Replace) -> None:
     """Vectors are as the model gives them."""
-    original = EngineClient.embed
-
-    def embed(
-        self: EngineClient,
-        inputs: Sequence[list[int | str]],
-        *,
-        normalize: int,
-        dimensions: int = 0,
-    ) -> AsyncGenerator[Vectors, None]:
-        return original(self, inputs, normalize=-1, dimensions=dimensions)
-
-    replace(EngineClient, "embed", embed)
+    _embed_with(replace, normalize=-1)
 
 
 @EMBEDDERS.caught_by(vectors.vectors_are_as_short_as_asked_for, "in the place of 8")
 def vectors_have_all_dimensions(replace: Replace) -> None:
     """`dimensions` means nothing."""
+    _embed_with(replace, dimensions=0)
+
+
+def _embed_with(replace: Replace, **instead: int) -> None:
+    """Texts are embedded with other parameters than those that were asked for."""
     original = EngineClient.embed
 
     def embed(
@@ -51,7 +45,8 @@ def vectors_have_all_dimensions(replace: Replace) -> None:
         normalize: int,
         dimensions: int = 0,
     ) -> AsyncGenerator[Vectors, None]:
-        return original(self, inputs, normalize=normalize)
+        asked = {"normalize": normalize, "dimensions": dimensions}
+        return original(self, inputs, **asked | instead)
 
     replace(EngineClient, "embed", embed)
 
