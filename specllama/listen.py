@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
+from specllama.listener import listener
+
 _BACKLOG = 2048
 _FREE_PORT_ATTEMPTS = 8
 _UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -204,7 +206,8 @@ def _bind(
         sock.close()
         message = f"cannot listen on {where}: {_reason(error)}"
         if error.errno == errno.EADDRINUSE:
-            raise _PortTakenError(message) from None
+            owner = listener(port)
+            raise _PortTakenError(f"{message}, by {owner}" if owner else message) from None
         if error.errno in _UNUSABLE:
             raise _UnusableError(message) from None
         raise ListenError(message) from None

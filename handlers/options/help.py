@@ -1,6 +1,7 @@
 """What users read about the options: `--help`, and the reference page in Markdown."""
 
 import textwrap
+from collections.abc import Mapping
 
 from engine.options import shortcuts, unavailable
 from engine.options.declaration import Field
@@ -65,14 +66,17 @@ def _forms(field: Field) -> str:
     return ", ".join([*field.names, *field.negative_names]) + metavar
 
 
-def help_text(width: int = 100, bold: bool = False) -> str:
-    """The overview that `--help` prints, at most `width` columns wide."""
+def help_text(
+    width: int = 100, bold: bool = False, commands: Mapping[str, tuple[str, str]] | None = None
+) -> str:
+    """The overview that `--help` prints, at most `width` columns wide. `commands` have
+    arguments and a sentence each."""
     start, end = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
-    lines = ["Usage: specllama [-m FILE] [OPTION]...", "       specllama doctor [--json]"]
-    lines += ["       specllama spec [--openapi VERSION] [--format FORMAT] [--tag TAG]...", ""]
-    lines.append("Serves a GGUF model over HTTP with the API of llama-server.")
-    lines.append("doctor tells whether this machine and this installation will do.")
-    lines.append("spec writes the OpenAPI description of that API.")
+    commands = commands or {}
+    lines = ["Usage: specllama [serve] [-m FILE] [OPTION]..."]
+    lines += [f"       specllama {name} {shape}" for name, (shape, _) in commands.items()]
+    lines += ["", "Serves a GGUF model over HTTP with the API of llama-server."]
+    lines += [f"{name} {sentence}." for name, (_, sentence) in commands.items()]
     for group, members in _groups().items():
         lines += ["", f"{start}{group}{end}"]
         for field in members:

@@ -21,6 +21,7 @@ import trustme
 from handlers.options import parse
 from handlers.options.completion import bash_completion
 from specllama import __version__, logs
+from specllama.commands import COMMANDS
 from specllama.listen import ListenError, Listeners
 
 ROOT = Path(__file__).parents[2]
@@ -202,8 +203,14 @@ def test_a_bad_key_of_a_preset_is_one_line(tmp_path: Path) -> None:
     done = run("--models-preset", str(file))
     assert (done.returncode, done.stdout) == (1, "")
     expected = f"specllama: error: {file}:4: ctx-size: "
-    assert done.stderr.startswith(expected)
+    assert done.stderr.startswith(expected), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_serving_has_a_name_of_its_own() -> None:
+    named, plain = run("serve", "--version"), run("--version")
+    assert (named.returncode, named.stdout) == (0, plain.stdout)
+    assert "unexpected argument" in run("serve", "serve").stderr
 
 
 def test_the_licenses_are_printed() -> None:
@@ -218,7 +225,9 @@ def test_the_licenses_are_printed() -> None:
 def test_the_script_for_bash_is_printed() -> None:
     done = run("--completion-bash", "--port", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == bash_completion()
+    assert done.stdout == bash_completion(["serve", *COMMANDS])
+    assert run("--completion-fish").stdout.count("__fish_use_subcommand") == len(COMMANDS) + 1
+    assert "_files" in run("--completion-zsh").stdout
 
 
 def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:
@@ -267,8 +276,9 @@ def test_a_port_in_use_is_one_line() -> None:
         port = holder.getsockname()[1]
         done = run_stand_in("-", "--port", str(port))
     assert done.returncode == 1
-    expected = f"specllama: error: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
-    assert done.stderr == expected
+    expected = f"specllama: error: cannot listen on 127.0.0.1 port {port}: Address already in use"
+    assert done.stderr.startswith(expected), done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @posix

@@ -4,7 +4,12 @@ import re
 import shlex
 from collections.abc import Iterator
 
-ENDING = frozenset({"doctor", "spec", "--help", "--version", "--list-devices", "--cache-list"})
+from specllama.commands import COMMANDS
+
+ENDING = frozenset(
+    {*COMMANDS, "--help", "--version", "--list-devices", "--cache-list"}
+    | {"--completion-bash", "--completion-zsh", "--completion-fish"}
+)
 """Commands and options with which the program ends by itself."""
 
 _COMMAND = re.compile(r"^specllama(?=\s)(?:.*\\\n)*.*\n?", re.MULTILINE)

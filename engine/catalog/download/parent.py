@@ -25,6 +25,7 @@ log = logging.getLogger("engine.catalog")
 
 STALL_SECONDS = "30"  # without a byte; then the connection is given up, and another one tried
 MAX_REPORT = 1 << 20  # bytes
+ENDING_SECONDS = 5.0  # that the process has to end when it is done
 
 
 class FetchError(Exception):
@@ -98,6 +99,8 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
                 case Notice(text=text):
                     log.warning("%s", text)
                 case Fetched() as found:
+                    # Not killed: asyncio warns of a child that ends in that very moment.
+                    await child.end(ENDING_SECONDS)
                     return found
                 case FetchFailed(message=message):
                     raise FetchError(message)

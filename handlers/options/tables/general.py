@@ -37,8 +37,22 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _general(
             names="--completion-bash",
-            help="Print a script that completes options in bash and exit: "
+            help="Print a script that completes commands and options in bash and exit: "
             "source <(specllama --completion-bash).",
+        ),
+    ] = False
+    completion_zsh: Annotated[
+        bool,
+        _general(
+            names="--completion-zsh",
+            help="The same for zsh: source <(specllama --completion-zsh).",
+        ),
+    ] = False
+    completion_fish: Annotated[
+        bool,
+        _general(
+            names="--completion-fish",
+            help="The same for fish: specllama --completion-fish | source.",
         ),
     ] = False
     list_devices: Annotated[
@@ -53,6 +67,8 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
             or self.version
             or self.license
             or self.completion_bash
+            or self.completion_zsh
+            or self.completion_fish
             or self.list_devices
             or self.cache_list
         )

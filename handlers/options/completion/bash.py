@@ -1,13 +1,14 @@
-"""The script with which bash completes the program's options: `--completion-bash`."""
+"""The script with which bash completes commands and options: `--completion-bash`."""
 
 from collections.abc import Iterable
 
 from engine.options.declaration import Field
 from engine.options.shortcuts import SHORTCUTS
+from handlers.options.completion.kinds import choices_of, kind_of
 from handlers.options.composition import NAMES
 
 _SCRIPT = """\
-# Completion of specllama's options in bash: source <(specllama --completion-bash)
+# Completion of specllama in bash: source <(specllama --completion-bash)
 _specllama() {{
     local IFS=$'\\n'
     local current=${{COMP_WORDS[COMP_CWORD]}} option=${{COMP_WORDS[COMP_CWORD-1]}}
@@ -21,7 +22,11 @@ _specllama() {{
     case $option in
 {cases}
     esac
-    COMPREPLY=($(compgen -W '{words}' -- "$current"))
+    if [[ $COMP_CWORD == 1 && $current != -* ]]; then
+        COMPREPLY=($(compgen -W '{commands}' -- "$current"))
+    else
+        COMPREPLY=($(compgen -W '{words}' -- "$current"))
+    fi
 }}
 complete -F _specllama specllama
 """
@@ -29,8 +34,8 @@ complete -F _specllama specllama
 _FILES = 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen {} -- "$current"))'
 
 
-def bash_completion() -> str:
-    """The script: names of options, and values where they are files or one of few."""
+def bash_completion(commands: Iterable[str] = ()) -> str:
+    """The script: commands, names of options, and values where they are files or one of few."""
     fields = NAMES.fields.values()
     cases = [
         f"        {'|'.join(field.names)}) {_values(field)}; return ;;"
@@ -38,17 +43,21 @@ def bash_completion() -> str:
         if not field.is_flag
     ]
     words = [name for field in fields for name in (*field.names, *field.negative_names)]
-    return _SCRIPT.format(cases="\n".join(cases), words=_lines((*words, *SHORTCUTS)))
+    return _SCRIPT.format(
+        cases="\n".join(cases), words=_lines((*words, *SHORTCUTS)), commands=_lines(commands)
+    )
 
 
 def _values(field: Field) -> str:
-    if field.choices:
-        return f"COMPREPLY=($(compgen -W '{_lines(filter(None, field.choices))}' -- \"$current\"))"
-    if field.opt.metavar.startswith("DIR"):
-        return _FILES.format("-d")
-    if field.opt.metavar.startswith("FILE") and field.name != "hf_file":  # that is on the hub
-        return _FILES.format("-f")
-    return ":"  # nothing that could be known
+    match kind_of(field):
+        case "choice":
+            return f"COMPREPLY=($(compgen -W '{_lines(choices_of(field))}' -- \"$current\"))"
+        case "folder":
+            return _FILES.format("-d")
+        case "file":
+            return _FILES.format("-f")
+        case _:
+            return ":"
 
 
 def _lines(words: Iterable[str]) -> str:

@@ -14,8 +14,8 @@ import pytest
 
 from engine.processor import Processor
 from engine.protocol.build_report import BuildError, BuildReport, Device, ask
-from specllama import doctor
 from specllama.cli import main
+from specllama.commands import doctor
 
 PROCESSOR = Processor("Some Processor", frozenset({"avx", "avx2", "avx512f"}))
 REPORT = BuildReport(
@@ -194,7 +194,7 @@ def test_the_command_fails_if_something_will_not_work(
 
 
 def test_it_does_not_load_llama_cpp_itself() -> None:
-    code = "import sys, specllama.doctor; print('llama_cpp' in sys.modules)"
+    code = "import sys, specllama.commands.doctor; print('llama_cpp' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

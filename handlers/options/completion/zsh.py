@@ -1,0 +1,72 @@
+"""The script with which zsh completes commands and options: `--completion-zsh`."""
+
+from collections.abc import Iterable
+
+from engine.options.declaration import Field
+from engine.options.shortcuts import SHORTCUTS
+from handlers.options.completion.kinds import choices_of, kind_of
+from handlers.options.composition import NAMES
+
+_SCRIPT = """\
+#compdef specllama
+# Completion of specllama in zsh: source <(specllama --completion-zsh), once compinit has run.
+_specllama() {{
+    if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then
+        compadd -- {commands}
+        return
+    fi
+    _arguments -S \\
+{options}
+}}
+compdef _specllama specllama
+"""
+
+
+def zsh_completion(commands: Iterable[str] = ()) -> str:
+    """The script: commands, names of options with what they mean, and values where they are files
+    or one of few."""
+    options = [line for field in NAMES.fields.values() for line in _options(field)]
+    options += [_quoted(f"{name}[{_plain(s.help)}]") for name, s in SHORTCUTS.items()]
+    lines = " \\\n".join(f"        {line}" for line in options)
+    return _SCRIPT.format(commands=" ".join(commands), options=lines)
+
+
+def _options(field: Field) -> list[str]:
+    """An argument of `_arguments` for each name."""
+    meaning = f"[{_plain(field.opt.help)}]"
+    names = [
+        _quoted(f"*{name}{_form(field, name)}{meaning}{_value(field)}") for name in field.names
+    ]
+    return names + [_quoted(f"*{name}{meaning}") for name in field.negative_names]
+
+
+def _form(field: Field, name: str) -> str:
+    """`=`: the value may stand behind an equals sign, too."""
+    return "" if field.is_flag or not name.startswith("--") else "="
+
+
+def _value(field: Field) -> str:
+    about = ":" + _plain(field.opt.metavar or "value") + ":"
+    match kind_of(field):
+        case "none":
+            return ""
+        case "choice":
+            return f"{about}({' '.join(choices_of(field))})"
+        case "folder":
+            return f"{about}_files -/"
+        case "file":
+            return f"{about}_files"
+        case "other":
+            return about + " "
+
+
+def _plain(text: str) -> str:
+    """`text` on a line, without what means something to `_arguments`."""
+    short = text.split(". ")[0].rstrip(".").replace("\n", " ")
+    for special in "\\[]:":
+        short = short.replace(special, "\\" + special)
+    return short
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

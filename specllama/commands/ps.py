@@ -1,0 +1,99 @@
+"""`specllama ps`: shows what a running server has loaded, and how busy it is."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx2
+
+from engine.catalog.sizes import shown_size
+from engine.options import OptionError
+from handlers.options import parse
+
+SECONDS = 10.0
+"""The longest wait for an answer."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+class AskError(Exception):
+    """The server gives no answer that can be shown; one line for the user."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints a line for each model; 0, or 1 after one line about an error."""
+    parser = argparse.ArgumentParser(
+        prog="specllama ps",
+        description="Shows the models of a running server: state, slots in use, context, size.",
+    )
+    parser.add_argument("--url", help="of the server (default: where `specllama` would listen)")
+    parser.add_argument("--api-key", help="its key (default: LLAMA_API_KEY)")
+    parser.add_argument("-a", "--all", action="store_true", help="also those that aren't loaded")
+    given = parser.parse_args(argv)
+    try:
+        url = (given.url or own_url(os.environ)).rstrip("/")
+        key = given.api_key or os.environ.get("LLAMA_API_KEY", "").partition(",")[0]
+        rows = ask(url, key, everything=given.all)
+    except (AskError, OptionError) as error:
+        print(f"specllama ps: error: {error}", file=sys.stderr)
+        return 1
+    head = ("NAME", "STATE", "SLOTS", "CONTEXT", "SIZE")
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        print("  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def own_url(environ: Mapping[str, str]) -> str:
+    """Where a server listens that is started without other options than variables. Raises
+    OptionError."""
+    http = parse([], environ).http
+    host = next((host for host in http.hosts() if not host.endswith(".sock")), "127.0.0.1")
+    scheme = "https" if http.ssl_cert_file else "http"
+    return f"{scheme}://{EVERYWHERE.get(host, host)}:{http.port}{http.api_prefix}"
+
+
+def ask(url: str, key: str, *, everything: bool) -> list[tuple[str, ...]]:
+    """The rows: name, state, slots in use, tokens of a slot's context, size. Raises AskError."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx2.Client(base_url=url, headers=headers, timeout=SECONDS) as client:
+            models = _get(client, "/models")["data"]
+            loaded = [m for m in models if everything or _state(m) != "unloaded"]
+            return [_row(client, model) for model in loaded]
+    except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        raise AskError(f"no server answers at {url}: {error}") from None
+    except (KeyError, TypeError, ValueError):
+        raise AskError(f"{url} is no server of this kind") from None
+
+
+def _row(client: httpx2.Client, model: dict[str, Any]) -> tuple[str, ...]:
+    name, meta = str(model["id"]), model.get("meta") or {}
+    slots = "-"
+    if _state(model) == "loaded":
+        response = client.get("/slots", params={"model": name})
+        if response.status_code == 200:  # else the server hides them
+            found = response.json()
+            slots = f"{sum(slot['is_processing'] for slot in found)}/{len(found)}"
+    state = _state(model)
+    if state in ("loading", "downloading"):
+        state += f" {100 * model['status'].get('progress', 0):.0f} %"
+    context = f"{meta['n_ctx']:,}" if "n_ctx" in meta else "-"
+    return name, state, slots, context, shown_size(meta["size"]) if "size" in meta else "-"
+
+
+def _state(model: dict[str, Any]) -> str:
+    """The model's state; a genuine server with one model tells none."""
+    return str((model.get("status") or {"value": "loaded"})["value"])
+
+
+def _get(client: httpx2.Client, path: str) -> Any:
+    response = client.get(path)
+    if response.status_code != 200:
+        try:
+            message = response.json()["error"]["message"]
+        except (KeyError, TypeError, ValueError):
+            message = response.reason_phrase
+        raise AskError(f"{response.status_code}: {message}")
+    return response.json()

@@ -1,0 +1,65 @@
+"""`specllama pull`: downloads a model, as a server that is started with it would."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from engine.catalog.download.parent import FetchError, Transfer, fetch
+from engine.catalog.sizes import shown_size
+from engine.options import OptionError
+from handlers.options import parse
+from specllama import logs
+from specllama.progress import ModelProgress
+
+
+def main(argv: Sequence[str]) -> int:
+    """Shows how far it is, and prints where the file lies; 0, or 1 after one line about an
+    error."""
+    parser = argparse.ArgumentParser(
+        prog="specllama pull",
+        description="Downloads a model of the Hugging Face Hub, or of an address. What was broken "
+        "off goes on; what is there already is not downloaded again.",
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or an http(s) address of a GGUF"
+    )
+    parser.add_argument("--file", default="", metavar="FILE", help="this file of the repository")
+    parser.add_argument("--token", default="", help="for what isn't public (default: HF_TOKEN)")
+    given = parser.parse_args(argv)
+    is_address = given.name.startswith(("http://", "https://"))
+    words = ["--model-url" if is_address else "--hf-repo", given.name]
+    words += ["--hf-file", given.file] if given.file else []
+    words += ["--hf-token", given.token] if given.token else []
+    try:
+        options = parse(words, os.environ)
+    except OptionError as error:
+        return _failed(str(error).removeprefix("--hf-repo: ").removeprefix("--model-url: "))
+    logs.configure(options.log)
+    logging.getLogger("specllama.download").setLevel(logging.INFO)
+    fetched: list[Transfer] = []
+
+    def show(transfer: Transfer) -> None:
+        if not fetched and transfer.n_done == transfer.n_total:
+            return  # it is there
+        fetched[:] = [transfer]
+        display.download(given.name, transfer)
+
+    try:
+        with ModelProgress() as display:
+            found = asyncio.run(fetch(options.model, show))
+    except FetchError as error:
+        return _failed(str(error))
+    except KeyboardInterrupt:
+        return _failed("broken off; the same command goes on from here")
+    how = f"downloaded {shown_size(fetched[0].n_total)}" if fetched else "there already"
+    print(f"{given.name}: {how}", file=sys.stderr)
+    print(found.engine.model.model)
+    return 0
+
+
+def _failed(message: str) -> int:
+    print(f"specllama pull: error: {message}", file=sys.stderr)
+    return 1
