@@ -89,7 +89,7 @@ class Generator:
 
 
 _PYTHON_DRIVE = (
-    "python -m pytest -q --noconftest -p no:cacheprovider -o pythonpath=generated "
+    "python -m pytest -q -c mypy.ini -p no:cacheprovider -o pythonpath=generated "
     "--junitxml={report} drive_client.py"
 )
 _NODE_DRIVE = (
