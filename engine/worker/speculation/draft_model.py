@@ -33,11 +33,11 @@ FADING: Final = 0.8
 
 
 class _Row(NamedTuple):
-    """One of the asks, whose next token is chosen from the logits at `index` of the batch."""
+    """One of the asks, whose next token is chosen from the logits at `output` of the batch."""
 
     ask: int
     place: Place
-    index: int
+    output: int
 
 
 class DraftModel:
@@ -156,8 +156,8 @@ class DraftModel:
     ) -> list[_Row]:
         """Take the next token for each of `rows`; evaluates those that another one may follow."""
         more: list[tuple[int, Place, int]] = []
-        for i, place, index in rows:
-            token = likeliest(self._context.logits(index), self._p_min)
+        for i, place, output in rows:
+            token = likeliest(self._context.logits(output), self._p_min)
             if token is None or token >= self._n_known:
                 continue
             proposals[i].append(token)
