@@ -23,7 +23,7 @@ def draft_source(model: Model, options: EngineOptions, *, p_min: float = 0.0) ->
     try:
         draft = Model(path, of_draft)
     except BackendError as error:
-        raise BackendError(f"the draft model can't be loaded: {error}") from error
+        raise BackendError(f"draft model: {error}") from error
     try:
         return _source(model, draft, options, of_draft, p_min)
     except BackendError:
@@ -37,6 +37,8 @@ def _source(
     path, replacements = options.draft.model_draft, options.draft.spec_replace
     if draft.has_encoder or not draft.has_decoder:
         raise BackendError(f"{path!r} can't be a draft model: it is not a pure decoder")
+    if _embeds(draft):
+        raise BackendError(f"{path!r} can't be a draft model: it is one for embeddings")
     unlike = difference(model, draft)
     if unlike and not replacements:
         raise BackendError(
@@ -48,7 +50,7 @@ def _source(
         if options.model.warmup:
             warm_up(context)
     except BackendError as error:
-        raise BackendError(f"{path!r} can't be a draft model: {error}") from error
+        raise BackendError(f"draft model {path!r}: {error}") from error
     # Behind what it was trained with, a model without RoPE has no positions, and others guess.
     limit = context.n_ctx_seq
     if options.rope == RopeOptions():
@@ -65,6 +67,13 @@ def _source(
     log.warning("the draft model has another vocabulary (%s): texts are translated", unlike)
     source = DraftModel(context, n_vocab=draft.n_vocab, limit=limit, p_min=p_min)
     return Translation(source, model, draft, replacements)
+
+
+def _embeds(model: Model) -> bool:
+    """True if the model makes vectors of texts, rather than their next tokens."""
+    metadata = model.metadata
+    arch = metadata.get("general.architecture", "")
+    return metadata.get(f"{arch}.attention.causal") == "false" or f"{arch}.pooling_type" in metadata
 
 
 def draft_options(options: EngineOptions) -> EngineOptions:

@@ -7,7 +7,7 @@ proposed for it before its end: the steps of the others must not become long.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -97,7 +97,7 @@ class DraftModel:
     def _propose(self, asks: Sequence[Ask], proposals: list[list[int]]) -> None:
         wanted = [i for i, ask in enumerate(asks) if ask.n > 0 and self._fits(ask)]
         ids = {asks[i].id for i in wanted}
-        self._pace.begin(ids)
+        self._pace.begin({asks[i].id: len(asks[i].tokens) for i in wanted})
         places = {i: self._cache.place(asks[i], ids) for i in wanted}
         try:
             rows = self._evaluate(asks, places)
@@ -206,25 +206,23 @@ class _Pace:
         self._per_token = 0.0  # seconds
         self._step = 0.0  # seconds of the model's own step
         self._ended = 0.0
-        self._ids: set[int] = set()
+        self._lengths: dict[int, int] = {}
 
-    def begin(self, ids: set[int]) -> None:
-        """The model's own step has ended, if it was for one of those of before."""
-        if ids & self._ids:
-            seconds = self.now() - self._ended
-            self._step = _faded(self._step, seconds)
-        self._ids = ids
-        self._set()
+    def begin(self, lengths: Mapping[int, int]) -> None:
+        """These are the lengths of the texts, by id. What the model has done since the last call,
+        it has done in as many steps at most as a text has grown by."""
+        n_steps = max((n - self._lengths.get(id, n) for id, n in lengths.items()), default=0)
+        if n_steps > 0:
+            self._step = _faded(self._step, (self.now() - self._ended) / n_steps)
+        self._lengths = dict(lengths)
+        if self._per_token and self._step:
+            self.piece = max(LEAST_PIECE, int(CATCH_UP_SHARE * self._step / self._per_token))
 
     def end(self) -> None:
         self._ended = self.now()
 
     def evaluated(self, n_tokens: int, started: float) -> None:
         self._per_token = _faded(self._per_token, (self.now() - started) / n_tokens)
-
-    def _set(self) -> None:
-        if self._per_token and self._step:
-            self.piece = max(LEAST_PIECE, int(CATCH_UP_SHARE * self._step / self._per_token))
 
 
 def _faded(before: float, now: float) -> float:

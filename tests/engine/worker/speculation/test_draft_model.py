@@ -198,6 +198,7 @@ def test_a_long_text_is_caught_up_with_in_pieces(make: Make, check: Check) -> No
     while n_steps < 100 and not first:
         now[0] += 1e-3  # of the step
         n_steps += 1
+        short.append(5)
         first, second = draft.propose([ask(2, long), ask(1, short)])
         check(short, second, 8)  # nobody waits for the long text
     check(long, first, 8)
