@@ -62,7 +62,7 @@ def make(path: str) -> Iterator[Make]:
 
     def new(**chosen: Any) -> Watched:
         more = {name: chosen.pop(name) for name in ("p_min", "clock", "limit") if name in chosen}
-        given = {"model_draft": path, "parallel": 4, "ctx_size": 1024} | chosen
+        given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 1024} | chosen
         options = draft_options(engine_options(**given))
         model = Model(path, options)
         context = Context(model, options, 4, unified=True)
