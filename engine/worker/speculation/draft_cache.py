@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.worker.backend import Context, StateArray
 from engine.worker.cache.prefix_cache import Key
+from engine.worker.scheduling.placement import MIN_COPY
 from engine.worker.speculation.source import Ask
 from engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
 
@@ -35,11 +36,12 @@ class Place:
 
 
 class DraftCache:
-    """The places of `context`, which belongs to this cache alone. It must be a unified one, where
-    a copy of a beginning takes no cells."""
+    """The places of `context`, which belongs to this cache alone. If it is a `unified` one, a copy
+    of a beginning costs nothing."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, unified: bool) -> None:
         self._context = context
+        self._least_copy = 1 if unified else MIN_COPY
         self._places = [Place(number) for number in range(context.n_seq)]
         self._by_id: dict[int, Place] = {}
         self._clock = 0
@@ -73,7 +75,7 @@ class DraftCache:
             self.forget(place.id)
         source = max(self._places, key=lambda each: alike.get(each.number, 0))
         n = alike.get(source.number, 0)
-        if source is not place and n > alike.get(place.number, 0):
+        if source is not place and n >= alike.get(place.number, 0) + self._least_copy:
             self.clear(place)
             if self._context.copy(source.number, place.number, n):
                 place.text.extend(source.text.view(0, n))

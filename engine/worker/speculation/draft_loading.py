@@ -1,6 +1,7 @@
 """Loads the draft model, beside the model that it drafts for."""
 
 import logging
+from functools import partial
 
 from engine.options import EngineOptions, replaced
 from engine.options.tables.rope import RopeOptions
@@ -45,8 +46,9 @@ def _source(
             f"{path!r} can't be the draft model of this model: its vocabulary is another one "
             f"({unlike}); --spec-replace translates the texts"
         )
+    unified = options.unified_kv_cache()
     try:
-        context = Context(draft, of_draft, options.context.n_slots(), unified=True)
+        context = Context(draft, of_draft, options.context.n_slots(), unified)
         if options.model.warmup:
             warm_up(context)
     except BackendError as error:
@@ -62,11 +64,11 @@ def _source(
         draft.size / (1 << 20),
         limit,
     )
+    new = partial(DraftModel, context, unified=unified, limit=limit, p_min=p_min)
     if not unlike:
-        return DraftModel(context, n_vocab=model.n_vocab, limit=limit, p_min=p_min)
+        return new(n_vocab=model.n_vocab)
     log.warning("the draft model has another vocabulary (%s): texts are translated", unlike)
-    source = DraftModel(context, n_vocab=draft.n_vocab, limit=limit, p_min=p_min)
-    return Translation(source, model, draft, replacements)
+    return Translation(new(n_vocab=draft.n_vocab), model, draft, replacements)
 
 
 def _embeds(model: Model) -> bool:

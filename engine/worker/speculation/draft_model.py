@@ -16,6 +16,7 @@ import numpy.typing as npt
 from engine.worker.backend import BackendError, Context, Model, OutOfCellsError
 from engine.worker.speculation.draft_cache import DraftCache, Place
 from engine.worker.speculation.source import Ask
+from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.speculation.draft_model")
 
@@ -53,6 +54,7 @@ class DraftModel:
         self,
         context: Context,
         *,
+        unified: bool,
         n_vocab: int,
         limit: int,
         p_min: float = 0.0,
@@ -60,7 +62,7 @@ class DraftModel:
     ) -> None:
         self._context = context
         self._model: Model = context.model
-        self._cache = DraftCache(context)
+        self._cache = DraftCache(context, unified=unified)
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
         self._p_min = p_min
@@ -113,11 +115,8 @@ class DraftModel:
     def _evaluate(self, asks: Sequence[Ask], places: dict[int, Place]) -> list[_Row]:
         """Evaluate what is new of the texts, as far as time allows, the shortest first; the rows
         of those that are evaluated as a whole."""
-        batch = self._context.batch
-        batch.clear()
-        rows: list[_Row] = []
-        pieces: list[tuple[Place, npt.NDArray[np.int32]]] = []
         n_new, n_left = self._pace.piece, self._context.n_batch
+        taken: list[tuple[int, Place, TokenArray]] = []
         for i in sorted(places, key=lambda i: len(asks[i].tokens) - len(places[i])):
             ask, place = asks[i], places[i]
             stop = min(len(ask.tokens), len(place) + min(n_left, FEW + n_new))
@@ -125,16 +124,21 @@ class DraftModel:
             if not len(piece) or piece.max() >= self._n_known:
                 continue  # of tokens that the draft model doesn't have, it can make nothing
             n_left, n_new = n_left - len(piece), n_new - max(0, len(piece) - FEW)
-            is_whole = len(place) + len(piece) == len(ask.tokens)
-            index = batch.add(piece, len(place), place.number, output=is_whole)
-            pieces.append((place, piece))
-            if is_whole:
-                rows.append(_Row(i, place, index))
-        if not pieces:
+            taken.append((i, place, piece))
+        if not taken:
             return []
+        batch = self._context.batch
+        batch.clear()
+        rows: list[_Row] = []
+        # llama.cpp evaluates separate caches together only in the order of their ids.
+        for i, place, piece in sorted(taken, key=lambda each: each[1].number):
+            is_whole = len(place) + len(piece) == len(asks[i].tokens)
+            output = batch.add(piece, len(place), place.number, output=is_whole)
+            if is_whole:
+                rows.append(_Row(i, place, output))
         started = self._pace.now()
         self._context.decode()
-        for place, piece in pieces:
+        for _, place, piece in taken:
             place.text.extend(piece)
         if batch.n_tokens >= LEAST_PIECE:
             self._context.synchronize()

@@ -56,17 +56,22 @@ class Watched(DraftModel):
         return seen
 
 
+@pytest.fixture(params=[True, False], ids=["unified", "separate"])
+def unified(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-def make(path: str) -> Iterator[Make]:
+def make(path: str, unified: bool) -> Iterator[Make]:
     made: list[Watched] = []
 
     def new(**chosen: Any) -> Watched:
         more = {name: chosen.pop(name) for name in ("p_min", "clock", "limit") if name in chosen}
-        given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 1024} | chosen
+        given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 4096} | chosen
         options = draft_options(engine_options(**given))
         model = Model(path, options)
-        context = Context(model, options, 4, unified=True)
-        wanted = {"n_vocab": model.n_vocab, "limit": 1024, **more}
+        context = Context(model, options, 4, unified)
+        wanted = {"unified": unified, "n_vocab": model.n_vocab, "limit": 1024, **more}
         made.append(Watched(context, **wanted))
         return made[-1]
 
