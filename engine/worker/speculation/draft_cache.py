@@ -112,15 +112,14 @@ class DraftCache:
         else:
             self.clear(place)
 
-    def make_room(self, asking: Iterable[Place]) -> bool:
-        """Give up the text that was used the longest time ago, of those that nobody drafts for.
-        False if there is none: then it is the longest text of `asking` that is given up."""
+    def make_room(self, asking: Iterable[Place]) -> int | None:
+        """Drop the text that was used the longest time ago, of those that nobody drafts for. If
+        there is none, it is the longest text of `asking`, whose id is returned: to evaluate it
+        again would be in vain."""
         idle = [each for each in self._places if each.id is None and len(each)]
-        if idle:
-            self.clear(min(idle, key=lambda each: each.used))
-            return True
-        self.clear(max(asking, key=len))
-        return False
+        place = min(idle, key=lambda each: each.used) if idle else max(asking, key=len)
+        self.clear(place)
+        return place.id
 
     def forget(self, id: int) -> None:
         """The text is kept for others until its place is needed."""

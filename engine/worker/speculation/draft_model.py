@@ -67,6 +67,7 @@ class DraftModel:
         self._limit = min(limit, context.n_ctx_seq)
         self._p_min = p_min
         self._pace = _Pace(clock)
+        self._given_up: set[int] = set()  # ids of texts that there is no room for
         self._is_open = True
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
@@ -87,6 +88,7 @@ class DraftModel:
 
     def forget(self, id: int) -> None:
         self._cache.forget(id)
+        self._given_up.clear()  # now there is some
 
     def close(self) -> None:
         if self._is_open:
@@ -97,7 +99,7 @@ class DraftModel:
     # ---- a step ------------------------------------------------------------------------------
 
     def _propose(self, asks: Sequence[Ask], proposals: list[list[int]]) -> None:
-        wanted = [i for i, ask in enumerate(asks) if ask.n > 0 and self._fits(ask)]
+        wanted = [i for i, ask in enumerate(asks) if self._is_wanted(ask)]
         ids = {asks[i].id for i in wanted}
         self._pace.begin({asks[i].id: len(asks[i].tokens) for i in wanted})
         places = {i: self._cache.place(asks[i], ids) for i in wanted}
@@ -106,11 +108,13 @@ class DraftModel:
             self._draft(asks, rows, proposals)
         except OutOfCellsError:
             # Room is made for the next step; what was drafted so far is none the worse for it.
-            self._cache.make_room(places.values())
+            if (id := self._cache.make_room(places.values())) is not None:
+                self._given_up.add(id)
         self._pace.end()
 
-    def _fits(self, ask: Ask) -> bool:
-        return 0 < len(ask.tokens) <= self._limit
+    def _is_wanted(self, ask: Ask) -> bool:
+        fits = 0 < len(ask.tokens) <= self._limit
+        return ask.n > 0 and fits and ask.id not in self._given_up
 
     def _evaluate(self, asks: Sequence[Ask], places: dict[int, Place]) -> list[_Row]:
         """Evaluate what is new of the texts, as far as time allows, the shortest first; the rows
