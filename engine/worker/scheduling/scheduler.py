@@ -238,8 +238,9 @@ class Scheduler:
         They have at most `n_batch` tokens and need at most the free cells, all with the same key.
         One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
         or `n_burst`, if all prompts end with these and none of them was cut before. What is
-        proposed gets what is left of the batch and of the free cells. A sequence whose next token hasn't been chosen yet has no part in it, so there may be no chunks. The
-        caller evaluates them and then calls `advance`, or `relieve` if llama.cpp found no cells.
+        proposed gets what is left of the batch and of the free cells. A sequence whose next token
+        hasn't been chosen yet has no part in it, so there may be no chunks. The caller evaluates
+        them and then calls `advance`, or `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
@@ -353,7 +354,8 @@ class Scheduler:
         return parts
 
     def advance(self, chunks: list[Chunk]) -> None:
-        """The chunks are in the KV cache now. What was proposed is to be confirmed or taken back."""
+        """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
+        back."""
         self._is_short = False
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
