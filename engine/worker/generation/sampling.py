@@ -9,6 +9,9 @@ from engine.worker.generation.sampling_pool import SamplingPool
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
 
+FORCED = -1
+"""In the place of the index: there are no logits, as only one token can come."""
+
 
 class Sampling:
     """Chooses tokens: on the device, on several threads, or one after the other."""
@@ -47,7 +50,9 @@ class Sampling:
         """The next token, and whether the guide lets nothing follow it; None if it lets nothing
         follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
         sampled = self._sample(request, index)
-        if sampled is not None and not isinstance(request.sampler, OffloadedSampler):
+        if index == FORCED or sampled is None:
+            return sampled
+        if not isinstance(request.sampler, OffloadedSampler):
             logit = self._context.logits(index)[sampled[0]]
             if logit != logit:  # then so are all, as a rule, and any choice is by chance
                 raise BackendError(
@@ -66,7 +71,11 @@ class Sampling:
             if guide.ended:
                 return None
             allowed = guide.allowed
-        if request.probs is None:
+        if index == FORCED:
+            assert guide is not None and allowed is not None and len(allowed) == 1
+            token = int(allowed[0])
+            sampler.take(token)
+        elif request.probs is None:
             token = sampler.sample(self._context, index, allowed)
         else:
             token = request.probs.sample(sampler, self._context, index, allowed)

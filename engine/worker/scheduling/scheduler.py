@@ -163,7 +163,7 @@ class Scheduler:
         Cells that another running text shares can't be moved: what is behind the gap is evaluated
         again then."""
         self.take_back(sequence)
-        sequence.proposed = ()
+        sequence.proposed, sequence.n_forced = (), 0
         stop, id = n_keep + n_discard, sequence.seq_id
         if not self.cache.is_alone(id, stop):
             sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
@@ -181,7 +181,7 @@ class Scheduler:
         del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
         sequence.slot = sequence.seq_id = -1
-        sequence.proposed, sequence.n_ahead = (), 0
+        sequence.proposed, sequence.n_forced, sequence.n_ahead = (), 0, 0
 
     def finished(self) -> list[tuple[int, TokenArray, Key]]:
         """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
@@ -319,7 +319,9 @@ class Scheduler:
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         proposed = self._plan_proposed(ready, n_others)
         pairs = zip(ready, proposed, strict=True)
-        return [Chunk(s, s.n_past, s.n_past + 1, some) for s, some in pairs] + parts
+        return [
+            Chunk(s, s.n_past, s.n_past + 1, some, min(s.n_forced, len(some))) for s, some in pairs
+        ] + parts
 
     def _plan_prompts(
         self, prompts: list[Sequence], n_ready: int, n_prompt: int, n_burst: int
@@ -361,7 +363,7 @@ class Scheduler:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             chunk.sequence.n_past = chunk.stop
             chunk.sequence.n_ahead = len(chunk.proposed)
-            chunk.sequence.proposed = ()
+            chunk.sequence.proposed, chunk.sequence.n_forced = (), 0
             if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
                 del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)

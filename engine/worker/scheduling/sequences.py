@@ -29,7 +29,7 @@ class Sequence:
     positions in the prompt, in order, where checkpoints are to be made.
 
     `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
-    text, and holds until the text changes. Of what was evaluated, `n_ahead` tokens, behind the
+    text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what was evaluated, `n_ahead` tokens, behind the
     `n_past`, are neither confirmed nor taken back yet; this is so within a step only.
     """
 
@@ -52,6 +52,7 @@ class Sequence:
     is_cut: bool = False  # whether its prompt goes on in another step
     checkpoints_at: list[int] = field(default_factory=list)
     proposed: tuple[int, ...] = ()
+    n_forced: int = 0
     n_ahead: int = 0
 
     @property
@@ -83,12 +84,13 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
-    ones behind these."""
+    ones behind these, of which the first `n_forced` need no logits to be chosen."""
 
     sequence: Sequence
     start: int
     stop: int
     proposed: tuple[int, ...] = ()
+    n_forced: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -96,8 +98,13 @@ class Chunk:
         return self.stop - self.start + len(self.proposed)
 
     @property
+    def n_outputs(self) -> int:
+        """Tokens at its end whose logits are wanted."""
+        return 1 + len(self.proposed) - self.n_forced if self.is_last else 0
+
+    @property
     def is_last(self) -> bool:
-        """True if the logits of the last token are wanted, and of what is proposed behind it."""
+        """True if it ends with the last token of the text: the next one is to be chosen."""
         return self.stop == len(self.sequence.tokens)
 
 

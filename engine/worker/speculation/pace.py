@@ -160,6 +160,11 @@ class Pace:
             return self._n_steps - tried >= RETRY
         return n <= 2 or (n_generating, n // 2) in self._tried
 
+    def usual(self, n_generating: int) -> float:
+        """Seconds of a step of so many sequences without proposals; 0 if this is not known."""
+        cost = self._costs.get(n_generating)
+        return cost.decode_seconds(n_generating) if cost is not None else 0.0
+
     # ---- learning ------------------------------------------------------------------------
 
     def verified(self, id: int, source: str, n_proposed: int, n_accepted: int) -> None:
