@@ -63,6 +63,7 @@ class Request:
         self.n_sent = 0  # generated tokens that events have carried
         self._spilled: list[int] = []  # the first of the others, if a shift dropped them
         self.n_decoded = 0
+        self.n_drafted = self.n_drafts_accepted = 0  # proposed tokens that might have been wrong
         self.has_new_line = False
         self.stop_type: StopType = "none"
         self.truncated = False

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from engine.worker.backend import BackendError, Context, Model, Offload, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling_pool import SamplingPool
+from engine.worker.scheduling.sequences import Chunk
 
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
@@ -23,12 +24,14 @@ class Sampling:
         self._pool = SamplingPool(context)
         self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
 
-    def attach(self, outputs: Sequence[Output]) -> None:
+    def attach(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> None:
         """Hands the device the samplers that run there, before the decode. Raises BackendError."""
         if self._offload is None:
             return
         samplers: dict[int, OffloadedSampler | None] = {}
-        for request, _ in outputs:
+        for chunk, request in zip(chunks, requests, strict=True):
+            if not chunk.is_last:
+                continue
             sampler = request.sampler
             offloaded = sampler if isinstance(sampler, OffloadedSampler) else None
             samplers[request.sequence.seq_id] = offloaded
@@ -72,7 +75,8 @@ class Sampling:
                 return None
             allowed = guide.allowed
         if index == FORCED:
-            assert guide is not None and allowed is not None and len(allowed) == 1
+            assert allowed is not None
+            assert len(allowed) == 1
             token = int(allowed[0])
             sampler.take(token)
         elif request.probs is None:

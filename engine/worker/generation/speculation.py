@@ -5,14 +5,33 @@ constraint, as if nothing had been proposed. Only then it is compared: if the pr
 same, the logits behind it are those of the text, and the next one can be chosen at once.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.worker.backend import OffloadedSampler
+from engine.options import EngineOptions
+from engine.worker.backend import Context, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import FORCED, Output
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
+from engine.worker.speculation.pace import Pace
 from engine.worker.speculation.proposing import MOST, Proposing, Wish
+from engine.worker.speculation.sources import proposal_sources
+
+log = logging.getLogger("engine.worker.generation.speculation")
+
+
+def speculation(
+    context: Context, options: EngineOptions, scheduler: Scheduler, *, has_offload: bool
+) -> "Speculation":
+    """The speculation that `options` ask for. Raises `BackendError` if a source has no room."""
+    possible = context.is_cuttable and not has_offload
+    sources = proposal_sources(context.model, options)
+    if sources and not possible:
+        why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
+        log.warning("--spec-type has no effect with %s", why)
+    pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
+    return Speculation(Proposing(sources, pace), scheduler, possible=possible)
 
 
 class Speculation:
@@ -24,8 +43,7 @@ class Speculation:
         self._proposing = proposing
         self._scheduler = scheduler
         self._is_possible = possible
-        self._chunks: dict[int, Chunk] = {}  # with proposals, by id of the sequence
-        self._n_accepted: dict[int, int] = {}
+        self._runs: dict[int, _Run] = {}  # of this step, by id of the request
 
     def propose(self, requests: Mapping[int, Request]) -> None:
         """Set what the next step may evaluate of what is proposed."""
@@ -33,9 +51,7 @@ class Speculation:
             return
         ready = [s for s in self._scheduler.active if s.is_next]
         wishes = [
-            wish
-            for sequence in ready
-            if (wish := self._wish(requests[sequence.id])) is not None
+            wish for sequence in ready if (wish := self._wish(requests[sequence.id])) is not None
         ]
         if wishes:
             self._proposing.propose(wishes, len(ready))
@@ -45,43 +61,91 @@ class Speculation:
             return None
         n = MOST if request.n_remain < 0 else min(MOST, request.n_remain - 1)
         n = min(n, self._scheduler.n_ctx - len(request.sequence.tokens) - 1)
-        return Wish(request.sequence, n) if n > 0 else None
+        if n <= 0:
+            return None
+        guide = request.guide
+        if guide is None:
+            return Wish(request.sequence, n)
+        forced = guide.forced(n) if request.probs is None else []
+        return Wish(request.sequence, n, forced=forced, likely=guide.likely(n)[len(forced) :])
 
-    def begin(self, chunks: Iterable[Chunk]) -> None:
-        """These are evaluated."""
-        self._chunks = {chunk.sequence.id: chunk for chunk in chunks if chunk.proposed}
-        self._n_accepted = dict.fromkeys(self._chunks, 0)
-
-    def outputs(
+    def begin(
         self, chunks: Sequence[Chunk], requests: Sequence[Request], indices: Sequence[int]
     ) -> list[Output]:
-        """Where the requests whose next token is to be chosen find its logits."""
-        return [
-            (request, FORCED if chunk.n_forced else index)
-            for chunk, request, index in zip(chunks, requests, indices, strict=True)
-            if chunk.is_last
-        ]
+        """The chunks are evaluated; where the requests whose next token is to be chosen find its
+        logits. `indices` are those of `engine.worker.generation.filling.fill`."""
+        outputs: list[Output] = []
+        for chunk, request, index in zip(chunks, requests, indices, strict=True):
+            if chunk.proposed:
+                self._runs[request.id] = run = _Run(chunk, index)
+                request.n_drafted += len(chunk.proposed) - chunk.n_forced
+                index = run.place
+            if chunk.is_last:
+                outputs.append((request, index))
+        return outputs
+
+    def chosen(self, request: Request, token: int) -> None:
+        """`token` is the next one of `request`, whose text it isn't part of yet."""
+        run = self._runs.get(request.id)
+        if run is None or not request.sequence.n_ahead:
+            return
+        run.is_right = token == run.chunk.proposed[run.n_accepted]
+        if run.is_right:
+            run.n_accepted += 1
+            request.n_drafts_accepted += run.n_accepted > run.chunk.n_forced
 
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
-        """Those of the `outputs`, whose tokens are chosen, that go on with the token proposed
-        there; with the place of the next one's logits."""
-        if not self._chunks:
+        """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with
+        the place of the next one's logits."""
+        if not self._runs:
             return []
         return [
-            (request, self._place(request, index))
-            for request, index in outputs
+            (request, self._runs[request.id].place)
+            for request, _ in outputs
             if self._is_confirmed(request)
         ]
 
     def _is_confirmed(self, request: Request) -> bool:
         sequence = request.sequence
-        if not sequence.n_ahead:  # nothing is proposed there, or the request has ended
+        if not sequence.n_ahead:  # nothing was proposed there, or the text has ended
             return False
-        chunk = self._chunks[sequence.id]
-        proposed = chunk.proposed[self._n_accepted[sequence.id]]
-        if sequence.tokens.item(len(sequence.tokens) - 1) != proposed:
+        if not self._runs[request.id].is_right:
             self._scheduler.take_back(sequence)
             return False
         self._scheduler.confirm(sequence)
-        self._n_accepted[sequence.id] += 1
         return True
+
+    def end(self) -> None:
+        """The step is over: what isn't confirmed is taken back."""
+        for run in self._runs.values():
+            self._scheduler.take_back(run.chunk.sequence)
+            self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
+        self._runs.clear()
+
+    def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """A step with these has taken `seconds`."""
+        if self._is_possible and all(c.sequence.generating and c.is_single for c in chunks):
+            n_proposed = sum(len(chunk.proposed) for chunk in chunks)
+            self._proposing.observe(len(chunks), n_proposed, seconds)
+
+    def forget(self, id: int) -> None:
+        """The request has left its slot."""
+        self._proposing.forget(id)
+
+    def close(self) -> None:
+        self._proposing.close()
+
+
+class _Run:
+    """A chunk with proposals, while its tokens are chosen one by one."""
+
+    def __init__(self, chunk: Chunk, index: int) -> None:
+        self.chunk = chunk
+        self.n_accepted = 0
+        self.is_right = True  # the last one
+        self._index = index
+
+    @property
+    def place(self) -> int:
+        """Where the logits for the next token are."""
+        return FORCED if self.n_accepted < self.chunk.n_forced else self._index + self.n_accepted

@@ -163,7 +163,7 @@ class Scheduler:
         Cells that another running text shares can't be moved: what is behind the gap is evaluated
         again then."""
         self.take_back(sequence)
-        sequence.proposed, sequence.n_forced = (), 0
+        self.drop_proposed(sequence)
         stop, id = n_keep + n_discard, sequence.seq_id
         if not self.cache.is_alone(id, stop):
             sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
@@ -373,6 +373,10 @@ class Scheduler:
         evaluating."""
         sequence.n_past += 1
         sequence.n_ahead -= 1
+
+    def drop_proposed(self, sequence: Sequence) -> None:
+        """Evaluate nothing of what is proposed for `sequence` now."""
+        sequence.proposed, sequence.n_forced = (), 0
 
     def take_back(self, sequence: Sequence) -> None:
         """Forget what is ahead of an active sequence."""

@@ -29,8 +29,9 @@ class Sequence:
     positions in the prompt, in order, where checkpoints are to be made.
 
     `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
-    text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what was evaluated, `n_ahead` tokens, behind the
-    `n_past`, are neither confirmed nor taken back yet; this is so within a step only.
+    text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
+    was evaluated, `n_ahead` tokens, behind the `n_past`, are neither confirmed nor taken back yet;
+    this is so within a step only.
     """
 
     id: int
@@ -96,6 +97,11 @@ class Chunk:
     def n_tokens(self) -> int:
         """Its size in the batch."""
         return self.stop - self.start + len(self.proposed)
+
+    @property
+    def is_single(self) -> bool:
+        """True if it has one token, but for what is proposed."""
+        return self.stop - self.start == 1
 
     @property
     def n_outputs(self) -> int:

@@ -94,7 +94,9 @@ class Proposing:
         if not asked:
             return
         asks = [
-            Ask(wish.sequence.id, wish.sequence.tokens, wish.sequence.n_prompt, wish.sequence.key, n)
+            Ask(
+                wish.sequence.id, wish.sequence.tokens, wish.sequence.n_prompt, wish.sequence.key, n
+            )
             for wish, n in asked
         ]
         started = self._clock()
@@ -125,15 +127,17 @@ class Proposing:
             wish.sequence.proposed += tuple(tokens)
             self._asked[wish.sequence.id] = name
 
-    def verified(self, chunk: Chunk, n_accepted: int) -> None:
-        """So many of the tokens that were proposed in `chunk` are confirmed."""
+    def verified(self, chunk: Chunk, n_accepted: int, *, is_refuted: bool) -> None:
+        """So many of the tokens that were proposed in `chunk` are confirmed; the next one is wrong
+        if it `is_refuted`, else nobody knows."""
         n_forced = chunk.n_forced
         name = self._asked.pop(chunk.sequence.id, None)
         n_proposed = len(chunk.proposed) - n_forced
         if name is None or n_proposed <= 0:
             return
         n_accepted = max(0, n_accepted - n_forced)
-        self._pace.verified(chunk.sequence.id, name, n_proposed, n_accepted)
+        n_known = n_proposed if is_refuted else n_accepted
+        self._pace.verified(chunk.sequence.id, name, n_known, n_accepted)
         if (source := self._sources.get(name)) is not None:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
 
