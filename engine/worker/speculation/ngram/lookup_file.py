@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from engine.errors import BackendError
+
 MAX_NGRAM = 4
 _HEAD = MAX_NGRAM + 1  # numbers in front of an entry's followers
 
 _Numbers = npt.NDArray[np.int32]
 
 
-class LookupFileError(Exception):
+class LookupFileError(BackendError):
     """A file can't be used; the message is one line for the user."""
 
 
