@@ -10,7 +10,8 @@ from engine.worker.speculation.source import Source
 
 
 def text_sources(options: SpeculationOptions, n_vocab: int) -> list[Source]:
-    """Those that are wanted, the likeliest to be right in front. Raises LookupFileError."""
+    """Those that are wanted, the likeliest to be right in front. Raises BackendError for a file
+    that can't be used."""
     wanted = options.types()
     sources: list[Source] = []
     if "radix" in wanted:

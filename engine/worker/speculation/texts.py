@@ -1,6 +1,7 @@
 """Finished texts, as what other texts that begin alike may go on with."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 
 from engine.worker.cache.prefix_cache import Key
@@ -31,6 +32,10 @@ class Texts:
     def __len__(self) -> int:
         return len(self._texts)
 
+    def __iter__(self) -> Iterator[tuple[Key, TokenArray]]:
+        """The least recently used first."""
+        return iter(self._texts.values())
+
     def add(self, tokens: TokenArray, key: Key) -> None:
         """Keep a copy of `tokens`, if it isn't the beginning of another text; those that are a
         beginning of it go."""
@@ -55,8 +60,8 @@ class Texts:
         return self._versions.get(key, 0)
 
     def beginning(self, tokens: TokenArray, key: Key) -> list[TokenArray]:
-        """The texts that begin with `tokens` and go on, the one used last in front; it counts as
-        used. Not more than `MAX_FOUND`."""
+        """The texts that begin with `tokens`, at least one, and go on: `MAX_FOUND` at most, the one
+        used last in front. That one counts as used."""
         n_tokens = len(tokens)
         matches = self._matches(tokens, key)
         found = (id for id in reversed(self._texts) if matches.get(id) == n_tokens)

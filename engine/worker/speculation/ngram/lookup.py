@@ -96,7 +96,8 @@ class NgramMapK(NgramSimple):
 
     def _limited(self, ask: Ask, key: bytes, found: list[int]) -> list[int]:
         """As much of what was found for `key` as was accepted last."""
-        limit = self._accepted.get(ask.id, {}).get(key)
+        accepted = self._accepted.get(ask.id)
+        limit = accepted.get(key) if accepted is not None else None
         if found and limit != 0:
             self._last[ask.id] = key
         return found[:limit]

@@ -19,24 +19,20 @@ _HEAD = MAX_NGRAM + 1  # numbers in front of an entry's followers
 _Numbers = npt.NDArray[np.int32]
 
 
-class LookupFileError(BackendError):
-    """A file can't be used; the message is one line for the user."""
-
-
 class LookupFile:
     """The n-grams of a file. Followers that are no tokens of a vocabulary of `n_vocab` are left
     out."""
 
     def __init__(self, path: str, n_vocab: int) -> None:
-        """Raises LookupFileError."""
+        """Raises BackendError."""
         self._n_vocab = n_vocab
         try:
             size = os.path.getsize(path)
             numbers: _Numbers = np.fromfile(path, "<i4")
         except OSError as error:
-            raise LookupFileError(f"cannot read {path}: {error.strerror or error}") from None
+            raise BackendError(f"cannot read {path}: {error.strerror or error}") from None
         if size % 4:
-            raise LookupFileError(f"{path} is damaged, or no file of llama-lookup-create")
+            raise BackendError(f"{path} is damaged, or no file of llama-lookup-create")
         self._numbers = numbers
         starts = _starts(numbers, path)
         keys = numbers[starts[:, None] + np.arange(MAX_NGRAM)].copy()
@@ -71,7 +67,7 @@ def _starts(numbers: _Numbers, path: str) -> npt.NDArray[np.int64]:
     while at < end:
         n = item(at + MAX_NGRAM) if at + _HEAD <= end else 0
         if n <= 0 or at + _HEAD + 2 * n > end:
-            raise LookupFileError(f"{path} is damaged, or no file of llama-lookup-create")
+            raise BackendError(f"{path} is damaged, or no file of llama-lookup-create")
         starts.append(at)
         at += _HEAD + 2 * n
     return np.array(starts, np.int64)

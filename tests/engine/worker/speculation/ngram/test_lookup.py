@@ -139,9 +139,7 @@ def test_what_was_accepted_is_remembered_of_so_many_keys() -> None:
 
 @given(texts(), st.integers(1, 20), st.integers(1, 20))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_context_shift(
-    kind: type[NgramSimple], text: list[int], start: int, length: int
-) -> None:
+def test_a_context_shift(kind: type[NgramSimple], text: list[int], start: int, length: int) -> None:
     """What is proposed is in the text, as it is now."""
     source = kind(2, 4, 1)
     buffer = TokenBuffer(np.array([*text, 1, 2, 1, 2, 1], np.int32))
