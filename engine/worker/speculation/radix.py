@@ -15,7 +15,7 @@ MIN_TOKENS = 16
 """Shorter texts aren't kept."""
 N_AGAIN = 6
 """Equal tokens after which a text that went another way is followed again."""
-MAX_AGAIN = 16384
+MAX_AGAIN = 4096
 """Tokens of it that are searched for these."""
 MAX_HITS = 16
 """Places where they are found; the one nearest to where the text was left counts."""
@@ -29,7 +29,7 @@ class _Left:
         self._start = max(0, place - N_AGAIN)
         self._part = TokenBuffer(text[self._start : self._start + MAX_AGAIN])
         self._index = NgramIndex(N_AGAIN)
-        self._index.update(self._part)
+        self._index.update(self._part, MAX_AGAIN)
 
     def covers(self, place: int) -> bool:
         return self._start <= place < self._start + len(self._part)

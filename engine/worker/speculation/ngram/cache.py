@@ -59,10 +59,9 @@ class NgramCache:
         if indices is None:
             indices = [NgramIndex(length) for length in range(1, MAX_NGRAM + 1)]
             self._indices[ask.id] = indices
-        for index in indices:
-            index.update(ask.tokens)
+        n_ready = sum(index.update(ask.tokens) for index in indices)
         last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - MAX_NGRAM)).tolist()
-        if len(last) < N_STATIC:
+        if n_ready < len(indices) or len(last) < N_STATIC:
             return []
         found: list[int] = []
         for _ in range(n):

@@ -9,6 +9,8 @@ from engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_STRANGERS = 64
 """N-grams of the same bucket that are passed over in looking for one."""
+MAX_NEW = 4096
+"""Tokens that are indexed at once: a long prompt makes no step wait."""
 _MIN_BUCKETS = 1 << 10
 _FEW = 16
 """So many new n-grams are indexed one by one faster than at once."""
@@ -44,28 +46,31 @@ class NgramIndex:
     def n_bytes(self) -> int:
         return self._heads.nbytes + self._before.nbytes
 
-    def update(self, tokens: TokenBuffer) -> None:
-        """Index what is new of a text."""
+    def update(self, tokens: TokenBuffer, most: int = MAX_NEW) -> bool:
+        """Index what is new of a text, `most` tokens of it. True if that was all: only then may
+        it be searched."""
         n_tokens, seen = len(tokens), self._n_seen
         if seen > n_tokens or tokens.view(max(0, seen - _TAIL), seen).tobytes() != self._tail:
             self._reset()
             seen = 0
         if n_tokens == seen:
-            return
+            return True
         if n_tokens >= len(self._before):
             self._grow(n_tokens)
             seen = self._n_seen
-        if seen < self.n or n_tokens - seen > _FEW:
-            self._add_all(tokens.view(), seen)
+        stop = min(n_tokens, seen + most)
+        if seen < self.n or stop - seen > _FEW:
+            self._add_all(tokens.view(0, stop), seen)
         else:
-            for end in range(seen + 1, n_tokens + 1):
+            for end in range(seen + 1, stop + 1):
                 first = tokens.item(end - 1 - self.n)
                 self._hash = self._hashing.rolled(self._hash, first, tokens.item(end - 1))
                 bucket = mixed(self._hash) >> self._shift
                 self._before[end] = self._heads[bucket]
                 self._heads[bucket] = end
-        self._n_seen = n_tokens
-        self._tail = tokens.view(max(0, n_tokens - _TAIL)).tobytes()
+        self._n_seen = stop
+        self._tail = tokens.view(max(0, stop - _TAIL), stop).tobytes()
+        return stop == n_tokens
 
     def _grow(self, n_tokens: int) -> None:
         """Have room for the text and as much again, with nothing in it."""

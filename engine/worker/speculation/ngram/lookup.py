@@ -44,15 +44,15 @@ class NgramSimple:
     def n_bytes(self) -> int:
         return sum(index.n_bytes for index in self._indices.values())
 
-    def _updated(self, ask: Ask) -> NgramIndex:
+    def _hits(self, ask: Ask, most: int) -> list[int]:
+        """The last places, `most` of them, where the last tokens ended before."""
         index = self._indices.get(ask.id)
         if index is None:
             index = self._indices[ask.id] = NgramIndex(self._size_n)
-        index.update(ask.tokens)
-        return index
+        return list(islice(index.earlier(ask.tokens), most)) if index.update(ask.tokens) else []
 
     def _propose(self, ask: Ask, n: int) -> list[int]:
-        hits = list(islice(self._updated(ask).earlier(ask.tokens), self._min_hits))
+        hits = self._hits(ask, self._min_hits)
         if n <= 0 or len(hits) < self._min_hits:
             return []
         return following(ask.tokens.view(), hits[0], n)
@@ -111,7 +111,7 @@ class NgramMapK4V(NgramMapK):
 
     def _propose(self, ask: Ask, n: int) -> list[int]:
         self._last.pop(ask.id, None)
-        hits = list(islice(self._updated(ask).earlier(ask.tokens), MAX_HITS))
+        hits = self._hits(ask, MAX_HITS)
         if n <= 0 or len(hits) < self._min_hits:
             return []
         text = ask.tokens.view()

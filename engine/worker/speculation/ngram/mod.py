@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.speculation.ngram.hashing import Hashing
+from engine.worker.speculation.ngram.index import MAX_NEW
 from engine.worker.speculation.source import Ask
 from engine.worker.tokens import TokenArray, TokenBuffer
 
@@ -102,11 +103,11 @@ class NgramMod:
     def _propose(self, ask: Ask, n: int) -> list[int]:
         table = self._tables.setdefault(ask.key, _Table())
         self._tables.move_to_end(ask.key)
-        hash = self._added(table, ask)
+        seen = self._added(table, ask)
         last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - self._hashing.n)).tolist()
-        if n <= 0 or len(last) < self._hashing.n:
+        if n <= 0 or seen.n < len(ask.tokens) or len(last) < self._hashing.n:
             return []
-        rolled = self._hashing.rolled
+        hash, rolled = seen.hash, self._hashing.rolled
         for i in range(n):
             token = table.get(hash)
             if token is None:
@@ -116,26 +117,27 @@ class NgramMod:
         found = last[self._hashing.n :]
         return found if len(found) >= min(self._n_min, n) else []
 
-    def _added(self, table: _Table, ask: Ask) -> int:
-        """The hash of the last n-gram of a text, of which `table` knows all others now."""
+    def _added(self, table: _Table, ask: Ask) -> _Seen:
+        """How much of a text `table` knows, after more of it was added."""
         seen = self._seen.setdefault(ask.id, _Seen())
-        tokens, n_tokens, n = ask.tokens, len(ask.tokens), self._hashing.n
-        if seen.n > n_tokens or _tail(tokens, seen.n) != seen.tail:
+        tokens, n = ask.tokens, self._hashing.n
+        if seen.n > len(tokens) or _tail(tokens, seen.n) != seen.tail:
             seen.n = 0
         table.age(self._max_young)
-        if seen.n < n or n_tokens - seen.n > _FEW:
+        stop = min(len(tokens), seen.n + MAX_NEW)
+        if seen.n < n or stop - seen.n > _FEW:
             start = max(0, seen.n - n)
-            if n_tokens - start > n:
-                table.add_all(self._hashing, tokens.view(start))
-            if n_tokens >= n:
-                seen.hash = self._hashing.of(tokens.view(n_tokens - n))
+            if stop - start > n:
+                table.add_all(self._hashing, tokens.view(start, stop))
+            if stop >= n:
+                seen.hash = self._hashing.of(tokens.view(stop - n, stop))
         else:
-            for at in range(seen.n, n_tokens):
+            for at in range(seen.n, stop):
                 token = tokens.item(at)
                 table.add(seen.hash, token)
                 seen.hash = self._hashing.rolled(seen.hash, tokens.item(at - n), token)
-        seen.n, seen.tail = n_tokens, _tail(tokens, n_tokens)
-        return seen.hash
+        seen.n, seen.tail = stop, _tail(tokens, stop)
+        return seen
 
 
 def _tail(tokens: TokenBuffer, n: int) -> bytes:

@@ -57,6 +57,7 @@ def test_a_long_text_in_any_steps(n: int, steps: list[int]) -> None:
     index = NgramIndex(n)
     for buffer in growing(text, steps):
         index.update(buffer)
+    assert index.update(buffer)
     assert list(index.earlier(buffer)) == ends(text, text[-n:])
     assert index.n_bytes <= 24 * len(text)
 
@@ -88,3 +89,19 @@ def test_hashes_of_windows_are_rolled_ones(tokens: list[int], n: int) -> None:
         assert mixed_all(hashing.windows(array)).tolist() == [mixed(hash) for hash in hashes]
     for i in range(len(hashes) - 1):
         assert hashing.rolled(hashes[i], tokens[i], tokens[i + n]) == hashes[i + 1]
+
+
+@given(texts(), STEPS, LENGTHS, st.integers(1, 9))
+def test_a_long_text_is_indexed_piece_by_piece(
+    text: list[int], steps: list[int], n: int, most: int
+) -> None:
+    index = NgramIndex(n)
+    n_indexed = 0
+    for buffer in growing(text, steps):
+        n_indexed = min(len(buffer), n_indexed + most)
+        assert index.update(buffer, most) == (n_indexed == len(buffer))
+    while not index.update(buffer, most):
+        n_indexed += most
+    assert n_indexed >= len(text) - most
+    wanted = ends(text, text[-n:]) if len(text) >= n else []
+    assert list(index.earlier(buffer)) == wanted
