@@ -1,5 +1,7 @@
 """A prompt that is indexed in several steps: nothing is proposed until all of it is."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from engine.worker.speculation.ngram.mod import NgramMod
 from engine.worker.speculation.source import Source
 from tests.support.proposals import ask, propose
 
-SOURCES = {
+SOURCES: dict[str, Callable[[], Source]] = {
     "ngram-simple": lambda: NgramSimple(12, 48, 1),
     "ngram-map-k": lambda: NgramMapK(12, 48, 1),
     "ngram-map-k4v": lambda: NgramMapK4V(12, 48, 1),
@@ -21,7 +23,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_several_steps(name: str) -> None:
-    source: Source = SOURCES[name]()
+    source = SOURCES[name]()
     text = np.random.default_rng(1).integers(0, 30_000, 10 * MAX_NEW).tolist()
     text += text[500:600]
     sequence = ask(text, 8)
