@@ -18,6 +18,7 @@ from engine.options.tables.rope import RopeOptions
 from engine.options.tables.sampling import SamplingOptions
 from engine.options.tables.slot_files import SlotFileOptions
 from engine.options.tables.source import SourceOptions
+from engine.options.tables.speculation import SpeculationOptions
 from engine.options.values import json_object
 from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
 from engine.shipped import model_file, model_path
@@ -39,6 +40,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     sampling: SamplingOptions = SamplingOptions()
     embedding: EmbeddingOptions = EmbeddingOptions()
     slot_files: SlotFileOptions = SlotFileOptions()
+    speculation: SpeculationOptions = SpeculationOptions()
 
     def unified_kv_cache(self) -> bool:
         """Whether all slots share one KV cache."""

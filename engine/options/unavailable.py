@@ -73,14 +73,6 @@ _MODEL = [
         """
 -md --model-draft --spec-draft-model FILE LLAMA_ARG_MODEL_DRAFT LLAMA_ARG_SPEC_DRAFT_MODEL
 -hfd -hfrd --hf-repo-draft --spec-draft-hf REPO LLAMA_ARG_HFD_REPO LLAMA_ARG_SPEC_DRAFT_HF_REPO
---spec-type TYPE,... LLAMA_ARG_SPEC_TYPE
---spec-default
---draft --draft-n --draft-max N LLAMA_ARG_DRAFT_MAX
---draft-min --draft-n-min N LLAMA_ARG_DRAFT_MIN
---spec-draft-n-max N LLAMA_ARG_SPEC_DRAFT_N_MAX
---spec-draft-n-min N LLAMA_ARG_SPEC_DRAFT_N_MIN
---draft-p-min --spec-draft-p-min P LLAMA_ARG_DRAFT_P_MIN LLAMA_ARG_SPEC_DRAFT_P_MIN
---draft-p-split --spec-draft-p-split P LLAMA_ARG_SPEC_DRAFT_P_SPLIT
 -cd --ctx-size-draft N LLAMA_ARG_CTX_SIZE_DRAFT
 -ctkd --cache-type-k-draft --spec-draft-type-k TYPE LLAMA_ARG_CACHE_TYPE_K_DRAFT \
 LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K
@@ -105,20 +97,6 @@ LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
 -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl N LLAMA_ARG_N_GPU_LAYERS_DRAFT
 --spec-draft-backend-sampling --no-spec-draft-backend-sampling LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING
 --spec-replace TARGET DRAFT
---spec-ngram-mod-n-min N
---spec-ngram-mod-n-max N
---spec-ngram-mod-n-match N
---spec-ngram-simple-size-n N
---spec-ngram-simple-size-m N
---spec-ngram-simple-min-hits N
---spec-ngram-map-k-size-n N
---spec-ngram-map-k-size-m N
---spec-ngram-map-k-min-hits N
---spec-ngram-map-k4v-size-n N
---spec-ngram-map-k4v-size-m N
---spec-ngram-map-k4v-min-hits N
--lcs --lookup-cache-static FILE
--lcd --lookup-cache-dynamic FILE
 """,
     ),
     *_options(

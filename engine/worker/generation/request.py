@@ -49,7 +49,8 @@ class Request:
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
             n_reuse=params.n_cache_reuse,
-            key=key_of(params.lora, submit.owner),
+            key=key_of(params.lora, submit.owner if submit.private else 0),
+            owner=submit.owner,
         )
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler

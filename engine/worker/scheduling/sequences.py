@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
+from engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenBuffer
 
@@ -25,8 +25,9 @@ class Sequence:
     `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
     where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share cells, and only those with the same adapters a step. `checkpoints_at` are the
-    positions in the prompt, in order, where checkpoints are to be made.
+    same `key` share cells, and only those with the same adapters a step. `owner` is who asked for
+    it. `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be
+    made.
 
     `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
     text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
@@ -43,6 +44,7 @@ class Sequence:
     n_reuse: int = 0
     n_exact: int = ALL
     key: Key = ()
+    owner: int = 0
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
@@ -60,6 +62,12 @@ class Sequence:
     def adapters(self) -> Key:
         """The adapters of its `key`."""
         return adapters_of(self.key)
+
+    @property
+    def text_key(self) -> Key:
+        """Only texts under the same one may suggest how it goes on: those of its owner, with the
+        same adapters."""
+        return (*self.adapters, (OWNER, float(self.owner)))
 
     @property
     def n_pending(self) -> int:
