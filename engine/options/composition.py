@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 
 import msgspec
 
@@ -9,6 +10,7 @@ from engine.options import files
 from engine.options.tables.chat import ChatOptions
 from engine.options.tables.compute import ComputeOptions
 from engine.options.tables.context import CacheType, ContextOptions
+from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
 from engine.options.tables.media import MediaOptions
@@ -39,6 +41,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     rope: RopeOptions = RopeOptions()
     sampling: SamplingOptions = SamplingOptions()
     embedding: EmbeddingOptions = EmbeddingOptions()
+    draft: DraftModelOptions = DraftModelOptions()
     slot_files: SlotFileOptions = SlotFileOptions()
     speculation: SpeculationOptions = SpeculationOptions()
 
@@ -166,3 +169,8 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     def names_model(self) -> bool:
         """Whether there is a model that they are of: a file, a repository, or an address."""
         return bool(self.engine.model.model or self.source.hf_repo or self.source.model_url)
+
+    def fetches_draft(self) -> bool:
+        """Whether the draft model is still to be found in its repository: `model_draft` is no path
+        on this machine then, but the name of its file, or nothing."""
+        return bool(self.source.hf_repo_draft) and not os.path.isabs(self.engine.draft.model_draft)

@@ -6,6 +6,7 @@ from engine.options import Names, Options, RouterOptions
 from engine.options.tables.chat import ChatOptions
 from engine.options.tables.compute import ComputeOptions
 from engine.options.tables.context import ContextOptions
+from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
 from engine.options.tables.media import MediaOptions
@@ -44,6 +45,7 @@ NAMES = Names(
         SamplingOptions,
         SpeculationOptions,
         EmbeddingOptions,
+        DraftModelOptions,
         SourceOptions,
         MediaOptions,
         RouterOptions,

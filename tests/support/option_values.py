@@ -23,6 +23,7 @@ FILES = {
     "control_vector",
     "control_vector_scaled",
     "model",
+    "model_draft",
     "api_key_file",
     "ssl_key_file",
     "ssl_cert_file",
@@ -62,7 +63,8 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         | st.sampled_from(["k=bool:true", "k=bool:false", "k=str:x,y", "k=str:"]),
         min_size=1,
     ).map(tuple),
-    "device": WORDS.filter(lambda names: "none" not in names),
+    **dict.fromkeys(("device", "device_draft"), WORDS.filter(lambda names: "none" not in names)),
+    "spec_replace": st.tuples(TEXT, st.just("") | TEXT).map(lambda pair: (pair,)),
     "api_key": WORDS,
     "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
     "allowed_hosts": st.lists(
@@ -78,7 +80,10 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
         lambda parts: "".join(f"/{part}" for part in parts)
     ),
-    "n_gpu_layers": st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
+    **dict.fromkeys(
+        ("n_gpu_layers", "n_gpu_layers_draft"),
+        st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
+    ),
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
     "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),
@@ -91,7 +96,10 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
-    "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
+    **dict.fromkeys(
+        ("hf_repo", "hf_repo_draft"),
+        st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
+    ),
     "hf_file": st.lists(HUB, min_size=1).map("/".join),
     "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
     **dict.fromkeys(
@@ -103,15 +111,21 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         st.builds("{}:{}".format, st.sampled_from(["127.0.0.1", "a-b.c"]), st.integers(1, 65535)),
         min_size=1,
     ).map(tuple),
-    "override_tensor": st.lists(
-        st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
-    ).map(tuple),
+    **dict.fromkeys(
+        ("override_tensor", "override_tensor_draft"),
+        st.lists(
+            st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
+        ).map(tuple),
+    ),
     "control_vector_layer_range": st.lists(st.integers(1, INT32_MAX), min_size=2, max_size=2).map(
         lambda layers: tuple(sorted(layers))
     ),
-    **dict.fromkeys(("cpu_mask", "cpu_mask_batch"), CPUS.map(lambda cpus: tuple(sorted(cpus)))),
     **dict.fromkeys(
-        ("cpu_range", "cpu_range_batch"),
+        ("cpu_mask", "cpu_mask_batch", "cpu_mask_draft", "cpu_mask_batch_draft"),
+        CPUS.map(lambda cpus: tuple(sorted(cpus))),
+    ),
+    **dict.fromkeys(
+        ("cpu_range", "cpu_range_batch", "cpu_range_draft"),
         CPUS.map(lambda cpus: tuple(range(min(cpus), max(cpus) + 1))),
     ),
 }

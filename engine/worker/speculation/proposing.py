@@ -94,10 +94,8 @@ class Proposing:
         if not asked:
             return
         asks = [
-            Ask(
-                wish.sequence.id, wish.sequence.tokens, wish.sequence.n_prompt, wish.sequence.key, n
-            )
-            for wish, n in asked
+            Ask(s.id, s.tokens, s.n_prompt, s.text_key, n)
+            for s, n in ((wish.sequence, n) for wish, n in asked)
         ]
         started = self._clock()
         found = source.propose(asks)

@@ -239,8 +239,8 @@ def test_lines_of_json_have_two_names() -> None:
 
 
 def test_values_of_options_without_effect_are_not_options() -> None:
-    assert 'but "--port" follows' in error("-md", "--port", "1")
-    assert parse(["-md", "draft.gguf", "--port", "1"], {}).http.port == 1
+    assert 'but "--port" follows' in error("-mmdev", "--port", "1")
+    assert parse(["-mmdev", "CUDA0", "--port", "1"], {}).http.port == 1
 
 
 # ---- variables ---------------------------------------------------------------------------
