@@ -241,13 +241,16 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed."""
+    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed. Of `draft_n`
+    proposed tokens, `draft_n_accepted` are a part of the text."""
 
     cache_n: int
     prompt_n: int
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):

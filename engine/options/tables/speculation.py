@@ -20,6 +20,10 @@ SpeculationType = Literal[
     "draft-simple",
 ]
 
+DRAFT: SpeculationType = "draft-simple"
+MOST = 64
+"""Tokens that a source proposes at once at the most, if it has no option of its own for that."""
+
 _spec = partial(Opt, group="Speculation")
 
 _HEADS = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -194,6 +198,22 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             file=files.check_file,
         ),
     ] = ""
+
+    def draft_sizes(self) -> tuple[int, int]:
+        """The fewest and the most tokens that the draft model proposes."""
+        return min(self.spec_draft_n_min, self.spec_draft_n_max), self.spec_draft_n_max
+
+    def most(self) -> dict[SpeculationType, int]:
+        """The tokens that each source proposes at once at the most."""
+        return {
+            "radix": MOST,
+            "ngram-simple": self.spec_ngram_simple_size_m,
+            "ngram-map-k": self.spec_ngram_map_k_size_m,
+            "ngram-map-k4v": self.spec_ngram_map_k4v_size_m,
+            "ngram-mod": self.spec_ngram_mod_n_max,
+            "ngram-cache": MOST,
+            DRAFT: self.spec_draft_n_max,
+        }
 
     def types(self) -> frozenset[SpeculationType]:
         """The sources that are wanted; `none` among them means none of them."""

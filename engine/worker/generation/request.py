@@ -131,6 +131,8 @@ class Request:
             prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
             predicted_n=self.n_decoded,
             predicted_ms=1e3 * (self.last_token - self.first_token),
+            draft_n=self.n_drafted,
+            draft_n_accepted=self.n_drafts_accepted,
         )
 
     @property

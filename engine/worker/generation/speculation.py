@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.options import EngineOptions
+from engine.options.tables.speculation import DRAFT
 from engine.worker.backend import Context, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import FORCED, Output
@@ -31,7 +32,8 @@ def speculation(
         why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
         log.warning("--spec-type has no effect with %s", why)
     pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
-    return Speculation(Proposing(sources, pace), scheduler, possible=possible)
+    limits = {DRAFT: options.speculation.draft_sizes()}
+    return Speculation(Proposing(sources, pace, limits=limits), scheduler, possible=possible)
 
 
 class Speculation:
@@ -63,11 +65,17 @@ class Speculation:
         n = min(n, self._scheduler.n_ctx - len(request.sequence.tokens) - 1)
         if n <= 0:
             return None
-        guide = request.guide
-        if guide is None:
-            return Wish(request.sequence, n)
-        forced = guide.forced(n) if request.probs is None else []
-        return Wish(request.sequence, n, forced=forced, likely=guide.likely(n)[len(forced) :])
+        wanted, guide = request.params.speculative, request.guide
+        forced = guide.forced(n) if guide is not None and request.probs is None else []
+        likely = guide.likely(n)[len(forced) :] if guide is not None else []
+        return Wish(
+            request.sequence,
+            min(n, wanted.n_max),
+            n_min=wanted.n_min,
+            p_min=wanted.p_min,
+            forced=forced,
+            likely=likely,
+        )
 
     def begin(
         self, chunks: Sequence[Chunk], requests: Sequence[Request], indices: Sequence[int]

@@ -1,8 +1,8 @@
 """Asks the sources what may come next in each sequence, and takes of it what pays."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.scheduling.sequences import Sequence as Text
@@ -28,6 +28,7 @@ class Wish:
     sequence: Text
     n: int
     n_min: int = 0
+    p_min: float = 0.0
     forced: Sequence[int] = ()
     likely: Sequence[int] = ()
 
@@ -43,10 +44,13 @@ class Proposing:
         sources: Sequence[Source],
         pace: Pace,
         *,
+        limits: Mapping[str, tuple[int, int]] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`limits` are the fewest and the most tokens of a source that doesn't keep them itself."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
+        self._limits = limits or {}
         self._clock = clock
         self._seconds = dict.fromkeys(self._sources, 0.0)  # for each token, one behind the other
         self._asked: dict[int, str] = {}  # the source of what is proposed, by id of the sequence
@@ -82,7 +86,9 @@ class Proposing:
 
     def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
         name, each = source.name, self._seconds[source.name]
-        most = [min(wish.n, MOST) for wish in wishes]
+        n_min, n_max = self._limits.get(name, (0, MOST))
+        wishes = [replace(wish, n_min=max(wish.n_min, n_min)) for wish in wishes]
+        most = [min(wish.n, n_max, MOST) for wish in wishes]
         is_cheap = each * max(most) <= CHEAP * self._pace.usual(n_generating)
         if not is_cheap:
             offers = [
@@ -94,8 +100,8 @@ class Proposing:
         if not asked:
             return
         asks = [
-            Ask(s.id, s.tokens, s.n_prompt, s.text_key, n)
-            for s, n in ((wish.sequence, n) for wish, n in asked)
+            Ask(s.id, s.tokens, s.n_prompt, s.text_key, n, p_min)
+            for s, n, p_min in ((wish.sequence, n, wish.p_min) for wish, n in asked)
         ]
         started = self._clock()
         found = source.propose(asks)
