@@ -11,6 +11,7 @@ import pytest
 from engine.options import EngineOptions
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model
+from engine.worker.speculation import draft_loading
 from engine.worker.speculation.draft_loading import draft_options, draft_source
 from engine.worker.speculation.source import Ask
 from engine.worker.speculation.vocabularies import MAX_MORE, difference
@@ -68,10 +69,14 @@ def test_models_for_embeddings_do_not_draft(model: Model, name: str) -> None:
         assert "one for embeddings" in refusal(model, ensure(name), **more)
 
 
-def test_a_context_that_no_machine_has_room_for(model: Model) -> None:
-    huge = {"ctx_size_draft": 2**31 - 1, "cache_type_k_draft": "f32", "kv_unified": True}
-    message = refusal(model, SHIPPED, **huge)
+def test_a_context_that_there_is_no_room_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise BackendError("cannot create the context: failed to allocate the buffer")
+
+    monkeypatch.setattr(draft_loading, "Context", full)
+    message = refusal(model, SHIPPED)
     assert SHIPPED in message
+    assert "failed to allocate" in message
 
 
 def test_devices_are_named_as_for_the_model(model: Model) -> None:
