@@ -126,6 +126,17 @@ class AnswerRules(msgspec.Struct, frozen=True):
     grammars: dict[str, NamedGrammar] = {}
 
 
+class Speculative(msgspec.Struct, frozen=True):
+    """The proposals for one text. `types` are the kinds of sources, separated by commas, or `none`;
+    `n_max` tokens are proposed at once at the most, and less than `n_min` never. A draft model
+    proposes what it finds as probable as `p_min`."""
+
+    types: str = "none"
+    n_max: int = 0
+    n_min: int = 0
+    p_min: float = 0.0
+
+
 TOOL_CALLS = "tool_calls"
 """The `grammar_type` of a grammar that describes the `generation_prompt`, too."""
 
@@ -197,3 +208,4 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     grammar_type: str = ""
     answer: AnswerRules | None = None
     thinking: ThinkingRules | None = None
+    speculative: Speculative = Speculative()

@@ -20,8 +20,9 @@ from engine.options.tables.rope import RopeOptions
 from engine.options.tables.sampling import SamplingOptions
 from engine.options.tables.slot_files import SlotFileOptions
 from engine.options.tables.source import SourceOptions
+from engine.options.tables.speculation import DRAFT, SpeculationOptions
 from engine.options.values import json_object
-from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
 from engine.shipped import model_file, model_path
 
 SHIPPED_CONTEXT = 8192
@@ -42,6 +43,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     embedding: EmbeddingOptions = EmbeddingOptions()
     draft: DraftModelOptions = DraftModelOptions()
     slot_files: SlotFileOptions = SlotFileOptions()
+    speculation: SpeculationOptions = SpeculationOptions()
 
     def unified_kv_cache(self) -> bool:
         """Whether all slots share one KV cache."""
@@ -150,6 +152,25 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
             else sampling.grammar,
             json_schema=self._schema(),
             backend_sampling=sampling.backend_sampling,
+            speculative=self.speculative(),
+        )
+
+    def speculative(self) -> Speculative:
+        """What is proposed for a request that says nothing of it."""
+        options = self.speculation
+        drafts = self.draft.model_draft != "" and options.spec_draft_n_max > 0
+        most = options.most()
+        types = [name for name in most if name in options.types()]
+        if drafts and DRAFT not in types:
+            types.append(DRAFT)
+        elif not drafts and DRAFT in types:
+            types.remove(DRAFT)
+        if not types:
+            return Speculative()
+        return Speculative(
+            types=",".join(types),
+            n_max=max(most[name] for name in types),
+            p_min=options.spec_draft_p_min if drafts else 0.0,
         )
 
 

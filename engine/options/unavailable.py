@@ -69,33 +69,6 @@ def _options(
 
 _MODEL = [
     *_options(
-        "there are no draft models yet; the texts are the same without, only slower",
-        """
---spec-type TYPE,... LLAMA_ARG_SPEC_TYPE
---spec-default
---draft --draft-n --draft-max N LLAMA_ARG_DRAFT_MAX
---draft-min --draft-n-min N LLAMA_ARG_DRAFT_MIN
---spec-draft-n-max N LLAMA_ARG_SPEC_DRAFT_N_MAX
---spec-draft-n-min N LLAMA_ARG_SPEC_DRAFT_N_MIN
---draft-p-min --spec-draft-p-min P LLAMA_ARG_DRAFT_P_MIN LLAMA_ARG_SPEC_DRAFT_P_MIN
---draft-p-split --spec-draft-p-split P LLAMA_ARG_SPEC_DRAFT_P_SPLIT
---spec-ngram-mod-n-min N
---spec-ngram-mod-n-max N
---spec-ngram-mod-n-match N
---spec-ngram-simple-size-n N
---spec-ngram-simple-size-m N
---spec-ngram-simple-min-hits N
---spec-ngram-map-k-size-n N
---spec-ngram-map-k-size-m N
---spec-ngram-map-k-min-hits N
---spec-ngram-map-k4v-size-n N
---spec-ngram-map-k4v-size-m N
---spec-ngram-map-k4v-min-hits N
--lcs --lookup-cache-static FILE
--lcd --lookup-cache-dynamic FILE
-""",
-    ),
-    *_options(
         "text is the only input for now",
         """
 --mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD

@@ -16,6 +16,7 @@ from engine.options.tables.rope import RopeOptions
 from engine.options.tables.sampling import SamplingOptions
 from engine.options.tables.slot_files import SlotFileOptions
 from engine.options.tables.source import SourceOptions
+from engine.options.tables.speculation import SpeculationOptions
 from handlers.options.tables.general import GeneralOptions
 from handlers.options.tables.http import HttpOptions
 from handlers.options.tables.log import LogOptions
@@ -42,6 +43,7 @@ NAMES = Names(
         ComputeOptions,
         RopeOptions,
         SamplingOptions,
+        SpeculationOptions,
         EmbeddingOptions,
         DraftModelOptions,
         SourceOptions,

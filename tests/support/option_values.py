@@ -2,7 +2,7 @@
 
 import math
 import string
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.options import OptionError, Options, Setting, values
 from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, compose
+from engine.options.tables.speculation import SpeculationType
 from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from handlers.options import NAMES
 from tests.support.options_support import FIELDS
@@ -34,6 +35,8 @@ FILES = {
     "lora_scaled",
     "slot_save_path",
     "cache_disk",
+    "lookup_cache_static",
+    "lookup_cache_dynamic",
 }
 
 SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
@@ -84,6 +87,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
     "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),
+    "spec_type": st.lists(st.sampled_from(get_args(SpeculationType)), min_size=1).map(tuple),
     "logit_bias": st.lists(
         st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
         min_size=1,

@@ -18,6 +18,7 @@ class Ask:
     n_prompt: int
     key: Key
     n: int
+    p_min: float = 0.0  # how sure a source has to be, if it can tell
 
 
 class Source(Protocol):

@@ -18,7 +18,8 @@ from engine.formats.ecma_regex import PatternError, to_rust
 from engine.formats.json_schema import at_pointer
 from engine.params import GenerationParams
 from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler, Constraint
+from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import prepare
 
