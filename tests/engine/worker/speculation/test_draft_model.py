@@ -308,4 +308,6 @@ def test_room_is_made_when_it_is_needed(make: Make, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(draft.context, "decode", full)
         assert draft.propose([ask(1, text)]) == [[]]
+    assert draft.propose([ask(1, text), ask(2, text)])[0] == []
+    draft.forget(2)
     assert draft.propose([ask(1, text)])[0]
