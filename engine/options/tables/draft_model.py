@@ -40,7 +40,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             max=INT32_MAX,
             help="Size of the draft model's context, shared by all slots. It proposes nothing for "
             "longer texts.",
-            default="0 (as the model's)",
+            default="0 (as --ctx-size)",
         ),
     ] = 0
     cache_type_k_draft: Annotated[

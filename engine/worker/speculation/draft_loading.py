@@ -14,7 +14,7 @@ from engine.worker.speculation.vocabularies import difference
 log = logging.getLogger("engine.worker.speculation.draft_model")
 
 
-def draft_source(model: Model, options: EngineOptions, *, p_min: float = 0.0) -> Source | None:
+def draft_source(model: Model, options: EngineOptions) -> Source | None:
     """The source of what the draft model of `options` proposes to `model`; None without one.
     Raises `BackendError` with a sentence if it can't be loaded or doesn't go with `model`."""
     path = options.draft.model_draft
@@ -26,15 +26,13 @@ def draft_source(model: Model, options: EngineOptions, *, p_min: float = 0.0) ->
     except BackendError as error:
         raise BackendError(f"draft model: {error}") from error
     try:
-        return _source(model, draft, options, of_draft, p_min)
+        return _source(model, draft, options, of_draft)
     except BackendError:
         draft.close()
         raise
 
 
-def _source(
-    model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions, p_min: float
-) -> Source:
+def _source(model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions) -> Source:
     path, replacements = options.draft.model_draft, options.draft.spec_replace
     if draft.has_encoder or not draft.has_decoder:
         raise BackendError(f"{path!r} can't be a draft model: it is not a pure decoder")
@@ -64,7 +62,7 @@ def _source(
         draft.size / (1 << 20),
         limit,
     )
-    new = partial(DraftModel, context, unified=unified, limit=limit, p_min=p_min)
+    new = partial(DraftModel, context, unified=unified, limit=limit)
     if not unlike:
         return new(n_vocab=model.n_vocab)
     log.warning("the draft model has another vocabulary (%s): texts are translated", unlike)

@@ -57,7 +57,6 @@ class DraftModel:
         unified: bool,
         n_vocab: int,
         limit: int,
-        p_min: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._context = context
@@ -65,7 +64,6 @@ class DraftModel:
         self._cache = DraftCache(context, unified=unified)
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
-        self._p_min = p_min
         self._pace = _Pace(clock)
         self._given_up: set[int] = set()  # ids of texts that there is no room for
         self._is_open = True
@@ -165,7 +163,7 @@ class DraftModel:
         """Take the next token for each of `rows`; evaluates those that another one may follow."""
         more: list[tuple[int, Place, int]] = []
         for i, place, output in rows:
-            token = likeliest(self._context.logits(output), self._p_min)
+            token = likeliest(self._context.logits(output), asks[i].p_min)
             if token is None or token >= self._n_known:
                 continue
             proposals[i].append(token)

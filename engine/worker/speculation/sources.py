@@ -11,5 +11,5 @@ def proposal_sources(model: Model, options: EngineOptions) -> list[Source]:
     """The sources that `options` ask for, the one to be heard first in front: what texts have said
     costs nothing, and a draft model comes last. Raises `BackendError`."""
     sources = text_sources(options.speculation, model.n_vocab)
-    draft = draft_source(model, options, p_min=0.0)
+    draft = draft_source(model, options)
     return sources if draft is None else [*sources, draft]

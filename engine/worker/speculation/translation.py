@@ -46,7 +46,8 @@ class Translation:
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
         translated = [
-            Ask(ask.id, self._translated(ask), ask.n_prompt, ask.key, ask.n) for ask in asks
+            Ask(ask.id, self._translated(ask), ask.n_prompt, ask.key, ask.n, ask.p_min)
+            for ask in asks
         ]
         proposals = self._inner.propose(translated)
         return [

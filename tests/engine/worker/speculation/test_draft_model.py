@@ -66,7 +66,7 @@ def make(path: str, unified: bool) -> Iterator[Make]:
     made: list[Watched] = []
 
     def new(**chosen: Any) -> Watched:
-        more = {name: chosen.pop(name) for name in ("p_min", "clock", "limit") if name in chosen}
+        more = {name: chosen.pop(name) for name in ("clock", "limit") if name in chosen}
         given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 4096} | chosen
         options = draft_options(engine_options(**given))
         model = Model(path, options)
@@ -85,8 +85,8 @@ def tokens_of(draft: Watched, text: str) -> list[int]:
     return [int(token) for token in tokens]
 
 
-def ask(id: int, tokens: Sequence[int], n: int = 8, key: Any = ()) -> Ask:
-    return Ask(id, TokenBuffer(np.array(tokens, np.int32)), len(tokens), key, n)
+def ask(id: int, tokens: Sequence[int], n: int = 8, key: Any = (), p_min: float = 0.0) -> Ask:
+    return Ask(id, TokenBuffer(np.array(tokens, np.int32)), len(tokens), key, n, p_min)
 
 
 Check = Callable[[Sequence[int], Sequence[int], int], None]
@@ -289,13 +289,15 @@ def test_only_what_is_likely_enough() -> None:
 
 
 def test_p_min_ends_a_proposal(make: Make) -> None:
-    text = tokens_of(sure := make(p_min=1.0), OTHER)
-    anything = make().propose([ask(1, text, 20)])[0]
-    likely = make(p_min=0.5).propose([ask(1, text, 20)])[0]
-    certain = sure.propose([ask(1, text, 20)])[0]
+    draft = make()
+    text = tokens_of(draft, OTHER)
+    anything, likely, certain = draft.propose(
+        [ask(n, text, 20, p_min=p_min) for n, p_min in enumerate((0.0, 0.3, 1.0))]
+    )
     assert len(certain) <= len(likely) <= len(anything)
     assert anything[: len(likely)] == likely
     assert likely[: len(certain)] == certain
+    assert len(certain) < len(anything)
 
 
 def test_room_is_made_when_it_is_needed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
