@@ -67,11 +67,16 @@ def make(path: str, unified: bool) -> Iterator[Make]:
 
     def new(**chosen: Any) -> Watched:
         more = {name: chosen.pop(name) for name in ("clock", "limit") if name in chosen}
-        given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 4096} | chosen
+        given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 4096, **chosen}
         options = draft_options(engine_options(**given))
         model = Model(path, options)
         context = Context(model, options, 4, unified)
-        wanted = {"unified": unified, "n_vocab": model.n_vocab, "limit": 1024, **more}
+        wanted: dict[str, Any] = {
+            "unified": unified,
+            "n_vocab": model.n_vocab,
+            "limit": 1024,
+            **more,
+        }
         made.append(Watched(context, **wanted))
         return made[-1]
 
