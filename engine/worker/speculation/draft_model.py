@@ -161,7 +161,7 @@ class DraftModel:
         """Take the next token for each of `rows`; evaluates those that another one may follow."""
         more: list[tuple[int, Place, int]] = []
         for i, place, output in rows:
-            token = likeliest(self._context.logits(output), self._p_min)
+            token = likeliest(self._context.logits(output), max(self._p_min, asks[i].p_min))
             if token is None or token >= self._n_known:
                 continue
             proposals[i].append(token)
