@@ -113,7 +113,8 @@ class Words:
     def choose(self, allowed: list[int] | None) -> int:
         if self._ids and (allowed is None or self._ids[0] in allowed):
             return self._ids.pop(0)
-        return self._chance.choice(allowed or [*range(1000, 1100)])
+        token: int = self._chance.choice(allowed or [*range(1000, 1100)])
+        return token
 
 
 def run_of(compiler: Compiler, model: Model, params: dict[str, Any], seed: int, n: int) -> int:
