@@ -19,6 +19,7 @@ from engine.params import (
     Thoughts,
 )
 from engine.worker.backend import Model
+from engine.worker.constraints import masks
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
@@ -284,3 +285,16 @@ def test_the_tokens_of_a_mask(tokens: set[int], n_vocab: int) -> None:
     assert _tokens(bits, n_vocab).tolist() == wanted
     assert _tokens(few, n_vocab).tolist() == wanted
     assert _tokens(few, n_vocab).dtype == np.int32
+
+
+def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
+    compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks that take long are computed in another thread, but not for what needs no look."""
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
+    [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()
+    assert word in (allowed_of(guide) or [])
+    guide.advance(word)
+    assert guide.awaited is None
+    assert len(guide.forced(100)) == 1, "what comes behind it may take long again"
