@@ -19,7 +19,7 @@ from engine.params import (
     Thoughts,
 )
 from engine.worker.backend import Model
-from engine.worker.constraints import masks
+from engine.worker.constraints import constraint, masks
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
@@ -75,6 +75,13 @@ PARAMS: dict[str, dict[str, Any]] = {
     ),
     "thinking at once": thinking(budget=0, **lazily(grammar=CALL)),
 }
+
+
+@pytest.fixture(autouse=True)
+def every_mask_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is."""
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 60.0)
+    monkeypatch.setattr(constraint, "LOOK_SECONDS", 60.0)
 
 
 def guide_of(compiler: Compiler, model: Model, params: dict[str, Any]) -> Guide:
@@ -298,3 +305,17 @@ def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
     guide.advance(word)
     assert guide.awaited is None
     assert len(guide.forced(100)) == 1, "what comes behind it may take long again"
+
+
+def test_a_long_text_that_is_forced_is_left_to_another_thread(
+    compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(constraint, "LOOK_SECONDS", 0.0)
+    guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
+    [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()
+    guide.advance(word)
+    assert isinstance(guide, Constraint)
+    assert guide._pending is not None
+    guide._pending.result()
+    assert len(guide.forced(100)) == 1
