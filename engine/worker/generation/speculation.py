@@ -68,8 +68,12 @@ class Speculation:
         if n <= 0:
             return None
         wanted, guide = request.params.speculative, request.guide
-        forced = guide.forced(n) if guide is not None and request.probs is None else []
-        likely = guide.likely(n)[len(forced) :] if guide is not None else []
+        forced: list[int] = []
+        likely: list[int] = []
+        if guide is not None and request.params.jump_forward:
+            # Who wants their probabilities gets those that the model gives them.
+            forced = guide.forced(n) if request.probs is None else []
+            likely = guide.likely(n)[len(forced) :]
         return Wish(
             request.sequence,
             min(n, wanted.n_max),

@@ -228,6 +228,7 @@ def test_every_parameter_can_be_set() -> None:
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
     wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
     wanted |= {"generation_prompt": "<think>", "grammar_type": "tool_calls"}
+    wanted |= {"json_whitespace": "spaced"}
     wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
