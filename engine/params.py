@@ -10,6 +10,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+JsonWhitespace = Literal["flexible", "compact", "spaced"]
+"""Between the tokens of JSON: what the model chooses, nothing, or a blank behind "," and ":"."""
+
 RANDOM_SEED = 0xFFFFFFFF
 """llama.cpp's LLAMA_DEFAULT_SEED: draw a new seed for every request. Requests may say -1."""
 
@@ -150,7 +153,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
     its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
     is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`."""
+    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no step of their own."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -165,6 +168,8 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     timings_per_token: bool = False
     return_progress: bool = False
     backend_sampling: bool = False
+    json_whitespace: JsonWhitespace = "flexible"
+    jump_forward: bool = True
     n_probs: int = 0
     post_sampling_probs: bool = False
     n_indent: int = 0

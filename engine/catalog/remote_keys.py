@@ -33,7 +33,7 @@ _SAMPLING: Final = """
     repeat_last_n repeat_penalty presence_penalty frequency_penalty
     dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breaker
     mirostat mirostat_lr mirostat_ent adaptive_target adaptive_decay
-    grammar json_schema backend_sampling reverse_prompt special escape
+    grammar json_schema json_whitespace jump_forward backend_sampling reverse_prompt special escape
 """
 _EMBEDDING: Final = "embedding reranking pooling embd_normalize"
 _CHAT: Final = """

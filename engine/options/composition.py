@@ -152,6 +152,8 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
             else sampling.grammar,
             json_schema=self._schema(),
             backend_sampling=sampling.backend_sampling,
+            json_whitespace=sampling.json_whitespace,
+            jump_forward=sampling.jump_forward,
             speculative=self.speculative(),
         )
 

@@ -107,7 +107,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = ()
     spec_default: Annotated[
         bool,
-        _spec(names="--spec-default", help="The same as --spec-type radix,ngram-mod."),
+        _spec(names="--spec-default", help="The same as --spec-type radix,ngram-mod,ngram-cache."),
     ] = False
     spec_draft_n_max: Annotated[
         int,
@@ -219,5 +219,5 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         """The sources that are wanted; `none` among them means none of them."""
         wanted = frozenset(self.spec_type)
         if self.spec_default:
-            wanted |= {"radix", "ngram-mod"}
+            wanted |= {"radix", "ngram-mod", "ngram-cache"}
         return frozenset() if "none" in wanted else wanted

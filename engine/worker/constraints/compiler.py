@@ -216,9 +216,11 @@ class Compiler:
             kind, text = "json_schema", params.json_schema
         else:
             return None
-        shown = _shown(params)
+        shown, grammars = _shown(params), answer.grammars
+        space = params.json_whitespace if kind != "grammar" else "flexible"
         if not params.grammar_lazy:
-            return Source(kind, text, answer.schemas, sorted(shown), grammars=answer.grammars)
+            shows = sorted(shown)
+            return Source(kind, text, answer.schemas, shows, grammars=grammars, whitespace=space)
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -227,7 +229,7 @@ class Compiler:
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
         control = sorted(shown | tokens)
-        return Source(kind, text, answer.schemas, control, triggers, answer.grammars)
+        return Source(kind, text, answer.schemas, control, triggers, grammars, space)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model

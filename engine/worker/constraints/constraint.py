@@ -5,6 +5,7 @@ far as the next place with a choice, and the masks on the way are kept. So what 
 nothing more to know than to generate.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -23,6 +24,8 @@ from engine.worker.tokens import TokenArray
 
 FEW = 32
 """The spellings of a forced text are no more: its beginnings that are tokens."""
+
+LOOK_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Constraint:
         self._masks = masks
         self._mask = compiled.mask  # of the present place
         self._pending: Future[Mask] | None = None  # the same, while it is computed
+        self._looks = True  # for what is forced behind a slow mask
         # Forced tokens, with the mask behind each, or why there is none.
         self._ahead: deque[tuple[int, Mask | ConstraintError]] = deque()
 
@@ -150,12 +154,21 @@ class Constraint:
         if self._matcher.is_stopped():
             self._mask = replace(last, ended=True, stopped=True)
             return True
-        # Where the choice was slow, what is forced behind it is not.
-        if last.only is None and not last.slow_seconds and self._matcher.compute_ff_tokens():
+        if last.only is None and not last.slow_seconds and self._forces():
             self._mask = self._masks.next(self._matcher, last)
         else:
             self._pending = self._masks.soon(self._matcher, last)
         return False
+
+    def _forces(self) -> bool:
+        """True if something is forced here: where the choice before was slow, this is not. A long
+        text that is forced takes long, and is not looked for again."""
+        if not self._looks:
+            return False
+        begun = time.perf_counter()
+        forces = bool(self._matcher.compute_ff_tokens())
+        self._looks = time.perf_counter() - begun < LOOK_SECONDS
+        return forces and self._looks
 
     def _behind(self, tokens: list[int], last: Mask) -> Mask:
         """Go on behind `tokens`: the mask there. Raises ConstraintError."""

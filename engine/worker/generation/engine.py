@@ -298,6 +298,7 @@ class Engine:
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
         stats = self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats.n_drafts_accepted = self._speculation.n_accepted
         stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
         stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
         stats.n_bytes_constraints = self.compiler.n_bytes

@@ -32,7 +32,7 @@ def speculation(
         why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
         log.warning("--spec-type has no effect with %s", why)
     pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
-    limits = {DRAFT: options.speculation.draft_sizes()}
+    limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
     return Speculation(Proposing(sources, pace, limits=limits), scheduler, possible=possible)
 
 
@@ -45,6 +45,8 @@ class Speculation:
         self._proposing = proposing
         self._scheduler = scheduler
         self._is_possible = possible
+        self.n_accepted = 0
+        """Tokens that were proposed and are a part of a text, since the start."""
         self._runs: dict[int, _Run] = {}  # of this step, by id of the request
 
     def propose(self, requests: Mapping[int, Request]) -> None:
@@ -66,8 +68,12 @@ class Speculation:
         if n <= 0:
             return None
         wanted, guide = request.params.speculative, request.guide
-        forced = guide.forced(n) if guide is not None and request.probs is None else []
-        likely = guide.likely(n)[len(forced) :] if guide is not None else []
+        forced: list[int] = []
+        likely: list[int] = []
+        if guide is not None and request.params.jump_forward:
+            # Who wants their probabilities gets those that the model gives them.
+            forced = guide.forced(n) if request.probs is None else []
+            likely = guide.likely(n)[len(forced) :]
         return Wish(
             request.sequence,
             min(n, wanted.n_max),
@@ -100,7 +106,9 @@ class Speculation:
         run.is_right = token == run.chunk.proposed[run.n_accepted]
         if run.is_right:
             run.n_accepted += 1
-            request.n_drafts_accepted += run.n_accepted > run.chunk.n_forced
+            if run.n_accepted > run.chunk.n_forced:
+                request.n_drafts_accepted += 1
+                self.n_accepted += 1
 
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
         """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with

@@ -20,10 +20,11 @@ FADING = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A sequence that up to `n` tokens may be proposed for; less than `n_min` are of no use.
+    """A sequence that sources may propose up to `n` tokens for; less than `n_min` are of no use,
+    and a draft model has to be as sure as `p_min`.
 
-    The first of them may be `forced`: tokens that are bound to come. `likely` are those that a
-    constraint suggests behind these."""
+    `forced` are tokens that are bound to come, `likely` those that a constraint suggests behind
+    them. They come instead."""
 
     sequence: Text
     n: int
@@ -68,8 +69,7 @@ class Proposing:
         for wish in wishes:
             sequence = wish.sequence
             self._known.add(sequence.id)
-            sequence.proposed, sequence.n_forced = tuple(wish.forced[: wish.n]), 0
-            sequence.n_forced = len(sequence.proposed)
+            sequence.proposed, sequence.n_forced = tuple(wish.forced), len(wish.forced)
             if not wish.forced and wish.n > 0:
                 open_wishes.append(wish)
         self._suggest(wishes, n_generating)
@@ -80,9 +80,8 @@ class Proposing:
             self._hear(source, open_wishes, n_generating)
 
     def _suggest(self, wishes: Sequence[Wish], n_generating: int) -> None:
-        likely = [wish for wish in wishes if wish.likely and wish.n > len(wish.forced)]
-        found = [list(wish.likely[: wish.n - len(wish.forced)]) for wish in likely]
-        self._take(GRAMMAR, likely, found, n_generating)
+        likely = [replace(wish, n_min=0) for wish in wishes if wish.likely]
+        self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
 
     def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
         name, each = source.name, self._seconds[source.name]

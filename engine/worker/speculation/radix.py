@@ -13,7 +13,7 @@ from engine.worker.tokens import TokenArray, TokenBuffer
 
 MIN_TOKENS = 16
 """Shorter texts aren't kept."""
-N_AGAIN = 6
+N_AGAIN = 4
 """Equal tokens after which a text that went another way is followed again."""
 MAX_AGAIN = 4096
 """Tokens of it that are searched for these."""

@@ -139,6 +139,7 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
         "preserved_tokens": list,
         "generation_prompt": str,
         "grammar_type": str,
+        "json_whitespace": str,
     }
 
 

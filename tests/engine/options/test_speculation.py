@@ -19,8 +19,9 @@ def speculation(*argv: str) -> SpeculationOptions:
         (["--spec-type", "ngram-simple,ngram-cache"], {"ngram-simple", "ngram-cache"}),
         (["--spec-type", "ngram-simple", "--spec-type", "radix"], {"ngram-simple", "radix"}),
         (["--spec-type", "radix,none,ngram-mod"], set()),
-        (["--spec-default"], {"radix", "ngram-mod"}),
-        (["--spec-default", "--spec-type", "ngram-cache"], {"radix", "ngram-mod", "ngram-cache"}),
+        (["--spec-default"], {"radix", "ngram-mod", "ngram-cache"}),
+        (["--spec-default", "--spec-type", "ngram-mod,draft-simple"],
+         {"radix", "ngram-mod", "ngram-cache", "draft-simple"}),
         (["--spec-type", "draft-simple"], {"draft-simple"}),
     ],
 )  # fmt: skip

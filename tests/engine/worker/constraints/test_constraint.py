@@ -19,6 +19,7 @@ from engine.params import (
     Thoughts,
 )
 from engine.worker.backend import Model
+from engine.worker.constraints import constraint, masks
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
@@ -76,6 +77,13 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def every_mask_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is."""
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 60.0)
+    monkeypatch.setattr(constraint, "LOOK_SECONDS", 60.0)
+
+
 def guide_of(compiler: Compiler, model: Model, params: dict[str, Any]) -> Guide:
     made = GenerationParams(**params)
     shown = [
@@ -113,7 +121,8 @@ class Words:
     def choose(self, allowed: list[int] | None) -> int:
         if self._ids and (allowed is None or self._ids[0] in allowed):
             return self._ids.pop(0)
-        return self._chance.choice(allowed or [*range(1000, 1100)])
+        token: int = self._chance.choice(allowed or [*range(1000, 1100)])
+        return token
 
 
 def run_of(compiler: Compiler, model: Model, params: dict[str, Any], seed: int, n: int) -> int:
@@ -283,3 +292,30 @@ def test_the_tokens_of_a_mask(tokens: set[int], n_vocab: int) -> None:
     assert _tokens(bits, n_vocab).tolist() == wanted
     assert _tokens(few, n_vocab).tolist() == wanted
     assert _tokens(few, n_vocab).dtype == np.int32
+
+
+def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
+    compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks that take long are computed in another thread, but not for what needs no look."""
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
+    [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()
+    assert word in (allowed_of(guide) or [])
+    guide.advance(word)
+    assert guide.awaited is None
+    assert len(guide.forced(100)) == 1, "what comes behind it may take long again"
+
+
+def test_a_long_text_that_is_forced_is_left_to_another_thread(
+    compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(constraint, "LOOK_SECONDS", 0.0)
+    guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
+    [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()
+    guide.advance(word)
+    assert isinstance(guide, Constraint)
+    assert guide._pending is not None
+    guide._pending.result()
+    assert len(guide.forced(100)) == 1

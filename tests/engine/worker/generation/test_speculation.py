@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.params import GenerationParams
+from engine.params import GenerationParams, Speculative
 from engine.protocol.messages import Delta, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
@@ -59,7 +59,7 @@ def compare(
     model: Model, plain: Engine, e: Engine, oracle: Oracle, params: dict[str, Any]
 ) -> dict[str, Finished]:
     """Both engines say the same."""
-    given = {"n_predict": N, **params}
+    given = {"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
     wanted = run(plain, PROMPTS, given)
     plain.close()
     teach(model, oracle, PROMPTS, wanted)
@@ -116,4 +116,9 @@ def test_the_same_text_whatever_is_proposed(
         assert e.stats().n_decode < n_decoded / 2, "several tokens in a step"
     if mode == "wrong":
         assert not oracle.n_accepted
+    timings, stats = [each.timings for each in found.values()], e.stats()
+    n_drafted = sum(each.draft_n for each in timings)
+    n_accepted = sum(each.draft_n_accepted for each in timings)
+    assert (stats.n_drafted, stats.n_drafts_accepted) == (n_drafted, n_accepted)
+    assert oracle.n_accepted <= n_accepted <= n_drafted
     e.close()

@@ -22,7 +22,7 @@ def test_there_are_those_that_are_wanted() -> None:
     every: tuple[SpeculationType, ...]
     every = ("ngram-cache", "ngram-mod", "ngram-map-k4v", "ngram-map-k", "ngram-simple", "radix")
     assert names(SpeculationOptions(spec_type=every)) == [*reversed(every)]
-    assert names(SpeculationOptions(spec_default=True)) == ["radix", "ngram-mod"]
+    assert names(SpeculationOptions(spec_default=True)) == ["radix", "ngram-mod", "ngram-cache"]
 
 
 @pytest.mark.parametrize("name", ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"])
