@@ -256,6 +256,12 @@ def test_a_free_port_is_printed(start: Start) -> None:
     assert "server" not in answer.headers
 
 
+def test_the_draft_model_is_named(start: Start) -> None:
+    path = str(model_path())
+    server = start("--port", "0", "-m", path, "-md", path)
+    assert f"  draft  {path}\n" in server.banner
+
+
 def test_the_prefix_is_part_of_the_url(start: Start) -> None:
     server = start("--port", "0", "--api-prefix", "/llm/")
     assert server.urls[0].endswith("/llm")

@@ -66,7 +66,8 @@ def make(path: str, unified: bool) -> Iterator[Make]:
     made: list[Watched] = []
 
     def new(**chosen: Any) -> Watched:
-        more = {name: chosen.pop(name) for name in ("clock", "limit") if name in chosen}
+        names: tuple[str, ...] = ("clock", "limit")
+        more = {name: chosen.pop(name) for name in names if name in chosen}
         given: dict[str, Any] = {"model_draft": path, "parallel": 4, "ctx_size": 4096, **chosen}
         options = draft_options(engine_options(**given))
         model = Model(path, options)
