@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from engine.shipped import model_path
 from handlers.options import parse
 from handlers.options.completion import bash_completion
 from specllama import __version__, logs
