@@ -1,6 +1,6 @@
 """Proposed tokens change no text: same seed, same tokens, whatever is proposed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -8,8 +8,13 @@ import pytest
 
 from engine.params import GenerationParams, Speculative
 from engine.protocol.messages import Delta, Failed, Finished, Submit
-from engine.worker.backend import Model
+from engine.worker.backend import Model, OutOfCellsError
+from engine.worker.generation.answering import Answering
 from engine.worker.generation.engine import Engine
+from engine.worker.generation.request import Request
+from engine.worker.generation.speculation import Speculation
+from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.sequences import Sequence
 from tests.support.playing import GREEDY
 from tests.support.speculating import MODES, Mode, Oracle, speculating
 
@@ -61,7 +66,6 @@ def compare(
     """Both engines say the same."""
     given = {"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
     wanted = run(plain, PROMPTS, given)
-    plain.close()
     teach(model, oracle, PROMPTS, wanted)
     found = run(e, PROMPTS, given)
     for prompt, each in found.items():
@@ -122,3 +126,193 @@ def test_the_same_text_whatever_is_proposed(
     assert (stats.n_drafted, stats.n_drafts_accepted) == (n_drafted, n_accepted)
     assert oracle.n_accepted <= n_accepted <= n_drafted
     e.close()
+
+
+def submit(e: Engine, id: int, prompt: str, **params: Any) -> None:
+    given = GenerationParams(
+        **{"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
+    )
+    e.submit(e.prepare(Submit(id, [prompt], given)))
+
+
+@pytest.mark.parametrize("at", [1, 14, 37])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_in_the_middle(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, at: int
+) -> None:
+    """Of what was proposed, and goes on behind it."""
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    whole = run(plain, PROMPTS, {"n_predict": N, **GREEDY})
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, whole)
+    e = speculating(monkeypatch, model, oracle, parallel=3)
+    params = {**GREEDY, "stop": [each.text[at : at + 4] for each in whole.values()]}
+    found = compare(model, plain, e, oracle, params)
+    assert all(each.stopping_word for each in found.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_context_shift_in_the_middle(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """A text that loses a part of itself takes back what was proposed behind the old one."""
+    options = {"parallel": 1, "ctx_size": 256, "context_shift": True}
+    oracle = Oracle(mode, model.n_vocab)
+    plain = speculating(monkeypatch, model, None, **options)
+    e = speculating(monkeypatch, model, oracle, **options)
+    found = compare(model, plain, e, oracle, {**GREEDY, "n_predict": 400})
+    assert all(each.truncated for each in found.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_end_of_a_context(model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    options = {"parallel": 1, "ctx_size": 256, "context_shift": False}
+    oracle = Oracle(mode, model.n_vocab)
+    plain = speculating(monkeypatch, model, None, **options)
+    e = speculating(monkeypatch, model, oracle, **options)
+    found = compare(model, plain, e, oracle, {**GREEDY, "n_predict": -1})
+    assert {each.stop_type for each in found.values()} == {"limit"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("leaves", ["pause", "preempt", "cancel another"])
+def test_who_leaves_its_slot(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, leaves: str
+) -> None:
+    prompt = PROMPTS[0]
+    plain = speculating(monkeypatch, model, None, parallel=2)
+    wanted = run(plain, PROMPTS, {"n_predict": N, **GREEDY})
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, wanted)
+    e = speculating(monkeypatch, model, oracle, parallel=2)
+    submit(e, 2, PROMPTS[1], **GREEDY)
+    submit(e, 1, prompt, **GREEDY)
+    finished: dict[int, Finished] = {}
+    for n in range(200):
+        finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        if n == 3 and leaves == "pause":
+            e.pause(1)
+        elif n == 3 and leaves == "preempt":
+            e.scheduler._preempt_youngest()
+        elif n == 3:
+            e.cancel(2)
+        if n == 5:
+            e.resume(1)
+        if not e.has_work:
+            break
+    assert finished[1].tokens == wanted[prompt].tokens
+    if leaves != "cancel another":
+        assert finished[2].tokens == wanted[PROMPTS[1]].tokens
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_texts_of_one_prompt(model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Which share its cells."""
+    oracle = Oracle(mode, model.n_vocab)
+    found: list[dict[int, list[int]]] = []
+    for source in (None, oracle):
+        e = speculating(monkeypatch, model, source, parallel=3)
+        for id in range(1, 4):
+            submit(e, id, PROMPTS[0], seed=id, ignore_eos=True)
+        told: dict[int, list[int]] = {}
+        while e.has_work:
+            told |= {event.id: event.tokens for event in e.step() if isinstance(event, Finished)}
+        found.append(told)
+        begin = model.tokenize(PROMPTS[0].encode(), add_special=True, parse_special=True).tolist()
+        oracle.texts += [[*begin, *tokens] for tokens in told.values()]
+    assert found[0] == found[1]
+
+
+def test_what_a_schema_forces_needs_no_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "json_whitespace": "compact"}
+    e = speculating(monkeypatch, model, None, parallel=1)
+    forced = run(e, PROMPTS[:1], params)[PROMPTS[0]]
+    off = speculating(monkeypatch, model, None, parallel=1)
+    slow = run(off, PROMPTS[:1], {**params, "jump_forward": False})[PROMPTS[0]]
+    assert forced.tokens == slow.tokens
+    assert off.stats().n_decode == slow.n_decoded
+    assert e.stats().n_decode < off.stats().n_decode
+
+
+def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp finds none, though there should be some: the step is done again without."""
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    wanted = run(plain, PROMPTS[:1], {"n_predict": N, **GREEDY})
+    oracle = Oracle("right", model.n_vocab)
+    teach(model, oracle, PROMPTS[:1], wanted)
+    e = speculating(monkeypatch, model, oracle, parallel=1)
+    decode, n_tokens = e.context.decode, []
+
+    def full() -> None:
+        n_tokens.append(e.context.batch.n_tokens)
+        if len(n_tokens) in (3, 6):
+            raise OutOfCellsError
+        decode()
+
+    monkeypatch.setattr(e.context, "decode", full)
+    submit(e, 1, PROMPTS[0], **GREEDY)
+    tokens: list[int] = []
+    while e.has_work:
+        tokens += [t for event in e.step() if isinstance(event, Finished) for t in event.tokens]
+    assert tokens == wanted[PROMPTS[0]].tokens
+    assert n_tokens[2] > 1
+    assert n_tokens[3] == 1
+
+
+# ---- mutants -----------------------------------------------------------------------------
+
+
+def accepts_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(self: Speculation, request: Request, token: int) -> None:
+        chosen(self, request, token)
+        if (run := self._runs.get(request.id)) is not None and request.sequence.n_ahead:
+            run.n_accepted += not run.is_right
+            run.is_right = True
+
+    chosen = Speculation.chosen
+    monkeypatch.setattr(Speculation, "chosen", always)
+
+
+def forgets_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Scheduler, sequence: Sequence) -> None:
+        sequence.n_ahead = 0
+
+    monkeypatch.setattr(Scheduler, "take_back", forget)
+
+
+def skips_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(self: Answering, request: Request, *args: Any, **kwargs: Any) -> Any:
+        found = stop_type(self, request, *args, **kwargs)
+        return "none" if found == "word" and request.sequence.n_ahead > 1 else found
+
+    stop_type = Answering._stop_type
+    monkeypatch.setattr(Answering, "_stop_type", deaf)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "mode"),
+    [
+        (accepts_a_wrong_token, "half"),
+        (forgets_to_take_back, "wrong"),
+        (skips_a_stop_string, "right"),
+    ],
+)
+def test_mutants_are_caught(
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    mode: Mode,
+) -> None:
+    """The tests above fail if the step goes wrong."""
+    whole = run(
+        speculating(monkeypatch, model, None, parallel=1), PROMPTS, {"n_predict": N, **GREEDY}
+    )
+    params = {**GREEDY, "stop": [each.text[14:18] for each in whole.values()]}
+    if mutant is not skips_a_stop_string:
+        params = GREEDY
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, whole)
+    mutant(monkeypatch)
+    e = speculating(monkeypatch, model, oracle, parallel=3)
+    with pytest.raises((AssertionError, IndexError, KeyError)):
+        compare(model, speculating(monkeypatch, model, None, parallel=1), e, oracle, params)
