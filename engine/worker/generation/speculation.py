@@ -27,10 +27,10 @@ def speculation(
 ) -> "Speculation":
     """The speculation that `options` ask for. Raises `BackendError` if a source has no room."""
     possible = context.is_cuttable and not has_offload
-    sources = proposal_sources(context.model, options)
-    if sources and not possible:
+    sources = proposal_sources(context.model, options) if possible else []
+    if not possible and (options.speculation.types() or options.draft.model_draft):
         why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
-        log.warning("--spec-type has no effect with %s", why)
+        log.warning("--spec-type and --model-draft have no effect with %s", why)
     pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
     limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
     return Speculation(Proposing(sources, pace, limits=limits), scheduler, possible=possible)

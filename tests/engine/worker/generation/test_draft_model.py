@@ -97,3 +97,11 @@ def test_a_draft_model_that_fails_is_not_missed(
     assert told(play(engine, PROMPTS, n_predict=20, **SAMPLED, **DRAFTING)) == wanted
     assert n_calls == 21
     engine.close()
+
+
+def test_a_draft_model_is_not_loaded_in_vain(caplog: pytest.LogCaptureFixture) -> None:
+    recurrent = Model(str(ensure("tiny-mamba")), engine_options())
+    engine = Engine(recurrent, reproducible(model_draft="there is none"))
+    assert "--model-draft have no effect with a memory that can't take tokens back" in caplog.text
+    engine.close()
+    recurrent.close()
