@@ -53,8 +53,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     `echo_prompt` the answer carries the prompt as text, special tokens included. With
     `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
     `group` are one client's request: they share its turn. `others` are (id, seed) of further
-    texts of that group, which have everything else in common but `params.id_slot`. Texts of
-    another `owner` share no cached prefix.
+    texts of that group, which have everything else in common but `params.id_slot`. Nothing is
+    proposed to a text that only those of another `owner` suggest; if it is `private`, it shares no
+    cached prefix with these, either.
     """
 
     id: int
@@ -65,6 +66,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     group: int = 0
     others: list[tuple[int, int]] = []
     owner: int = 0
+    private: bool = False
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -239,13 +241,16 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed."""
+    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed. Of `draft_n`
+    proposed tokens, `draft_n_accepted` are a part of the text."""
 
     cache_n: int
     prompt_n: int
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):

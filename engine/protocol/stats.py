@@ -65,6 +65,9 @@ class Stats(msgspec.Struct, kw_only=True):
     n_decode: int = 0  # calls of llama_decode
     n_busy: int = 0
     n_tokens_max: int = 0  # of one sequence
+    n_drafts: int = 0  # proposals that were evaluated
+    n_drafted: int = 0  # tokens of these
+    n_drafts_accepted: int = 0  # of these, those that were right
     queue: Histogram = msgspec.field(default_factory=_waits)
     first_token: Histogram = msgspec.field(default_factory=_waits)
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))

@@ -75,10 +75,9 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
         ("n_decode", "Steps.", stats.n_decode),
-        # Nothing is drafted.
-        ("spec_decode_num_draft_tokens", "Drafted tokens.", 0),
-        ("spec_decode_num_accepted_tokens", "Drafted tokens that were right.", 0),
-        ("spec_decode_num_drafts", "Drafts.", 0),
+        ("spec_decode_num_draft_tokens", "Proposed tokens.", stats.n_drafted),
+        ("spec_decode_num_accepted_tokens", "Those that were right.", stats.n_drafts_accepted),
+        ("spec_decode_num_drafts", "Proposals.", stats.n_drafts),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
     shared = "Prompt tokens from the cache that another text keeps, too."

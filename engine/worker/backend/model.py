@@ -301,6 +301,10 @@ class Model:
             piece = self._pieces[key] = self._piece(token, special)
         return piece
 
+    def raw_text(self, token: int) -> bytes:
+        """The text of `token` (0 <= token < n_vocab) as the vocabulary has it, such as "▁the"."""
+        return C.llama_vocab_get_text(self._vocab, token) or b""
+
     def is_hidden(self, token: int) -> bool:
         """True if `token` has a text that shows only if control tokens do."""
         return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
