@@ -376,6 +376,13 @@ def _beat(link: ServerLink) -> None:
             os._exit(0)
 
 
+def _die_quickly(log_level: int) -> None:
+    """Keep a failed assertion of llama.cpp from starting a debugger, which takes seconds in which
+    the server waits for this process to end. `--verbose` wants its backtrace."""
+    if log_level > logging.DEBUG:
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+
 def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
     path = model_file(options.model.model)
     sent = 0.0
@@ -418,6 +425,7 @@ def main() -> int:
         case _:
             return 2
     send_log(first.log_level)
+    _die_quickly(first.log_level)
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = None
     with suppress(BrokenPipeError):  # the server is gone

@@ -212,7 +212,7 @@ class Context:
         for sequence, length in enumerate(lengths):
             self.batch.add([token] * length, 0, sequence)
         self.decode()
-        C.llama_synchronize(self._ctx)
+        self.synchronize()
         C.llama_memory_clear(self._memory, True)
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:

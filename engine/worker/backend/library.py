@@ -10,6 +10,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
+from engine.worker.backend import loaded
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.kernels import settle
 
@@ -40,7 +41,9 @@ _log_callback = C.llama_log_callback(_on_log)
 
 def initialize(numa: str = "") -> str:
     """Once per process, before anything else. Gives a line for the log if something had to be
-    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor."""
+    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor, or if
+    two copies of it are loaded."""
+    loaded.check(loaded.libraries())
     C.llama_log_set(_log_callback, ctypes.c_void_p(0))
     settled = settle()
     C.llama_backend_init()

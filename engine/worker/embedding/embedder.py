@@ -167,6 +167,7 @@ class Embedder:
         begin = time.perf_counter()
         try:
             self.context.decode()
+            self.context.synchronize()
             self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
         except (BackendError, OutOfCellsError) as error:

@@ -176,6 +176,7 @@ class Engine:
         try:
             self._sampling.attach(outputs)
             self.context.decode()
+            self.context.synchronize()  # progress, patience and timings are of work that is done
         except OutOfCellsError:
             if self.scheduler.relieve():
                 return events
