@@ -61,7 +61,14 @@ from engine.protocol.messages import (
 )
 from engine.protocol.several import apart, ids
 from engine.shipped import model_file
-from engine.worker.backend import BackendError, Model, add_rpc_servers, initialize
+from engine.worker.backend import (
+    BackendError,
+    Model,
+    add_rpc_servers,
+    device_lines,
+    initialize,
+    last_words,
+)
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
@@ -399,22 +406,30 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
         if remark and options.model.repack:  # else they would not be used anyway
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
-        model = Model(path, options, progress)
-        if options.embedding.embeds():
-            if model.has_encoder and model.has_decoder:
-                raise BackendError(f"the model {path!r} has two parts: embeddings need one")
-            return Embedder(model, options)
-        if model.has_encoder or not model.has_decoder:
-            raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
-        engine = Engine(model, options)
-        defaults = options.generation_defaults()
-        relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
-        if relaxed and options.sampling.strict_schemas:
-            raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
-        return engine
+        with last_words(lambda message: link.send(LoadFailed(message))):
+            engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
+    for line in device_lines():
+        log.info("%s", line)
+    return engine
+
+
+def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
+    """Raises BackendError and GrammarError."""
+    if options.embedding.embeds():
+        if model.has_encoder and model.has_decoder:
+            raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+        return Embedder(model, options)
+    if model.has_encoder or not model.has_decoder:
+        raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
+    engine = Engine(model, options)
+    defaults = options.generation_defaults()
+    relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
+    if relaxed and options.sampling.strict_schemas:
+        raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
+    return engine
 
 
 def main() -> int:

@@ -64,6 +64,16 @@ def address_of_cpu(name: str) -> int:
     return address
 
 
+class InitParams(ctypes.Structure):
+    """struct ggml_init_params"""
+
+    _fields_ = (
+        ("mem_size", ctypes.c_size_t),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    )
+
+
 # ---- where tensors go --------------------------------------------------------------------
 
 

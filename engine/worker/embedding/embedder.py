@@ -21,6 +21,7 @@ from engine.worker.backend import (
     EmbeddingContext,
     Model,
     OutOfCellsError,
+    device_memory,
     warm_up,
 )
 from engine.worker.backend import Vectors as Rows
@@ -313,6 +314,7 @@ class Embedder:
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
         self._stats.n_cells = self._n_cells
+        self._stats.devices = device_memory()
         return self._stats
 
     def close(self) -> None:

@@ -427,5 +427,5 @@ def test_the_time_of_a_step_ends_when_the_device_has_finished(
 
     monkeypatch.setattr(Embedder, "_count_step", counted)
     monkeypatch.setattr(Context, "synchronize", synchronized)
-    run(engine, Embed(1, ["import os"], normalize=2))
+    run(engine, Embed(1, [["import os"]], RAW))
     assert calls[:2] == ["finished", "counted"]
