@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from contract_tests.gpu.cases import Case
-from contract_tests.own.servers import Specllama, wait_until
+from contract_tests.kit.server import wait_until
+from contract_tests.own.servers import Specllama
 
 PROMPTS = ("def function(self, value):", "import os\nimport sys\n", "The first of the three")
 LONG = "for name in sorted(found):\n    print(name, len(found[name]))\n" * 8

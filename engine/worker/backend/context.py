@@ -144,6 +144,7 @@ class Context:
 
         def works(n_ctx: int) -> bool:
             params.n_ctx = n_ctx
+            holdings.begin_context(n_ctx)
             tried = C.llama_init_from_model(model, params)
             if tried:
                 C.llama_free(tried)

@@ -102,7 +102,7 @@ class Model:
         if not self._model:
             error = failure(f"cannot load the model {path!r}")
             if "unable to allocate" in str(error) and (
-                sentence := room.explain_weights(holdings, os.path.getsize(path))
+                sentence := room.explain_weights(holdings, path)
             ):
                 raise BackendError(f"{error}; {sentence}")
             raise error

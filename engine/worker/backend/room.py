@@ -2,9 +2,11 @@
 asked, and what would fit."""
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from engine.formats.gguf_names import part
 from engine.worker.backend.ggml import InitParams
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.holdings import Holdings, mib
@@ -50,8 +52,10 @@ def explain(told: Holdings, fits: int = 0) -> str:
     return f"{'; '.join(parts)}; {asked}: {smaller}, {REMEDIES}"
 
 
-def explain_weights(told: Holdings, n_bytes: int) -> str:
-    """The sentence on weights of `n_bytes`; "" if no layer was to be on a device."""
+def explain_weights(told: Holdings, path: str) -> str:
+    """The sentence on the weights of the file at `path` and its other parts; "" if no layer was to
+    be on a device."""
+    n_bytes = _size(path)
     there = [each for each in devices() if told.layers.get(each[0])]
     n_layers = sum(told.layers.values())
     if not there:
@@ -60,6 +64,12 @@ def explain_weights(told: Holdings, n_bytes: int) -> str:
     n_fit = int(n_layers * sum(free for _, _, free, _ in there) / max(1, n_bytes))
     most = f"about -ngl {n_fit} would fit" if n_fit < n_layers else "a smaller -ngl may fit"
     return f"{'; '.join(parts)}; {n_layers} layers take {mib(n_bytes)}: {most}"
+
+
+def _size(path: str) -> int:
+    split = part(path)
+    files = [split.file_name(i + 1) for i in range(split.count)] if split else [path]
+    return sum(os.path.getsize(file) for file in files)
 
 
 def fits_in_tensors(told: Holdings) -> int:

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from llama_cpp import llama_cpp
 
 from engine.errors import BackendError
 from engine.worker.backend import Context, Model, room
@@ -50,15 +52,24 @@ def test_the_sentence_has_what_is_there_what_was_asked_and_what_fits(device: Non
     assert "4096 tokens were asked for: -c 2048 would fit" in text
 
 
-def test_a_model_that_is_on_no_device_has_no_such_sentence(device: None) -> None:
+def test_a_model_that_is_on_no_device_has_no_such_sentence(device: None, tmp_path: Path) -> None:
     assert room.explain(Holdings()) == ""
-    assert room.explain_weights(Holdings(), 1 << 30) == ""
+    assert room.explain_weights(Holdings(), weights(tmp_path, 1)) == ""
     assert room.fits_in_tensors(Holdings()) == 0
 
 
-def test_layers_that_fit_are_in_proportion_to_the_free_memory(device: None) -> None:
-    assert "about -ngl 1 would fit" in room.explain_weights(holdings(), 300 * MIB)
-    assert "a smaller -ngl may fit" in room.explain_weights(holdings(), 90 * MIB)
+def weights(directory: Path, *sizes: int) -> str:
+    """A file for each of these sizes in MiB, parts of one model."""
+    for i, size in enumerate(sizes, start=1):
+        with (directory / f"m-{i:05}-of-{len(sizes):05}.gguf").open("wb") as file:
+            file.truncate(size * MIB)
+    return str(directory / f"m-00001-of-{len(sizes):05}.gguf")
+
+
+def test_layers_that_fit_are_in_proportion_to_the_free_memory(device: None, tmp_path: Path) -> None:
+    text = room.explain_weights(holdings(), weights(tmp_path, 200, 100))
+    assert "3 layers take 300 MiB: about -ngl 1 would fit" in text
+    assert "a smaller -ngl may fit" in room.explain_weights(holdings(), weights(tmp_path, 90))
 
 
 @pytest.mark.parametrize("most", [300, 512, 1000, 4000, 4095])
@@ -77,7 +88,7 @@ def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
 ) -> None:
     from engine.worker.backend import context as module
 
-    create, sizes = module.C.llama_init_from_model, list[int]()
+    create, sizes = llama_cpp.llama_init_from_model, list[int]()
 
     def limited(handle: object, params: object) -> object:
         sizes.append(params.n_ctx)  # type: ignore[attr-defined]
@@ -89,7 +100,7 @@ def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
         return create(handle, params)
 
     monkeypatch.setattr(module, "holdings", holdings())
-    monkeypatch.setattr(module.C, "llama_init_from_model", limited)
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", limited)
     with pytest.raises(BackendError, match=r"failed to allocate.*32768 tokens.*-c 1024 would fit"):
         Context(model, engine_options(), 1, unified=False)
     assert sizes[0] == 32768
