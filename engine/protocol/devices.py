@@ -1,5 +1,7 @@
 """What the devices of an engine process hold."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 Bytes = int
@@ -25,3 +27,20 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     name: str
     free: Bytes
     total: Bytes
+
+
+def told(uses: Sequence[DeviceUse]) -> list[str]:
+    """A line for the log about each device; none where all is in the CPU's memory."""
+    return [_line(use) for use in uses] if any(use.name != CPU for use in uses) else []
+
+
+def _line(use: DeviceUse) -> str:
+    plural = "s" if use.n_layers > 1 else ""
+    layers = f"{use.n_layers} layer{plural}, " if use.n_layers else ""
+    model, cache, compute = (mib(n) for n in (use.model, use.kv_cache, use.compute))
+    return f"{use.name}: {layers}weights {model}, KV cache {cache}, compute buffers {compute}"
+
+
+def mib(n_bytes: int) -> str:
+    """A size in MiB, with a digit behind the point if it is small."""
+    return f"{n_bytes / (1 << 20):,.{0 if n_bytes >= 10 << 20 else 1}f} MiB"

@@ -65,7 +65,6 @@ from engine.worker.backend import (
     BackendError,
     Model,
     add_rpc_servers,
-    device_lines,
     initialize,
     last_words,
 )
@@ -411,8 +410,6 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
-    for line in device_lines():
-        log.info("%s", line)
     return engine
 
 

@@ -17,7 +17,6 @@ from engine.worker.backend.context import (
     Vectors,
 )
 from engine.worker.backend.library import (
-    device_lines,
     device_memory,
     device_uses,
     initialize,
@@ -45,7 +44,6 @@ __all__ = [
     "StateArray",
     "Vectors",
     "add_rpc_servers",
-    "device_lines",
     "device_memory",
     "device_uses",
     "initialize",

@@ -90,14 +90,3 @@ def _device(buffer: str, names: Iterable[str]) -> str:
 
 def _bytes(sizes: Iterable[float]) -> int:
     return int(sum(sizes) * (1 << 20))
-
-
-def told(use: DeviceUse) -> str:
-    """A line for the log."""
-    layers = f"{use.n_layers} layers, " if use.n_layers else ""
-    model, cache, compute = (mib(n) for n in (use.model, use.kv_cache, use.compute))
-    return f"{use.name}: {layers}weights {model}, KV cache {cache}, compute buffers {compute}"
-
-
-def mib(n_bytes: int) -> str:
-    return f"{n_bytes / (1 << 20):,.{0 if n_bytes >= 10 << 20 else 1}f} MiB"

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
-from engine.protocol.devices import CPU, DeviceMemory, DeviceUse
+from engine.protocol.devices import DeviceMemory, DeviceUse
 from engine.worker.backend import loaded
 from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.holdings import Holdings, told
+from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.kernels import settle
 
 log = logging.getLogger("engine.llama")
@@ -136,13 +136,6 @@ def device_uses() -> list[DeviceUse]:
 def device_memory() -> list[DeviceMemory]:
     """The memory of every offloading device at this moment."""
     return [DeviceMemory(name, free, total) for name, _, free, total in devices()]
-
-
-def device_lines() -> list[str]:
-    """A line for the log about each device that holds a part of the newest model; none where all
-    is in the CPU's memory."""
-    uses = device_uses()
-    return [told(use) for use in uses] if any(use.name != CPU for use in uses) else []
 
 
 def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

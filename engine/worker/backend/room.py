@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from engine.formats.gguf_names import part
+from engine.protocol.devices import mib
 from engine.worker.backend.ggml import InitParams
 from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.holdings import Holdings, mib
+from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.library import devices, holdings, on_abort
 
 STEP = 256

@@ -1,10 +1,10 @@
 """Which device holds what, from llama.cpp's own words."""
 
 from engine.options import EngineOptions
-from engine.protocol.devices import DeviceUse
+from engine.protocol.devices import DeviceUse, told
 from engine.shipped import model_path
-from engine.worker.backend import Context, Model, device_lines, device_uses
-from engine.worker.backend.holdings import Holdings, told
+from engine.worker.backend import Context, Model, device_uses, initialize
+from engine.worker.backend.holdings import Holdings
 from tests.support.options_support import engine_options
 
 MIB = 1 << 20
@@ -48,9 +48,10 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
         compute=15 * MIB,
     )
     assert cpu == DeviceUse(name="CPU", n_layers=1, model=MIB // 2, compute=MIB)
-    assert told(gpu) == (
-        "Vulkan0: 2 layers, weights 3.0 MiB, KV cache 12 MiB, compute buffers 15 MiB"
-    )
+    assert told([gpu, cpu]) == [
+        "Vulkan0: 2 layers, weights 3.0 MiB, KV cache 12 MiB, compute buffers 15 MiB",
+        "CPU: 1 layer, weights 0.5 MiB, KV cache 0.0 MiB, compute buffers 1.0 MiB",
+    ]
 
 
 def test_another_context_takes_the_place_of_the_one_before() -> None:
@@ -73,6 +74,7 @@ def test_a_part_of_a_buffer_that_is_mapped_is_of_its_device() -> None:
 
 
 def test_llama_cpp_tells_of_all_that_it_allocates() -> None:
+    initialize()
     options: EngineOptions = engine_options(device=("none",), ctx_size=1024, parallel=1)
     model = Model(str(model_path()), options)
     context = Context(model, options, 1, unified=False)
@@ -83,6 +85,6 @@ def test_llama_cpp_tells_of_all_that_it_allocates() -> None:
     # Two numbers of two bytes for each token and place of a layer.
     assert use.kv_cache >= 2 * 2 * context.n_ctx * model.n_layer
     assert use.compute > 0
-    assert device_lines() == []
+    assert told([use]) == []
     context.close()
     model.close()
