@@ -50,6 +50,6 @@ CASES = (
     Case("slot files", (*ALL, "--no-cache-prompt"), check="slot_files"),
     Case("--cache-ram", (*ALL, "-np", "1", "-c", "512", "--cache-ram", "64"), check="kept"),
     Case("--context-shift", (*ALL, "-np", "1", "-c", "256", "--context-shift"), check="shift"),
-    Case("checkpoints", (*ALL, "-np", "1"), check="kept", model="tiny-hybrid"),
+    Case("checkpoints", (*ALL, "-np", "1"), check="gone_back", model="tiny-hybrid"),
     Case("sleep", (*ALL, "--sleep-idle-seconds", "2"), check="sleep"),
 )

@@ -62,13 +62,20 @@ def slot_files(device: Specllama, cpu: Specllama) -> None:
 
 
 def kept(device: Specllama, cpu: Specllama) -> None:
-    """A text that has left the cache, or is gone back to, goes on as it would have."""
+    """A text that has left the cache goes on as it would have."""
     first = likeliest(device, LONG)
     ask(device, prompt=PROMPTS[2] * 20, n_predict=2)
     answer = ask(device, prompt=LONG, n_predict=1)
     assert answer["timings"]["cache_n"] > 0
     close(likeliest(device, LONG), first, ROUNDING)
     close(likeliest(cpu, LONG), first, ROUNDING)
+
+
+def gone_back(device: Specllama, cpu: Specllama) -> None:
+    """Another end of the same text goes on as it does where nothing was before."""
+    ask(device, prompt=LONG + PROMPTS[0], n_predict=4)
+    end = LONG + PROMPTS[2]
+    close(likeliest(device, end), likeliest(cpu, end), ROUNDING)
 
 
 def shift(device: Specllama, _cpu: Specllama) -> None:
@@ -87,7 +94,7 @@ def sleep(device: Specllama, cpu: Specllama) -> None:
 
 CHECKS: dict[str, Check] = {
     each.__name__: each
-    for each in (text, rough, embeddings, rerank, slot_files, kept, shift, sleep)
+    for each in (text, rough, embeddings, rerank, slot_files, kept, gone_back, shift, sleep)
 }
 
 
