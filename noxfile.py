@@ -129,6 +129,13 @@ def attack(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """This server on llama.cpp's Vulkan backend, in an environment of its own; `-- --all` tries all
+    configurations (hours on a software device)."""
+    session.run("python", "-m", "contract_tests.gpu", *session.posargs)
+
+
+@nox.session
 def compat(session: nox.Session) -> None:
     """The description beside that of the last release: no breaking change that isn't announced."""
     session.run("python", "-m", "tools.compat", *session.posargs)

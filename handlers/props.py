@@ -5,6 +5,7 @@ import secrets
 from functools import cache
 from typing import Any
 
+import msgspec
 from connexion import context
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -84,6 +85,7 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",
         "build_info": build_info(),
+        "devices": msgspec.to_builtins(info.devices) if info else [],
         "is_sleeping": model.current.pool.status(model.name).value == "sleeping",
         "cors_proxy_enabled": False,
         "role": "model",

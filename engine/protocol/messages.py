@@ -13,6 +13,7 @@ import msgspec
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions, Pooling
 from engine.params import GenerationParams
+from engine.protocol.devices import CPU, DeviceUse
 from engine.protocol.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -203,7 +204,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_embd: int
     n_params: int
     size: int  # bytes
-    size_on_devices: int = 0  # bytes of these that GPUs hold, as far as their layers tell
+    devices: list[DeviceUse] = []
     description: str
     ftype: str = ""  # of most weights, in llama.cpp's words
     bos_token: str
@@ -218,6 +219,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None = None  # of a process that embeds; None: it generates
     n_vector: int = 0  # numbers in one embedding
     n_input: int = 0  # tokens of the longest input that can be embedded
+
+    @property
+    def size_on_devices(self) -> int:
+        """Bytes of the weights that other devices than the CPU hold."""
+        return sum(each.model for each in self.devices if each.name != CPU)
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):

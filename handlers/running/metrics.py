@@ -113,6 +113,21 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
         ("engine_resident", "Resident memory of the engine process.", stats.n_bytes_resident),
     ):
         yield GaugeMetricFamily(f"specllama_{name}_bytes", text, n_bytes)
+    if stats.devices:
+        yield from _device_memory(stats)
+
+
+def _device_memory(stats: Stats) -> Iterator[Metric]:
+    free = GaugeMetricFamily(
+        "specllama_device_memory_free_bytes", "Free memory of a device.", labels=("device",)
+    )
+    total = GaugeMetricFamily(
+        "specllama_device_memory_bytes", "Memory of a device.", labels=("device",)
+    )
+    for device in stats.devices:
+        free.add_metric([device.name], device.free)
+        total.add_metric([device.name], device.total)
+    yield from (free, total)
 
 
 def _histograms(stats: Stats) -> Iterator[Metric]:

@@ -29,6 +29,7 @@ from engine.worker.backend import (
     NoTokenError,
     Offload,
     OutOfCellsError,
+    device_memory,
     warm_up,
 )
 from engine.worker.backend.exactness import depends_on_batch
@@ -181,6 +182,7 @@ class Engine:
         try:
             self._sampling.attach(chunks, requests)
             self.context.decode()
+            self.context.synchronize()  # progress, patience and timings are of work that is done
         except OutOfCellsError:
             if self.scheduler.relieve():
                 return events
@@ -303,6 +305,7 @@ class Engine:
         stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
         stats.n_bytes_constraints = self.compiler.n_bytes
         stats.n_bytes_resident = resident()
+        stats.devices = device_memory()
         return stats
 
     def close(self) -> None:
