@@ -109,6 +109,12 @@ def bench_reproducible(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_speculation(session: nox.Session) -> None:
+    """Proposed and forced tokens, with 1, 4 and 8 streams (minutes)."""
+    session.run("python", "-m", "benchmarks.speculation", *session.posargs)
+
+
+@nox.session
 def bench_startup(session: nox.Session) -> None:
     """From the command to the first answers."""
     session.run("python", "-m", "benchmarks.startup", *session.posargs)

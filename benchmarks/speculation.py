@@ -1,0 +1,375 @@
+"""`python -m benchmarks.speculation`: more than one token per step, beside one.
+
+Every variant is a server with options of its own, or another request to the same server; they take
+turns, round after round. A figure is the median over the rounds, a ratio the median of the rounds'
+ratios, with the worst one beside it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.client import ClientError, Connection
+from benchmarks.scenarios import words
+from benchmarks.servers import Command, Server, specllama_command, started
+from benchmarks.serving import MODELS
+
+STREAMS = (1, 4, 8)
+WARM_UP = 1_000_000  # the seed of no round
+
+READING = {
+    "type": "object",
+    "properties": {
+        "temperature_celsius": {"type": "integer", "minimum": 0, "maximum": 50},
+        "wind_direction": {"enum": ["north", "east", "south", "west"]},
+        "is_raining": {"type": "boolean"},
+        "humidity_percent": {"type": "integer", "minimum": 0, "maximum": 100},
+        "sensor_status": {"enum": ["working", "degraded", "failed"]},
+        "battery_is_low": {"type": "boolean"},
+        "altitude_in_meters": {"type": "integer", "minimum": 0, "maximum": 9000},
+        "reading_quality": {"enum": ["good", "fair", "poor"]},
+    },
+    "required": [
+        *("temperature_celsius", "wind_direction", "is_raining", "humidity_percent"),
+        *("sensor_status", "battery_is_low", "altitude_in_meters", "reading_quality"),
+    ],
+    "additionalProperties": False,
+}
+"""Eight fixed keys with numbers, booleans and enums: little of a document is the model's choice."""
+
+LINES = [f"    total_{n} = compute_{n}(left, right, offset={n * 7})" for n in range(12)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The amount to measure: tokens of a text at most, texts one after the other of a stream."""
+
+    rounds: int
+    streams: Sequence[int]
+    tokens: int
+    texts: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table: the options of a server of ours or the command of `peer`, and the fields
+    of its requests."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    peer: str = ""
+
+
+@dataclass
+class Turn:
+    """What one variant has done in one turn."""
+
+    seconds: float
+    n_tokens: int = 0
+    n_texts: int = 0
+    n_characters: int = 0
+    n_proposed: int = 0
+    n_accepted: int = 0
+
+    def add(self, answer: dict[str, Any]) -> None:
+        timings = answer["timings"]
+        self.n_tokens += int(timings["predicted_n"])
+        self.n_texts += answer.get("stop_type") == "eos"
+        self.n_characters += len(answer["content"])
+        self.n_proposed += int(timings.get("draft_n", 0))
+        self.n_accepted += int(timings.get("draft_n_accepted", 0))
+
+
+Request = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`requests` makes those of one stream, which come one after the other; what is measured begins
+    behind the first `n_unmeasured`. All others are compared with the first of `variants`."""
+
+    requests: Callable[[Plan, int], list[Request]]
+    variants: Callable[[Path], list[Variant]]
+    for_peers: tuple[Variant, ...] = (Variant("", ()),)
+    n_unmeasured: int = 0
+
+
+# ---- the scenarios -----------------------------------------------------------------------------
+
+
+def short_prompts(plan: Plan, seed: int) -> list[Request]:
+    return [
+        {"prompt": words(100 * seed + n, 12), "n_predict": plan.tokens, "seed": seed}
+        for n in range(plan.texts)
+    ]
+
+
+def free_or_json(plan: Plan, seed: int) -> list[Request]:
+    """A document ends by itself; what is free has to be told how long it goes on."""
+    return [{**request, "temperature": 1.0} for request in short_prompts(plan, seed)]
+
+
+def again(plan: Plan, seed: int) -> list[Request]:
+    """The same request twice."""
+    return short_prompts(plan, seed)[:1] * 2
+
+
+def copying(plan: Plan, seed: int) -> list[Request]:
+    """A text that is to be repeated with a small change."""
+    body = "\n".join(f"{line}  # {words(seed + n, 2)}" for n, line in enumerate(LINES))
+    prompt = f"Repeat this code, but rename `left` to `first`.\n\n{body}\n\nThe code:\n\n"
+    return [{"prompt": prompt, "n_predict": plan.tokens, "temperature": 0.0, "ignore_eos": True}]
+
+
+FREE: Request = {"ignore_eos": True}
+JSON: Request = {"json_schema": READING}
+
+
+def json_variants(_: Path) -> list[Variant]:
+    forms = ("flexible", "compact", "spaced")
+    found = [Variant("free text", fields=FREE)]
+    found += [Variant(form, fields={**JSON, "json_whitespace": form}) for form in forms]
+    return found + [
+        Variant(
+            f"{form}, no jump",
+            fields={**JSON, "json_whitespace": form, "jump_forward": False},
+        )
+        for form in forms
+    ]
+
+
+def text_variants(_: Path) -> list[Variant]:
+    return [
+        Variant("without"),
+        Variant("radix", ("--spec-type", "radix")),
+        Variant("ngram-simple", ("--spec-type", "ngram-simple")),
+        Variant("spec-default", ("--spec-default",)),
+    ]
+
+
+def draft_variants(model: Path) -> list[Variant]:
+    draft = ("--model-draft", str(model))
+    return [
+        Variant("without", fields=FREE),
+        Variant("itself", draft, FREE),
+        Variant("never right", ("--spec-type", "radix", "--spec-synth-rates", "0"), FREE),
+    ]
+
+
+SCENARIOS = {
+    "copy": Scenario(copying, text_variants),
+    "schema-keys": Scenario(
+        free_or_json,
+        json_variants,
+        for_peers=(Variant("free text", fields=FREE), Variant("schema", fields=JSON)),
+    ),
+    "draft": Scenario(short_prompts, draft_variants, for_peers=(Variant("", fields=FREE),)),
+    "again": Scenario(again, text_variants, n_unmeasured=1),
+}
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+async def measure(
+    server: Server, variant: Variant, scenario: Scenario, plan: Plan, n_streams: int, seed: int
+) -> Turn:
+    """One turn: all streams begin together, and the last one to end ends it."""
+    texts = [scenario.requests(plan, seed + 17 * index) for index in range(n_streams)]
+
+    async def one(connection: Connection, requests: list[Request]) -> list[dict[str, Any]]:
+        answers = []
+        for request in requests:
+            body = {"model": server.model, **request, **variant.fields}
+            answers.append(json.loads(await connection.request("POST", "/completion", body)))
+        return answers
+
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [
+            await stack.enter_async_context(Connection(server.url)) for _ in range(n_streams)
+        ]
+        n = scenario.n_unmeasured
+        pairs = list(zip(connections, texts, strict=True))
+        await asyncio.gather(*[one(connection, each[:n]) for connection, each in pairs])
+        begun = time.perf_counter()
+        answers = await asyncio.gather(*[one(connection, each[n:]) for connection, each in pairs])
+        turn = Turn(time.perf_counter() - begun)
+    for answer in [answer for stream in answers for answer in stream]:
+        turn.add(answer)
+    return turn
+
+
+Results = dict[str, list[Turn]]
+
+
+def run_rounds(
+    servers: Sequence[tuple[Variant, Server]],
+    scenario: Scenario,
+    plan: Plan,
+    n_streams: int,
+    console: Console,
+) -> Results:
+    """The turns of every variant, one of each round."""
+    results: Results = {variant.name: [] for variant, _ in servers}
+    for variant, server in servers:
+        asyncio.run(measure(server, variant, scenario, plan, n_streams, WARM_UP))
+    for number in range(plan.rounds):
+        console.print(f"round {number + 1}/{plan.rounds}, streams: {n_streams}", style="dim")
+        # Every other round goes backwards: nobody always follows the same one.
+        for variant, server in servers if number % 2 == 0 else reversed(servers):
+            seed = 1000 * (number + 1) + 100 * n_streams
+            turn = asyncio.run(measure(server, variant, scenario, plan, n_streams, seed))
+            results[variant.name].append(turn)
+    return results
+
+
+def table(title: str, results: Results, references: Sequence[str]) -> Table:
+    """A row for each variant: what it does in a second, and as how many times that of each of
+    `references`."""
+    view = Table(title=title, caption="x: times the tokens/s; the median of the rounds, the worst")
+    for name in ("", "tokens/s", "texts/s", "characters/s", "proposed", "right"):
+        view.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name in references:
+        view.add_column(f"x {name}", justify="right", no_wrap=True)
+    for name, turns in results.items():
+        row = [name]
+        for what in ("n_tokens", "n_texts", "n_characters"):
+            value = statistics.median(getattr(turn, what) / turn.seconds for turn in turns)
+            row.append(f"{value:,.1f}")
+        n_proposed = sum(turn.n_proposed for turn in turns)
+        n_accepted = sum(turn.n_accepted for turn in turns)
+        row += [f"{n_proposed:,}", f"{n_accepted / n_proposed:.0%}" if n_proposed else "-"]
+        for reference in references:
+            ratios = [
+                (a.n_tokens / a.seconds) / (b.n_tokens / b.seconds)
+                for a, b in zip(turns, results[reference], strict=True)
+            ]
+            row.append(f"{statistics.median(ratios):.2f}, {min(ratios):.2f}")
+        view.add_row(*row)
+    return view
+
+
+def _peer_command(template: str, model: Path, port: int, threads: int) -> list[str]:
+    values = {"model": str(model), "port": str(port), "threads": str(threads)}
+    return [part.format(**values) for part in shlex.split(template)]
+
+
+def _our_command(options: Sequence[str], model: Path, port: int, threads: int) -> list[str]:
+    return [*specllama_command(model, port, threads), *options]
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    collected: dict[str, dict[int, Results]] = {}
+    try:
+        model = MODELS[arguments.model]() if arguments.model in MODELS else Path(arguments.model)
+        for name in arguments.scenario or SCENARIOS:
+            collected[name] = {}
+            for n_streams, view in run(name, SCENARIOS[name], model, arguments, console):
+                collected[name][n_streams] = view
+    except ClientError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        plain = json.dumps(collected, indent=2, default=vars)
+        arguments.json.write_text(plain)
+    return 0
+
+
+def run(
+    name: str, scenario: Scenario, model: Path, arguments: argparse.Namespace, console: Console
+) -> list[tuple[int, Results]]:
+    """A scenario, with as many streams as are wanted."""
+    plan = Plan(arguments.rounds, arguments.streams or STREAMS, arguments.tokens, arguments.texts)
+    variants = [
+        variant
+        for number, variant in enumerate(scenario.variants(model))
+        if not number or not arguments.only or variant.name in arguments.only
+    ]
+    references = [variants[0].name]
+    commands: dict[tuple[str, ...], Command] = {}
+    for variant in variants:
+        commands.setdefault(variant.options, partial(_our_command, variant.options))
+    for peer, template in arguments.peer:
+        commands[(peer,)] = partial(_peer_command, template)
+        for variant in scenario.for_peers:
+            label = f"{peer} {variant.name}".strip()
+            variants.append(Variant(label, (peer,), variant.fields, peer))
+        references.append(label)
+    found: list[tuple[int, Results]] = []
+    with contextlib.ExitStack() as stack:
+        servers = {
+            key: stack.enter_context(
+                started(" ".join(key) or "specllama", command, model, arguments.threads)
+            )
+            for key, command in commands.items()
+        }
+        pairs = [(variant, servers[variant.options]) for variant in variants]
+        for n_streams in plan.streams:
+            results = run_rounds(pairs, scenario, plan, n_streams, console)
+            title = f"{name}, streams: {n_streams}, threads: {arguments.threads}"
+            console.print(table(title, results, references))
+            found.append((n_streams, results))
+    return found
+
+
+def parse_arguments() -> argparse.Namespace:
+    def named(text: str) -> tuple[str, str]:
+        name, found, command = text.partition("=")
+        if not found or not name or not command:
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=COMMAND")
+        return name, command
+
+    def positive(text: str) -> int:
+        value = int(text)
+        if value < 1:
+            raise argparse.ArgumentTypeError(f"{value} is less than 1")
+        return value
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__)
+    parser.add_argument(
+        "--model",
+        default="bench-100m",
+        help=f"{', '.join(MODELS)}, or a GGUF file (default: %(default)s). copy needs one that can "
+        "repeat a text: with random weights it measures what they repeat",
+    )
+    parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
+    parser.add_argument("--only", action="append", metavar="VARIANT", help="and the first one")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        type=named,
+        metavar="NAME=COMMAND",
+        help="another server in turns; {model}, {port} and {threads} are filled in",
+    )
+    parser.add_argument("--threads", type=positive, default=2, help="default: %(default)s")
+    parser.add_argument("--streams", type=positive, action="append", help="default: 1, 4, 8")
+    parser.add_argument("--rounds", type=positive, default=5, help="default: %(default)s")
+    parser.add_argument(
+        "--tokens", type=positive, default=160, help="of a text at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--texts", type=positive, default=2, help="of a stream (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
