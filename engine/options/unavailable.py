@@ -159,13 +159,6 @@ LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
 """,
     ),
     *_options(
-        "models come from the Hugging Face Hub (--hf-repo) or an address (--model-url)",
-        """
--dr --docker-repo REPO LLAMA_ARG_DOCKER_REPO
-""",
-        refused=True,
-    ),
-    *_options(
         "slots of a unified cache have no limits of their own: "
         "--no-kv-unified gives each an equal part",
         """

@@ -88,6 +88,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
     "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
+    "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
     "hf_file": st.lists(HUB, min_size=1).map("/".join),
     "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
     **dict.fromkeys(

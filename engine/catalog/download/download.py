@@ -61,6 +61,7 @@ class Item:
     digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be checked
     magic: bytes = MAGIC  # what it has to begin with
     headers: dict[str, str] = field(default_factory=dict)
+    check: Callable[[httpx2.Response, str], None] = check_status  # raises DownloadError
 
     def n_there(self) -> int:
         """Bytes of it that need no downloading."""
@@ -167,7 +168,7 @@ def _receive_piece(client: httpx2.Client, item: Item, partial: "_Partial") -> No
         headers["Range"] = f"bytes={start}-{min(start + PIECE, item.size) - 1}"
     with client.stream("GET", item.url, headers=headers) as response:
         host = response.url.host
-        check_status(response, item.name)
+        item.check(response, item.name)
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise DownloadError(f"{host} sends {item.name} in an encoding of its own")
         if response.status_code == 200:
