@@ -42,6 +42,7 @@ class Faults:
     status: int = 0  # of all answers
     n_busy: int = 0  # answers with status 429
     cdn_status: int = 0
+    cdn_host: str = ""  # instead of the right one
 
 
 @dataclass
@@ -186,7 +187,8 @@ class Registry:
         if request.path_params["digest"] not in self.blobs:
             return JSONResponse({"errors": [{"code": "BLOB_UNKNOWN"}]}, 404)
         path = request.path_params["digest"]
-        return RedirectResponse(f"http://127.0.0.1:{self.port}/cdn/{path}?signature=secret", 307)
+        host = self.faults.cdn_host or f"127.0.0.1:{self.port}"
+        return RedirectResponse(f"http://{host}/cdn/{path}?signature=secret", 307)
 
     async def _cdn(self, request: Request) -> Response:
         self._note(request)

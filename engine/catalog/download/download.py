@@ -22,6 +22,7 @@ from filelock import Timeout
 from huggingface_hub.utils import WeakFileLock
 
 from engine.catalog.download.http_errors import (
+    NETWORK_FAILURES,
     DownloadError,
     TransientError,
     check_status,
@@ -155,7 +156,7 @@ def _receive(client: httpx2.Client, item: Item, report: Report) -> None:
         while item.size is None or partial.n < item.size:
             try:
                 _receive_piece(client, item, partial)
-            except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+            except NETWORK_FAILURES as error:
                 raise network_failure(error, item.url, item.name) from error
             if item.size is None:
                 break

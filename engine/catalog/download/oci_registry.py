@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 
 from engine.catalog.download.http_errors import (
+    NETWORK_FAILURES,
     DownloadError,
     TransientError,
     check_status,
@@ -70,7 +71,7 @@ class Registry:
                     self._check(response, what)
                     return _read(response, MAX_MANIFEST, f"a manifest of {what}")
                 self._renew(response, what)
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+        except NETWORK_FAILURES as error:
             raise network_failure(error, url, what) from error
         return self.manifest(version, what, may_renew=False)
 
@@ -107,7 +108,7 @@ class Registry:
             with self._client.stream("GET", url, headers=headers, follow_redirects=False) as answer:
                 self._check(answer, name)
                 data = _read(answer, MAX_TOKEN, name)
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+        except NETWORK_FAILURES as error:
             raise network_failure(error, str(url), name) from error
         try:
             said = _decoder.decode(data)
@@ -122,7 +123,8 @@ class Registry:
         realm = challenge.get("realm", "")
         try:
             url = httpx2.URL(realm)
-        except httpx2.InvalidURL:
+            url.host.encode("idna")
+        except (httpx2.InvalidURL, UnicodeError):
             url = httpx2.URL("")
         # A server on this machine is asked only for a registry that is on this machine, too.
         if not url.host or url.scheme not in {"https", self._root.scheme}:

@@ -238,7 +238,8 @@ def test_a_token_server_that_gives_none(
         'Bearer realm=""',
         'Bearer realm="ftp://h/token"',
         'Bearer realm="file:///etc/passwd"',
-        'Bearer realm="http://h:99999/"',
+        'Bearer realm="http://h:x/"',
+        'Bearer realm="http://a..b/"',
         'Bearer realm="//host/token"',
     ],
 )
@@ -269,6 +270,13 @@ def test_only_a_registry_of_this_machine_has_a_token_server_without_tls() -> Non
         with pytest.raises(DownloadError, match="no https address"):
             registry.manifest("latest", "it")
     assert seen == ["https://far.example/v2/me/tiny/manifests/latest"]
+
+
+@pytest.mark.parametrize("host", ["a..b", "b" * 300])
+def test_a_redirect_to_no_host(registry: Registry, tmp_path: Path, host: str) -> None:
+    add(registry)
+    registry.faults.cdn_host = host
+    assert "an address that can't be used" in failure(registry, tmp_path)
 
 
 # ---- what goes wrong -----------------------------------------------------------------------
