@@ -18,6 +18,7 @@ from engine.options.tables.source import SourceOptions
 from handlers.options.tables.general import GeneralOptions
 from handlers.options.tables.http import HttpOptions
 from handlers.options.tables.log import LogOptions
+from handlers.options.tables.page import PageOptions
 from handlers.options.tables.responses import ResponsesOptions
 
 
@@ -28,6 +29,7 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     model: Options = Options()
     router: RouterOptions = RouterOptions()
     http: HttpOptions = HttpOptions()
+    page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
     log: LogOptions = LogOptions()
     general: GeneralOptions = GeneralOptions()
@@ -47,6 +49,7 @@ NAMES = Names(
         RouterOptions,
         EntryOptions,
         HttpOptions,
+        PageOptions,
         OperationOptions,
         SlotFileOptions,
         ResponsesOptions,

@@ -33,6 +33,8 @@ FILES = {
     "lora_scaled",
     "slot_save_path",
     "cache_disk",
+    "path",
+    "ui_config_file",
 }
 
 SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
@@ -87,6 +89,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
+    "ui_config": st.dictionaries(TEXT, JSON),
     "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
     "hf_file": st.lists(HUB, min_size=1).map("/".join),
     "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
