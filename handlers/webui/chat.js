@@ -208,7 +208,7 @@ export class Chat extends EventTarget {
     if (this.conversation === conversation) {
       this.drawState();
       this.scrollDown();
-      this.announcer.textContent = answer.error ? `Error: ${answer.error}` : answer.content.slice(0, 2000);
+      this.announcer.textContent = answer.error ? "" : answer.content.slice(0, 2000);
     }
     if (controller.signal.reason !== DELETED) await this.save(conversation);
     if (!models.contextSize) models.describe();

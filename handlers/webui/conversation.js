@@ -33,20 +33,30 @@ export function append(conversation, parent, fields) {
   const added = { id: newId(), parent, content: "", created: Date.now(), ...fields };
   conversation.messages.push(added);
   conversation.leaf = added.id;
+  choose(conversation, added);
   conversation.updated = added.created;
   if (!conversation.title && added.role === "user") conversation.title = titled(added.content);
   return added;
 }
 
-// Shows the newest end of the branch that begins with a message.
+// Notes which of its parent's branches a message is on, to come back to it.
+function choose(conversation, { id, parent }) {
+  const before = message(conversation, parent);
+  if (before) before.chosen = id;
+}
+
+// Shows the branch that begins with a message, as it was seen last.
 export function follow(conversation, id) {
-  let leaf = id;
+  let at = message(conversation, id);
+  choose(conversation, at);
   for (;;) {
-    const next = conversation.messages.findLast((each) => each.parent === leaf);
+    const next =
+      conversation.messages.find((each) => each.id === at.chosen && each.parent === at.id) ??
+      conversation.messages.findLast((each) => each.parent === at.id);
     if (!next) break;
-    leaf = next.id;
+    at = next;
   }
-  conversation.leaf = leaf;
+  conversation.leaf = at.id;
 }
 
 // Takes a message away, and all that came after it.
