@@ -35,7 +35,7 @@ const tabs = Object.fromEntries([["chat", "Chat"], ["server", "Server"]].map(([n
   [name, h("button", { type: "button", class: "tab", onclick: () => { location.hash = name === "server" ? "server" : ""; } }, label)]));
 const theme = button("moon", "Dark", () => { set("theme", isDark() ? "light" : "dark"); drawTheme(); });
 
-element("top").append(menu, modelPicker(models), h("span", { class: "spacer" }),
+element("top").append(h("h1", { class: "offscreen" }, "specllama"), menu, modelPicker(models), h("span", { class: "spacer" }),
   h("nav", { class: "tabs", "aria-label": "Views" }, Object.values(tabs)), theme,
   button("settings", "Settings", () => openSettings(models.defaults, [
     ["Export all", () => save("conversations.json", exported(conversations))],
@@ -167,9 +167,10 @@ async function start() {
   if (!(await store.isKept())) notify("This browser keeps no conversations: they end with the page.");
   chat.composer.area.focus();
   try {
-    await models.start();
+    await models.identify();
     offer(models.server.ui_settings);
     drawTheme();
+    await models.start();
   } catch (error) {
     notify(`The server can't be used: ${error.message}`, "error");
   }

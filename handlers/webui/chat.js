@@ -66,7 +66,7 @@ export class Chat extends EventTarget {
 
   welcome() {
     const { models } = this;
-    return h("div", { class: "welcome" }, h("h1", {}, "What can I do for you?"),
+    return h("div", { class: "welcome" }, h("h2", {}, "What can I do for you?"),
       h("p", { class: "hint" }, models.name ? `You are talking to ${models.name}.` : "No model is there yet."));
   }
 

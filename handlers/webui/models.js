@@ -14,13 +14,16 @@ export class Models extends EventTarget {
   props = {}; // those of the chosen model, as far as they are known
   progress = new Map(); // by model, of what is being loaded
 
-  async start() {
+  // Learns what server this is.
+  async identify() {
     this.server = await json("props").catch((error) => {
       if (error instanceof ApiError && error.status === 503) return {};
       throw error;
     });
     this.router = this.server.role === "router";
-    this.props = this.router ? {} : this.server;
+  }
+
+  async start() {
     await this.refresh();
     this.watch();
   }

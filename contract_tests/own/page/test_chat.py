@@ -142,7 +142,7 @@ def test_errors_are_shown(visit: Visit, plain: OwnServer) -> None:
     visit.find(".error", has_text="More fields in the settings is not JSON").wait_for()
 
 
-def test_a_server_that_goes_away_is_told(visit: Visit, own_server: Start) -> None:
+def test_a_server_that_goes_away_is_told(own_server: Start, visit: Visit) -> None:
     server = own_server()
     visit.open(server.url, custom='{"ignore_eos": true}')
     visit.expected.append("ERR_")

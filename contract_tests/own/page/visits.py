@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from contract_tests.kit.server import SECONDS
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Request, Route
-
-SECONDS = 60
-"""Until something that doesn't happen is given up."""
 
 _WATCH = """
 window.violations = [];
