@@ -202,9 +202,8 @@ export class Chat extends EventTarget {
       answer.error = error.message;
       answer.finish = "error";
     }
-    watching.disconnect();
     this.running.delete(conversation.id);
-    view.done();
+    view.done()?.then(() => requestAnimationFrame(() => watching.disconnect()));
     if (this.conversation === conversation) {
       this.drawState();
       this.scrollDown();

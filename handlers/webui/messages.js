@@ -31,10 +31,12 @@ export class MessageView {
     }, EVERY);
   }
 
+  // The answer is complete; the promise ends when its code and its formulas are, too.
   done() {
     clearTimeout(this.due);
     this.due = null;
     this.draw(false);
+    return this.finished;
   }
 
   draw(running) {
@@ -75,7 +77,7 @@ export class MessageView {
     this.complete = !this.running;
     const waiting = this.running && !content && !this.message.reasoning && !this.message.calls;
     this.body.replaceChildren(waiting ? h("span", { class: "waiting", "aria-label": "Waiting" }) : rendered(content));
-    if (!this.running) finish(this.body).catch((error) => console.error(error));
+    if (!this.running) this.finished = finish(this.body).catch((error) => console.error(error));
   }
 
   callView(call) {

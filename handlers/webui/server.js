@@ -57,7 +57,7 @@ export class ServerView {
       const status = models.status(each.id);
       const progress = models.progress.get(each.id);
       return h("tr", {},
-        h("th", { scope: "row" }, each.id),
+        h("th", { scope: "row", class: "name" }, each.id),
         h("td", {}, h("span", { class: `dot ${status}` }), ` ${status}`, progress === undefined ? "" : ` ${percent(progress)}`),
         h("td", { class: "number" }, number(each.meta?.n_params)),
         h("td", { class: "number" }, isLoaded(each) ? number(each.meta?.n_ctx) : "–"));
@@ -171,7 +171,7 @@ function histogramView(label, data) {
   const most = Math.max(1, ...buckets.map((each) => each.count));
   const width = 100 / Math.max(1, buckets.length);
   const bars = buckets.map(({ count: n, bound }, at) => {
-    const height = n ? Math.max(1, (40 * n) / most) : 0.4;
+    const height = n ? Math.max(1, (40 * n) / most) : 0;
     const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
     title.textContent = `${bound === Infinity ? "more" : `up to ${duration(bound)}`}: ${n}`;
     return svg("rect", { x: at * width + 0.3, y: 42 - height, width: width - 0.6, height }, title);
@@ -179,5 +179,7 @@ function histogramView(label, data) {
   const halves = `median ${duration(quantile(data, 0.5))}, 95 % below ${duration(quantile(data, 0.95))}`;
   return h("figure", { class: "histogram" },
     h("figcaption", {}, h("strong", {}, label), h("span", { class: "hint" }, `${number(count)} · ${count ? halves : "none yet"}`)),
-    svg("svg", { viewBox: "0 0 100 42", preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${halves}` }, ...bars));
+    svg("svg", { viewBox: "0 0 100 42", preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${halves}` }, ...bars),
+    h("div", { class: "axis", "aria-hidden": "true" }, h("span", {}, `≤ ${duration(buckets[0]?.bound)}`),
+      h("span", {}, `> ${duration(buckets.at(-2)?.bound)}`)));
 }
