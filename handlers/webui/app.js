@@ -171,6 +171,7 @@ async function start() {
     offer(models.server.ui_settings);
     drawTheme();
     await models.start();
+    document.body.dataset.ready = ""; // for whoever drives the page, such as its tests
   } catch (error) {
     notify(`The server can't be used: ${error.message}`, "error");
   }

@@ -36,13 +36,13 @@ def test_the_key_is_asked_for(own_server: Start, visit: Visit) -> None:
     visit.find("dialog", has_text="The server did not take this key").wait_for()
     dialog.get_by_label("Key").fill(KEY)
     visit.page.keyboard.press("Enter")
-    visit.find(".picker .model-name:not(:empty)").wait_for()
+    visit.ready()
     visit.script([{"content": "Welcome."}])
     assert visit.ask("Hello") == "Welcome."
     assert KEY in visit.page.evaluate("JSON.stringify({ ...sessionStorage })")
     assert KEY not in visit.page.evaluate(_STORED)
     visit.page.reload()
-    visit.find(".picker .model-name:not(:empty)").wait_for()
+    visit.ready()
     assert dialog.count() == 0
 
 

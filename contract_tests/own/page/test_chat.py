@@ -127,7 +127,7 @@ def test_answers_of_a_schema(visit: Visit, plain: OwnServer) -> None:
     schema = json.dumps({"enum": ["yes", "no"]})
     fields = json.dumps(WITHOUT_THOUGHTS)
     visit.open(plain.url, jsonSchema=schema, systemMessage="Be brief.", custom=fields)
-    assert visit.ask("Well?") in ('"yes"', '"no"')
+    assert re.search('"(yes|no)"', visit.ask("Well?"))
 
 
 def test_errors_are_shown(visit: Visit, plain: OwnServer) -> None:

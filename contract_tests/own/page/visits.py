@@ -66,7 +66,11 @@ class Visit:
             script = f"localStorage['specllama.settings'] ??= {stored}"
             self._context.add_init_script(script)
         self.page.goto(url + "/")
-        self.find(".picker .model-name:not(:empty)").wait_for()
+        self.ready()
+
+    def ready(self) -> None:
+        """The page knows its server and the model."""
+        self.find("body[data-ready]").wait_for()
 
     def find(self, selector: str, **options: Any) -> "Locator":
         return self.page.locator(selector, **options)
