@@ -274,3 +274,26 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     [part, words] = bodies[1]["messages"][0]["content"]
     assert part["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
     assert words == {"type": "text", "text": "What is this?"}
+
+
+_HANDED = """(how) => {
+  const data = new DataTransfer();
+  data.items.add(new File(["Llamas carry wool."], `${how}.txt`, { type: "text/plain" }));
+  const options = { bubbles: true, cancelable: true };
+  const event = how === "drop"
+    ? new DragEvent("drop", { ...options, dataTransfer: data })
+    : new ClipboardEvent("paste", { ...options, clipboardData: data });
+  document.querySelector("#prompt").dispatchEvent(event);
+}"""
+
+
+def test_files_that_are_dropped_or_pasted(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url)
+    bodies = visit.script([{"content": "ok"}])
+    for how in ("drop", "paste"):
+        visit.page.evaluate(_HANDED, how)
+        visit.find(".composer .file", has_text=f"{how}.txt").wait_for()
+    visit.page.get_by_role("button", name="Remove paste.txt").click()
+    visit.ask("Sum it up")
+    [sent] = bodies[0]["messages"]
+    assert sent["content"] == "File drop.txt:\n\nLlamas carry wool.\n\nSum it up"
