@@ -55,6 +55,12 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session
+def webui(session: nox.Session) -> None:
+    """The page at / in a browser: a part of the contract tests (a minute)."""
+    session.run(*PYTEST, *WORKERS, "contract_tests/own/page", *session.posargs)
+
+
+@nox.session
 def exhaustive(session: nox.Session) -> None:
     """The same with many more examples and all families of chat templates (hours)."""
     session.run(*PYTEST, *WORKERS, "tests", "--hypothesis-profile=thorough", *session.posargs)
@@ -126,6 +132,13 @@ def soak(session: nox.Session) -> None:
 def attack(session: nox.Session) -> None:
     """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """This server on llama.cpp's Vulkan backend, in an environment of its own; `-- --all` tries all
+    configurations (hours on a software device)."""
+    session.run("python", "-m", "contract_tests.gpu", *session.posargs)
 
 
 @nox.session

@@ -10,6 +10,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+JsonWhitespace = Literal["flexible", "compact", "spaced"]
+"""Between the tokens of JSON: what the model chooses, nothing, or a blank behind "," and ":"."""
+
 RANDOM_SEED = 0xFFFFFFFF
 """llama.cpp's LLAMA_DEFAULT_SEED: draw a new seed for every request. Requests may say -1."""
 
@@ -126,6 +129,17 @@ class AnswerRules(msgspec.Struct, frozen=True):
     grammars: dict[str, NamedGrammar] = {}
 
 
+class Speculative(msgspec.Struct, frozen=True):
+    """The proposals for one text. `types` are the kinds of sources, separated by commas, or `none`;
+    `n_max` tokens are proposed at once at the most, and less than `n_min` never. A draft model
+    proposes what it finds as probable as `p_min`."""
+
+    types: str = "none"
+    n_max: int = 0
+    n_min: int = 0
+    p_min: float = 0.0
+
+
 TOOL_CALLS = "tool_calls"
 """The `grammar_type` of a grammar that describes the `generation_prompt`, too."""
 
@@ -139,7 +153,7 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
     its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
     is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`."""
+    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no step of their own."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -154,6 +168,8 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     timings_per_token: bool = False
     return_progress: bool = False
     backend_sampling: bool = False
+    json_whitespace: JsonWhitespace = "flexible"
+    jump_forward: bool = True
     n_probs: int = 0
     post_sampling_probs: bool = False
     n_indent: int = 0
@@ -197,3 +213,4 @@ class GenerationParams(msgspec.Struct, kw_only=True):
     grammar_type: str = ""
     answer: AnswerRules | None = None
     thinking: ThinkingRules | None = None
+    speculative: Speculative = Speculative()

@@ -5,6 +5,7 @@ import secrets
 from functools import cache
 from typing import Any
 
+import msgspec
 from connexion import context
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -77,13 +78,14 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "endpoint_slots": options.operations.slots,
         "endpoint_props": server.model.operations.props,
         "endpoint_metrics": server.model.operations.metrics,
-        "ui": False,
-        "ui_settings": {},
+        "ui": server.page.ui,
+        "ui_settings": model.current.page_settings,
         "chat_template": source.removesuffix("\n"),  # which Jinja drops
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",
         "build_info": build_info(),
+        "devices": msgspec.to_builtins(info.devices) if info else [],
         "is_sleeping": model.current.pool.status(model.name).value == "sleeping",
         "cors_proxy_enabled": False,
         "role": "model",

@@ -81,7 +81,7 @@ def slot_json(slot: SlotState, model: Served) -> dict[str, Any]:
         "id": slot.id,
         "id_task": slot.id_task,
         "n_ctx": slot.n_ctx,
-        "speculative": False,
+        "speculative": params.speculative.types != "none",
         "is_processing": slot.is_processing,
         "params": settings_json(params, slot.n_ctx, model.name, form),
         "prompt": slot.prompt,

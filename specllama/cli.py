@@ -205,6 +205,9 @@ def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str) -> None:
     n_others = len(catalog.entries) - 1
     if not catalog.router:
         lines.append(f"  model  {catalog.default}")
+        options = catalog.entries[catalog.default].options
+        if draft := options.source.hf_repo_draft or options.engine.draft.model_draft:
+            lines.append(f"  draft  {draft}")
     elif n_others:
         lines.append(f"  model  {catalog.default}, and {n_others} more: see GET /models")
     else:

@@ -26,6 +26,7 @@ FLOORS = (
     "engine.worker.cache",
     "engine.worker.constraints",
     "engine.worker.scheduling",
+    "engine.worker.speculation",
     "engine.worker.generation",
     "engine.worker.embedding",
     "engine.worker",

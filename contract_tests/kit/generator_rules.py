@@ -44,9 +44,9 @@ _INT32 = 2**31 - 1
 def named(folder: Path = FOLDER) -> Iterator[tuple[str, str, Schema]]:
     """(file, name, schema) of all schemas that have a name."""
     for file, content in _files(folder):
-        if file.startswith("schemas/") or file == "failures.yaml":
+        if file.startswith("schemas/"):
             for name, schema in content.items():
-                if not re.match("[a-z]", name):  # the responses of failures.yaml
+                if not re.match("[a-z]", name):  # responses, which some of the files have
                     yield file, name, schema
 
 
@@ -72,7 +72,7 @@ def _roots(file: str, where: str, node: Any) -> Iterator[Place]:
     if not isinstance(node, Mapping):
         return
     for key, value in node.items():
-        if key in ("example", "examples") or (not where and re.match("[A-Z].*Error$", key)):
+        if key in ("example", "examples"):
             continue
         if key in _ROOTS:
             yield from _walk(file, where, value, key)

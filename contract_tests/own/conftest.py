@@ -8,6 +8,14 @@ from tools.models.zoo import Zoo, write_zoo
 pytest.register_assert_rewrite("contract_tests.own.launching", "contract_tests.own.servers")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record",
+        action="store_true",
+        help="put what comes back in the place of examples that differ: test_answer_examples.py",
+    )
+
+
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """Small models of all kinds."""

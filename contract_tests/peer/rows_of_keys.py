@@ -3,7 +3,8 @@
 from contract_tests.peer.row import Accepted
 
 _SETTINGS = (
-    "cache_prompt", "id_slot", "json_schema", "model", "n_cache_reuse", "n_ctx", "n_indent",
+    "cache_prompt", "id_slot", "json_schema", "json_whitespace", "jump_forward", "model",
+    "n_cache_reuse", "n_ctx", "n_indent",
     "return_progress", "return_tokens", "speculative.n_max", "speculative.n_min",
     "speculative.p_min", "t_max_predict_ms", "thinking_forced_open",
 )  # fmt: skip

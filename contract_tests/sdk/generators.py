@@ -89,8 +89,8 @@ class Generator:
 
 
 _PYTHON_DRIVE = (
-    "python -m pytest -q -p no:cacheprovider -o pythonpath=generated --junitxml={report} "
-    "drive_client.py"
+    "python -m pytest -q -c mypy.ini -p no:cacheprovider -o pythonpath=generated "
+    "--junitxml={report} drive_client.py"
 )
 _NODE_DRIVE = (
     "node --test --test-reporter=junit --test-reporter-destination={report} "

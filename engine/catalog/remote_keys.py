@@ -9,6 +9,11 @@ machine: its processors, its disk, and how memory is taken.
 from typing import Final
 
 _MODEL: Final = "alias hf_repo hf_file mmproj_auto tags sleep_idle_seconds warmup"
+_DRAFT: Final = """
+    hf_repo_draft ctx_size_draft cache_type_k_draft cache_type_v_draft n_gpu_layers_draft
+    cpu_moe_draft n_cpu_moe_draft threads_draft threads_batch_draft spec_replace
+    spec_draft_backend_sampling
+"""
 _CONTEXT: Final = """
     ctx_size parallel batch_size ubatch_size cont_batching kv_unified reproducible defrag_thold
     cache_type_k cache_type_v swa_full ctx_checkpoints cache_prompt cache_reuse cache_ram
@@ -28,7 +33,7 @@ _SAMPLING: Final = """
     repeat_last_n repeat_penalty presence_penalty frequency_penalty
     dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breaker
     mirostat mirostat_lr mirostat_ent adaptive_target adaptive_decay
-    grammar json_schema backend_sampling reverse_prompt special escape
+    grammar json_schema json_whitespace jump_forward backend_sampling reverse_prompt special escape
 """
 _EMBEDDING: Final = "embedding reranking pooling embd_normalize"
 _CHAT: Final = """
@@ -37,6 +42,6 @@ _CHAT: Final = """
 """
 
 ALLOWED: Final = frozenset(
-    " ".join((_MODEL, _CONTEXT, _DEVICES, _ROPE, _SAMPLING, _EMBEDDING, _CHAT)).split()
+    " ".join((_MODEL, _DRAFT, _CONTEXT, _DEVICES, _ROPE, _SAMPLING, _EMBEDDING, _CHAT)).split()
 )
 """Options by their fields' names."""

@@ -5,7 +5,7 @@ from engine.options import Options
 
 def wants_fetch(options: Options) -> bool:
     """True if `fetch` has to be called before the model of `options` can be loaded."""
-    return wants_model(options) or wants_projector(options)
+    return wants_model(options) or wants_projector(options) or options.fetches_draft()
 
 
 def wants_model(options: Options) -> bool:

@@ -32,11 +32,19 @@ def check(options: Options) -> None:
         raise OptionError(
             f"--cache-type-v {cache_type_v} needs Flash Attention, which --flash-attn off forbids"
         )
+    of_draft = engine.draft.cache_type_v_draft
+    if engine.compute.flash_attn == "off" and of_draft not in _FLOAT_CACHE_TYPES:
+        raise OptionError(
+            f"--cache-type-v-draft {of_draft} needs Flash Attention, which --flash-attn off forbids"
+        )
 
 
 def check_files(options: msgspec.Struct) -> None:
     """Raises `OptionError` for files that would fail later, when they are needed."""
-    for field in fields(type(options)).values():
+    declared = fields(type(options))
+    for field in declared.values():
+        if field.name == "model_draft" and declared["hf_repo_draft"].of(options):
+            continue  # a file of the repository
         if field.opt.file is not None and (value := field.of(options)):
             named(field.canonical, partial(field.opt.file, value))
 

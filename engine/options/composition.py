@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 
 import msgspec
 
@@ -9,6 +10,7 @@ from engine.options import files
 from engine.options.tables.chat import ChatOptions
 from engine.options.tables.compute import ComputeOptions
 from engine.options.tables.context import CacheType, ContextOptions
+from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
 from engine.options.tables.media import MediaOptions
@@ -18,8 +20,9 @@ from engine.options.tables.rope import RopeOptions
 from engine.options.tables.sampling import SamplingOptions
 from engine.options.tables.slot_files import SlotFileOptions
 from engine.options.tables.source import SourceOptions
+from engine.options.tables.speculation import DRAFT, SpeculationOptions
 from engine.options.values import json_object
-from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams
+from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
 from engine.shipped import model_file, model_path
 
 SHIPPED_CONTEXT = 8192
@@ -38,7 +41,9 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     rope: RopeOptions = RopeOptions()
     sampling: SamplingOptions = SamplingOptions()
     embedding: EmbeddingOptions = EmbeddingOptions()
+    draft: DraftModelOptions = DraftModelOptions()
     slot_files: SlotFileOptions = SlotFileOptions()
+    speculation: SpeculationOptions = SpeculationOptions()
 
     def unified_kv_cache(self) -> bool:
         """Whether all slots share one KV cache."""
@@ -147,6 +152,27 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
             else sampling.grammar,
             json_schema=self._schema(),
             backend_sampling=sampling.backend_sampling,
+            json_whitespace=sampling.json_whitespace,
+            jump_forward=sampling.jump_forward,
+            speculative=self.speculative(),
+        )
+
+    def speculative(self) -> Speculative:
+        """What is proposed for a request that says nothing of it."""
+        options = self.speculation
+        drafts = self.draft.model_draft != "" and options.spec_draft_n_max > 0
+        most = options.most()
+        types = [name for name in most if name in options.types()]
+        if drafts and DRAFT not in types:
+            types.append(DRAFT)
+        elif not drafts and DRAFT in types:
+            types.remove(DRAFT)
+        if not types:
+            return Speculative()
+        return Speculative(
+            types=",".join(types),
+            n_max=max(most[name] for name in types),
+            p_min=options.spec_draft_p_min if drafts else 0.0,
         )
 
 
@@ -164,3 +190,8 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     def names_model(self) -> bool:
         """Whether there is a model that they are of: a file, a repository, or an address."""
         return bool(self.engine.model.model) or self.source.names_model()
+
+    def fetches_draft(self) -> bool:
+        """Whether the draft model is still to be found in its repository: `model_draft` is no path
+        on this machine then, but the name of its file, or nothing."""
+        return bool(self.source.hf_repo_draft) and not os.path.isabs(self.engine.draft.model_draft)

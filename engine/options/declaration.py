@@ -39,7 +39,7 @@ class Opt:
     bare: str = ""  # the value meant when the option stands alone
     repeats: bool = False  # several occurrences add up
     one_each: bool = False  # each occurrence gives one element only
-    n_values: int = 1  # how many arguments follow; `read` gets them with spaces between
+    n_values: int = 1  # how many arguments follow; `read` gets them as a shell has them
     joins: str = ""  # the (repeating) field that gets the value instead, in order of appearance
     replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins
     excludes: tuple[str, ...] = ()  # the same, but one source may not use both ways

@@ -35,6 +35,11 @@ def reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def check_file(path: str) -> None:
+    """That `path` is a file."""
+    os.close(open_regular(path))
+
+
 def check_gguf(path: str) -> None:
     """That `path` is a file which begins like a GGUF file."""
     with open(open_regular(path), "rb") as file:

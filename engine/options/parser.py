@@ -1,5 +1,6 @@
 """From variables, files and a command line to the options of a model, and of a server."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -142,7 +143,7 @@ def _arguments(names: Names, argv: Sequence[str]) -> Iterator[_Argument]:
                 given = [
                     _next_value(names, field, name, arguments) for _ in range(field.opt.n_values)
                 ]
-                text = " ".join(given)
+                text = shlex.join(given) if len(given) > 1 else given[0]
             yield _Argument(name, text)
         elif name in unavailable.NAMES:
             yield _unavailable(names, name, text if equals else None, arguments)

@@ -21,7 +21,6 @@ class Shortcut(NamedTuple):
     note: str = ""  # what of it can't be had here
 
 
-_DRAFT = "no draft model is used: the texts are the same, but come more slowly"
 _VISION = "media input is not available yet: the model takes text only"
 
 
@@ -64,6 +63,7 @@ def _gemma(size: str) -> dict[str, str]:
 
 _CODER = "ggml-org/Qwen2.5-Coder-{}-Q8_0-GGUF"
 _CODER_FILE = "qwen2.5-coder-{}-q8_0.gguf"
+_DRAFT = {"hf_repo_draft": _CODER.format("0.5B"), "model_draft": _CODER_FILE.format("0.5b")}
 
 SHORTCUTS: dict[str, Shortcut] = {
     "--embd-gemma-default": Shortcut(
@@ -92,14 +92,12 @@ SHORTCUTS: dict[str, Shortcut] = {
         _fim(_CODER.format("7B"), _CODER_FILE.format("7b")),
     ),
     "--fim-qwen-7b-spec": Shortcut(
-        "Qwen 2.5 Coder 7B, for infill; without its draft model for now.",
-        _fim(_CODER.format("7B"), _CODER_FILE.format("7b")),
-        _DRAFT,
+        "Qwen 2.5 Coder 7B, for infill, with the 0.5B as draft model.",
+        _fim(_CODER.format("7B"), _CODER_FILE.format("7b")) | _DRAFT,
     ),
     "--fim-qwen-14b-spec": Shortcut(
-        "Qwen 2.5 Coder 14B, for infill; without its draft model for now.",
-        _fim(_CODER.format("14B"), _CODER_FILE.format("14b")),
-        _DRAFT,
+        "Qwen 2.5 Coder 14B, for infill, with the 0.5B as draft model.",
+        _fim(_CODER.format("14B"), _CODER_FILE.format("14b")) | _DRAFT,
     ),
     "--fim-qwen-30b-default": Shortcut(
         "Qwen 3 Coder 30B A3B Instruct, for infill.",

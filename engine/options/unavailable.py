@@ -69,59 +69,6 @@ def _options(
 
 _MODEL = [
     *_options(
-        "there are no draft models yet; the texts are the same without, only slower",
-        """
--md --model-draft --spec-draft-model FILE LLAMA_ARG_MODEL_DRAFT LLAMA_ARG_SPEC_DRAFT_MODEL
--hfd -hfrd --hf-repo-draft --spec-draft-hf REPO LLAMA_ARG_HFD_REPO LLAMA_ARG_SPEC_DRAFT_HF_REPO
---spec-type TYPE,... LLAMA_ARG_SPEC_TYPE
---spec-default
---draft --draft-n --draft-max N LLAMA_ARG_DRAFT_MAX
---draft-min --draft-n-min N LLAMA_ARG_DRAFT_MIN
---spec-draft-n-max N LLAMA_ARG_SPEC_DRAFT_N_MAX
---spec-draft-n-min N LLAMA_ARG_SPEC_DRAFT_N_MIN
---draft-p-min --spec-draft-p-min P LLAMA_ARG_DRAFT_P_MIN LLAMA_ARG_SPEC_DRAFT_P_MIN
---draft-p-split --spec-draft-p-split P LLAMA_ARG_SPEC_DRAFT_P_SPLIT
--cd --ctx-size-draft N LLAMA_ARG_CTX_SIZE_DRAFT
--ctkd --cache-type-k-draft --spec-draft-type-k TYPE LLAMA_ARG_CACHE_TYPE_K_DRAFT \
-LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K
--ctvd --cache-type-v-draft --spec-draft-type-v TYPE LLAMA_ARG_CACHE_TYPE_V_DRAFT \
-LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V
--td --threads-draft --spec-draft-threads N
--tbd --threads-batch-draft --spec-draft-threads-batch N
--Cd --cpu-mask-draft --spec-draft-cpu-mask HEX
--Crd --cpu-range-draft --spec-draft-cpu-range FIRST-LAST
---cpu-strict-draft --spec-draft-cpu-strict 0|1
---prio-draft --spec-draft-prio N
---poll-draft --spec-draft-poll PERCENT
--Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch HEX
---cpu-strict-batch-draft --spec-draft-cpu-strict-batch 0|1
---prio-batch-draft --spec-draft-prio-batch N
---poll-batch-draft --spec-draft-poll-batch PERCENT
--otd --override-tensor-draft --spec-draft-override-tensor PATTERN=BUFFER,...
--cmoed --cpu-moe-draft --spec-draft-cpu-moe LLAMA_ARG_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_CPU_MOE
--ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe N \
-LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
--devd --device-draft --spec-draft-device NAME,...
--ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl N LLAMA_ARG_N_GPU_LAYERS_DRAFT
---spec-draft-backend-sampling --no-spec-draft-backend-sampling LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING
---spec-replace TARGET DRAFT
---spec-ngram-mod-n-min N
---spec-ngram-mod-n-max N
---spec-ngram-mod-n-match N
---spec-ngram-simple-size-n N
---spec-ngram-simple-size-m N
---spec-ngram-simple-min-hits N
---spec-ngram-map-k-size-n N
---spec-ngram-map-k-size-m N
---spec-ngram-map-k-min-hits N
---spec-ngram-map-k4v-size-n N
---spec-ngram-map-k4v-size-m N
---spec-ngram-map-k4v-min-hits N
--lcs --lookup-cache-static FILE
--lcd --lookup-cache-dynamic FILE
-""",
-    ),
-    *_options(
         "text is the only input for now",
         """
 --mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD
@@ -199,15 +146,6 @@ LLAMA_ARG_N_CPU_MOE_DRAFT LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
 
 _SERVER = [
     *_options(
-        "there is no page for people here",
-        """
---ui --webui --no-ui --no-webui LLAMA_ARG_UI LLAMA_ARG_WEBUI
---ui-config --webui-config JSON LLAMA_ARG_UI_CONFIG LLAMA_ARG_WEBUI_CONFIG
---ui-config-file --webui-config-file FILE LLAMA_ARG_UI_CONFIG_FILE LLAMA_ARG_WEBUI_CONFIG_FILE
-""",
-        of_server=True,
-    ),
-    *_options(
         "one thread serves all connections",
         """
 --threads-http N LLAMA_ARG_THREADS_HTTP
@@ -220,14 +158,6 @@ _SERVER = [
 --verbose-prompt
 --log-prompts-dir DIR
 """,
-        of_server=True,
-    ),
-    *_options(
-        "files of a directory aren't served: a web server in front can do that",
-        """
---path DIR LLAMA_ARG_STATIC_PATH
-""",
-        refused=True,
         of_server=True,
     ),
     *_options(

@@ -7,6 +7,7 @@ expected; the parser puts the option's name before it.
 import csv
 import math
 import re
+import shlex
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -303,6 +304,21 @@ def lora_scaled(text: str) -> tuple[tuple[str, float], ...]:
     for _, scale in adapters:
         _check_range(f"{scale:g}", scale, -MAX_LORA_SCALE, MAX_LORA_SCALE)
     return adapters
+
+
+def replacement(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of words, as a shell reads them: a text, and what takes its place."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise OptionError(f"{quote(text)} can't be read: {error}") from None
+    if len(words) % 2 or not words or not all(words[::2]):
+        raise OptionError(f"{quote(text)} is not a text, and another one to take its place")
+    return tuple(zip(words[::2], words[1::2], strict=True))
+
+
+def show_replacements(pairs: Sequence[tuple[str, str]]) -> str:
+    return shlex.join(word for pair in pairs for word in pair)
 
 
 # ---- sampling ----------------------------------------------------------------------------

@@ -109,10 +109,17 @@ class EngineClient:
         confirm: bool = False,
         group: int = 0,
         owner: int = 0,
+        private: bool = False,
     ) -> Generation:
         """Start one generation, as `generate_all` does."""
         [generation] = self.generate_all(
-            prompt, [params], echo_prompt=echo_prompt, confirm=confirm, group=group, owner=owner
+            prompt,
+            [params],
+            echo_prompt=echo_prompt,
+            confirm=confirm,
+            group=group,
+            owner=owner,
+            private=private,
         )
         return generation
 
@@ -125,6 +132,7 @@ class EngineClient:
         confirm: bool = False,
         group: int = 0,
         owner: int = 0,
+        private: bool = False,
     ) -> list[Generation]:
         """Start a generation for each of `variants`, which differ in their seeds, and the first one
         in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
@@ -141,7 +149,18 @@ class EngineClient:
         for params in variants:
             id = client._new_id()
             group = group or id
-            requests.append(Submit(id, prompt, params, echo_prompt, confirm, group, owner=owner))
+            requests.append(
+                Submit(
+                    id,
+                    prompt,
+                    params,
+                    echo_prompt,
+                    confirm,
+                    group,
+                    owner=owner,
+                    private=private,
+                )
+            )
         for message in joined(requests):
             client._send(message)
         started = [Generation(request, client) for request in requests]

@@ -17,6 +17,7 @@ from engine.pool.process import EngineProcess, Look
 from engine.pool.restarts import Life, Restarts
 from engine.processes.changes import Changes
 from engine.processes.exits import explain_exit
+from engine.protocol.devices import told
 from engine.protocol.engine_log import EngineLog, log_for
 from engine.protocol.messages import (
     Heartbeat,
@@ -347,6 +348,8 @@ class Supervisor:
             case Ready(info=info):
                 self._used_at = time.monotonic()
                 self.info, self.progress, self.failure = info, 1.0, ""
+                for line in told(info.devices):
+                    log_for(log, logging.INFO, self.model, line)
                 client = process.open(info)
                 if self.adapter_scales is not None:
                     process.send(SetAdapters(0, self.adapter_scales))

@@ -1,5 +1,6 @@
 """A child process's report on the installed llama.cpp, which may end that process."""
 
+import os
 import subprocess
 import sys
 
@@ -22,9 +23,13 @@ class Device(msgspec.Struct, frozen=True):
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     """The library of ggml's kernels for the CPU (its file where that is known), and the
-    features that it was built with, by ggml's names."""
+    features that it was built with, by ggml's names. `libraries` are all of llama.cpp's, where the
+    system tells them."""
 
     library: str
+    libraries: list[str]
+    conflict: str
+    """The reason why these don't belong together; "" if they do."""
     features: dict[str, str]
     tried: list[str]
     """Features whose kernels were tried just now; none if this processor hasn't them."""
@@ -47,7 +52,11 @@ def ask(command: tuple[str, ...] = _COMMAND) -> BuildReport:
     """Load llama.cpp in a child process, and try its kernels. Raises `BuildError`."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a failed assertion would start gdb
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(str(error)) from None

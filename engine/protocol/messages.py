@@ -13,6 +13,7 @@ import msgspec
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions, Pooling
 from engine.params import GenerationParams
+from engine.protocol.devices import CPU, DeviceUse
 from engine.protocol.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -53,8 +54,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     `echo_prompt` the answer carries the prompt as text, special tokens included. With
     `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
     `group` are one client's request: they share its turn. `others` are (id, seed) of further
-    texts of that group, which have everything else in common but `params.id_slot`. Texts of
-    another `owner` share no cached prefix.
+    texts of that group, which have everything else in common but `params.id_slot`. Nothing is
+    proposed to a text that only those of another `owner` suggest; if it is `private`, it shares no
+    cached prefix with these, either.
     """
 
     id: int
@@ -65,6 +67,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     group: int = 0
     others: list[tuple[int, int]] = []
     owner: int = 0
+    private: bool = False
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -201,7 +204,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_embd: int
     n_params: int
     size: int  # bytes
-    size_on_devices: int = 0  # bytes of these that GPUs hold, as far as their layers tell
+    devices: list[DeviceUse] = []
     description: str
     ftype: str = ""  # of most weights, in llama.cpp's words
     bos_token: str
@@ -216,6 +219,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None = None  # of a process that embeds; None: it generates
     n_vector: int = 0  # numbers in one embedding
     n_input: int = 0  # tokens of the longest input that can be embedded
+
+    @property
+    def size_on_devices(self) -> int:
+        """Bytes of the weights that other devices than the CPU hold."""
+        return sum(each.model for each in self.devices if each.name != CPU)
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True, array_like=True):
@@ -239,13 +247,16 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed."""
+    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed. Of `draft_n`
+    proposed tokens, `draft_n_accepted` are a part of the text."""
 
     cache_n: int
     prompt_n: int
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):

@@ -8,6 +8,8 @@ from bisect import bisect_left
 
 import msgspec
 
+from engine.protocol.devices import DeviceMemory
+
 TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds of the buckets for steps and for the time between two tokens."""
 WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -65,6 +67,9 @@ class Stats(msgspec.Struct, kw_only=True):
     n_decode: int = 0  # calls of llama_decode
     n_busy: int = 0
     n_tokens_max: int = 0  # of one sequence
+    n_drafts: int = 0  # proposals that were evaluated
+    n_drafted: int = 0  # tokens of these
+    n_drafts_accepted: int = 0  # of these, those that were right
     queue: Histogram = msgspec.field(default_factory=_waits)
     first_token: Histogram = msgspec.field(default_factory=_waits)
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
@@ -79,3 +84,4 @@ class Stats(msgspec.Struct, kw_only=True):
     n_bytes_checkpoints: int = 0
     n_bytes_constraints: int = 0  # compiled ones that are kept
     n_bytes_resident: int = 0  # of the whole process; 0 where the platform doesn't tell
+    devices: list[DeviceMemory] = []

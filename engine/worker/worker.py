@@ -61,7 +61,13 @@ from engine.protocol.messages import (
 )
 from engine.protocol.several import apart, ids
 from engine.shipped import model_file
-from engine.worker.backend import BackendError, Model, add_rpc_servers, initialize
+from engine.worker.backend import (
+    BackendError,
+    Model,
+    add_rpc_servers,
+    initialize,
+    last_words,
+)
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
@@ -376,6 +382,13 @@ def _beat(link: ServerLink) -> None:
             os._exit(0)
 
 
+def _die_quickly(log_level: int) -> None:
+    """Keep a failed assertion of llama.cpp from starting a debugger, which takes seconds in which
+    the server waits for this process to end. `--verbose` wants its backtrace."""
+    if log_level > logging.DEBUG:
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+
 def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
     path = model_file(options.model.model)
     sent = 0.0
@@ -392,22 +405,28 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
         if remark and options.model.repack:  # else they would not be used anyway
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
-        model = Model(path, options, progress)
-        if options.embedding.embeds():
-            if model.has_encoder and model.has_decoder:
-                raise BackendError(f"the model {path!r} has two parts: embeddings need one")
-            return Embedder(model, options)
-        if model.has_encoder or not model.has_decoder:
-            raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
-        engine = Engine(model, options)
-        defaults = options.generation_defaults()
-        relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
-        if relaxed and options.sampling.strict_schemas:
-            raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
-        return engine
+        with last_words(lambda message: link.send(LoadFailed(message))):
+            engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
+    return engine
+
+
+def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
+    """Raises BackendError and GrammarError."""
+    if options.embedding.embeds():
+        if model.has_encoder and model.has_decoder:
+            raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+        return Embedder(model, options)
+    if model.has_encoder or not model.has_decoder:
+        raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
+    engine = Engine(model, options)
+    defaults = options.generation_defaults()
+    relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
+    if relaxed and options.sampling.strict_schemas:
+        raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
+    return engine
 
 
 def main() -> int:
@@ -418,6 +437,7 @@ def main() -> int:
         case _:
             return 2
     send_log(first.log_level)
+    _die_quickly(first.log_level)
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = None
     with suppress(BrokenPipeError):  # the server is gone

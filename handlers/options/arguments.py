@@ -1,6 +1,7 @@
 """From `Options` back to a command line."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,8 @@ def _belongs(options: Options, field: Field) -> bool:
         return False
     if field.name == "mmproj" and options.media.mmproj_url:
         return False
+    if field.name == "model_draft" and source.hf_repo_draft and not options.fetches_draft():
+        return False
     return not field.opt.secret
 
 
@@ -65,7 +68,7 @@ def _words(field: Field, value: Any) -> Iterator[str]:
             yield f"{field.canonical}={text}"  # apart, it would be taken for an option
         else:
             yield field.canonical
-            yield from text.split(" ") if field.opt.n_values > 1 else [text]
+            yield from shlex.split(text) if field.opt.n_values > 1 else [text]
 
 
 def _texts(field: Field, value: Any) -> list[str]:

@@ -6,6 +6,7 @@ from engine.options import Names, Options, RouterOptions
 from engine.options.tables.chat import ChatOptions
 from engine.options.tables.compute import ComputeOptions
 from engine.options.tables.context import ContextOptions
+from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
 from engine.options.tables.media import MediaOptions
@@ -15,9 +16,11 @@ from engine.options.tables.rope import RopeOptions
 from engine.options.tables.sampling import SamplingOptions
 from engine.options.tables.slot_files import SlotFileOptions
 from engine.options.tables.source import SourceOptions
+from engine.options.tables.speculation import SpeculationOptions
 from handlers.options.tables.general import GeneralOptions
 from handlers.options.tables.http import HttpOptions
 from handlers.options.tables.log import LogOptions
+from handlers.options.tables.page import PageOptions
 from handlers.options.tables.responses import ResponsesOptions
 
 
@@ -28,6 +31,7 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     model: Options = Options()
     router: RouterOptions = RouterOptions()
     http: HttpOptions = HttpOptions()
+    page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
     log: LogOptions = LogOptions()
     general: GeneralOptions = GeneralOptions()
@@ -41,12 +45,15 @@ NAMES = Names(
         ComputeOptions,
         RopeOptions,
         SamplingOptions,
+        SpeculationOptions,
         EmbeddingOptions,
+        DraftModelOptions,
         SourceOptions,
         MediaOptions,
         RouterOptions,
         EntryOptions,
         HttpOptions,
+        PageOptions,
         OperationOptions,
         SlotFileOptions,
         ResponsesOptions,

@@ -45,6 +45,11 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
     media, engine, router = options.model.media, options.model.engine, options.router
     if media.mmproj or media.mmproj_url:
         found.append("--mmproj has no effect: media input is not available yet")
+    drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
+    if drafts and engine.embedding.embeds():
+        found.append("--model-draft has no effect: embeddings have no next tokens to propose")
+    if engine.draft.spec_replace and not drafts:
+        found.append("--spec-replace has no effect without --model-draft")
     if engine.compute.fit == "on":
         found.append("--fit has no effect: set --ctx-size and --gpu-layers to what fits")
     if engine.context.reproducible == "on":

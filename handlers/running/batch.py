@@ -56,7 +56,7 @@ class Batch:
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
-        owner = current_owner() if runtime().options.http.cache_per_key else 0
+        owner, private = current_owner(), runtime().options.http.cache_per_key
         for prompt in prompts:
             self._generations += engine.generate_all(
                 prompt,
@@ -65,6 +65,7 @@ class Batch:
                 confirm=confirm,
                 group=group,
                 owner=owner,
+                private=private,
             )
             group = self._generations[0].request.id
         self._n = n

@@ -75,10 +75,9 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
         ("n_decode", "Steps.", stats.n_decode),
-        # Nothing is drafted.
-        ("spec_decode_num_draft_tokens", "Drafted tokens.", 0),
-        ("spec_decode_num_accepted_tokens", "Drafted tokens that were right.", 0),
-        ("spec_decode_num_drafts", "Drafts.", 0),
+        ("spec_decode_num_draft_tokens", "Proposed tokens.", stats.n_drafted),
+        ("spec_decode_num_accepted_tokens", "Those that were right.", stats.n_drafts_accepted),
+        ("spec_decode_num_drafts", "Proposals.", stats.n_drafts),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
     shared = "Prompt tokens from the cache that another text keeps, too."
@@ -114,6 +113,21 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
         ("engine_resident", "Resident memory of the engine process.", stats.n_bytes_resident),
     ):
         yield GaugeMetricFamily(f"specllama_{name}_bytes", text, n_bytes)
+    if stats.devices:
+        yield from _device_memory(stats)
+
+
+def _device_memory(stats: Stats) -> Iterator[Metric]:
+    free = GaugeMetricFamily(
+        "specllama_device_memory_free_bytes", "Free memory of a device.", labels=("device",)
+    )
+    total = GaugeMetricFamily(
+        "specllama_device_memory_bytes", "Memory of a device.", labels=("device",)
+    )
+    for device in stats.devices:
+        free.add_metric([device.name], device.free)
+        total.add_metric([device.name], device.total)
+    yield from (free, total)
 
 
 def _histograms(stats: Stats) -> Iterator[Metric]:

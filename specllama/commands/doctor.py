@@ -86,6 +86,7 @@ def examine(
     except BuildError as error:
         yield unusable(str(error))
     else:
+        yield libraries(report)
         yield instruction_sets(report, processor)
         yield kernels(report)
         yield devices(report)
@@ -129,6 +130,16 @@ def unusable(error: str) -> Check:
         f"another processor; to install it again: {REBUILD.format(bindings())}"
     )
     return Check("llama.cpp", "fault", text, {"error": error})
+
+
+def libraries(report: BuildReport) -> Check:
+    """Tells where llama.cpp's libraries are from; with two copies of one nothing works."""
+    data = {"files": report.libraries, "conflict": report.conflict}
+    if report.conflict:
+        return Check("libraries", "fault", report.conflict, data)
+    folders = sorted({str(Path(path).parent) for path in report.libraries})
+    text = f"from {' and '.join(folders)}" if folders else "this system doesn't tell where from"
+    return Check("libraries", "ok", text, data)
 
 
 def instruction_sets(report: BuildReport, processor: Processor) -> Check:

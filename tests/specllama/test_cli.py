@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from engine.shipped import model_path
 from handlers.options import parse
 from handlers.options.completion import bash_completion
 from specllama import __version__, logs
@@ -265,6 +266,12 @@ def test_a_free_port_is_printed(start: Start) -> None:
     answer = httpx.get(server.urls[0], timeout=SECONDS)
     assert answer.text == "begin end"
     assert "server" not in answer.headers
+
+
+def test_the_draft_model_is_named(start: Start) -> None:
+    path = str(model_path())
+    server = start("--port", "0", "-m", path, "-md", path)
+    assert f"  draft  {path}\n" in server.banner
 
 
 def test_the_prefix_is_part_of_the_url(start: Start) -> None:

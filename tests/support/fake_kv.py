@@ -147,6 +147,8 @@ class FakeKV:
             assert {cell.key for cell in held} <= {key}, "cells of another key are used"
             exact = all(cell.exact for cell in held)
             tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
+            assert not chunk.proposed or (self.cuttable and chunk.is_last)
+            tokens += chunk.proposed
             self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
             assert len(self.cells[id]) <= self.n_ctx
             self._lose(id)

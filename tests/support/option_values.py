@@ -2,7 +2,7 @@
 
 import math
 import string
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.options import OptionError, Options, Setting, values
 from engine.options.checks import check
 from engine.options.declaration import INT32_MAX, Field, compose
+from engine.options.tables.speculation import SpeculationType
 from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from handlers.options import NAMES
 from tests.support.options_support import FIELDS
@@ -22,6 +23,7 @@ FILES = {
     "control_vector",
     "control_vector_scaled",
     "model",
+    "model_draft",
     "api_key_file",
     "ssl_key_file",
     "ssl_cert_file",
@@ -33,6 +35,10 @@ FILES = {
     "lora_scaled",
     "slot_save_path",
     "cache_disk",
+    "lookup_cache_static",
+    "lookup_cache_dynamic",
+    "path",
+    "ui_config_file",
 }
 
 SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
@@ -59,7 +65,8 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         | st.sampled_from(["k=bool:true", "k=bool:false", "k=str:x,y", "k=str:"]),
         min_size=1,
     ).map(tuple),
-    "device": WORDS.filter(lambda names: "none" not in names),
+    **dict.fromkeys(("device", "device_draft"), WORDS.filter(lambda names: "none" not in names)),
+    "spec_replace": st.tuples(TEXT, st.just("") | TEXT).map(lambda pair: (pair,)),
     "api_key": WORDS,
     "host": st.lists(st.sampled_from(["::1", "localhost", "a.sock"]), min_size=1).map(",".join),
     "allowed_hosts": st.lists(
@@ -75,10 +82,14 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
         lambda parts: "".join(f"/{part}" for part in parts)
     ),
-    "n_gpu_layers": st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
+    **dict.fromkeys(
+        ("n_gpu_layers", "n_gpu_layers_draft"),
+        st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
+    ),
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
     "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),
+    "spec_type": st.lists(st.sampled_from(get_args(SpeculationType)), min_size=1).map(tuple),
     "logit_bias": st.lists(
         st.tuples(st.integers(0, INT32_MAX), SINGLE | st.sampled_from([math.inf, -math.inf])),
         min_size=1,
@@ -87,8 +98,12 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
-    "hf_repo": st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
     "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
+    "ui_config": st.dictionaries(TEXT, JSON),
+    **dict.fromkeys(
+        ("hf_repo", "hf_repo_draft"),
+        st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),
+    ),
     "hf_file": st.lists(HUB, min_size=1).map("/".join),
     "hf_token": st.text(string.ascii_letters + string.digits + "_-", min_size=1),
     **dict.fromkeys(
@@ -100,15 +115,21 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         st.builds("{}:{}".format, st.sampled_from(["127.0.0.1", "a-b.c"]), st.integers(1, 65535)),
         min_size=1,
     ).map(tuple),
-    "override_tensor": st.lists(
-        st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
-    ).map(tuple),
+    **dict.fromkeys(
+        ("override_tensor", "override_tensor_draft"),
+        st.lists(
+            st.builds("{}={}".format, WORD, st.sampled_from(["CPU", "a,b", "x=y"])), min_size=1
+        ).map(tuple),
+    ),
     "control_vector_layer_range": st.lists(st.integers(1, INT32_MAX), min_size=2, max_size=2).map(
         lambda layers: tuple(sorted(layers))
     ),
-    **dict.fromkeys(("cpu_mask", "cpu_mask_batch"), CPUS.map(lambda cpus: tuple(sorted(cpus)))),
     **dict.fromkeys(
-        ("cpu_range", "cpu_range_batch"),
+        ("cpu_mask", "cpu_mask_batch", "cpu_mask_draft", "cpu_mask_batch_draft"),
+        CPUS.map(lambda cpus: tuple(sorted(cpus))),
+    ),
+    **dict.fromkeys(
+        ("cpu_range", "cpu_range_batch", "cpu_range_draft"),
         CPUS.map(lambda cpus: tuple(range(min(cpus), max(cpus) + 1))),
     ),
 }

@@ -117,7 +117,7 @@ class PaperEngine:
 
     def __init__(self) -> None:
         self.generations: list[PaperGeneration] = []
-        self.owners: list[int] = []
+        self.owners: list[tuple[int, bool]] = []  # and whether they share nothing
         self.busy = False
 
     def generate(
@@ -135,7 +135,7 @@ class PaperEngine:
         self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
-        self.owners.append(options.pop("owner"))
+        self.owners.append((options.pop("owner"), options.pop("private")))
         return [self.generate(prompt, params, **options) for params in variants]
 
     async def tokenize(

@@ -40,6 +40,7 @@ def _change_params(
         confirm: bool = False,
         group: int = 0,
         owner: int = 0,
+        private: bool = False,
     ) -> list[Generation]:
         return original(
             self,
@@ -49,6 +50,7 @@ def _change_params(
             confirm=confirm,
             group=group,
             owner=owner,
+            private=private,
         )
 
     replace(EngineClient, "generate_all", generate_all)

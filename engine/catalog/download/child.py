@@ -88,8 +88,9 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
             )
 
         hub: HubFiles | None = None
+        of_draft: HubFiles | None = None
         items: list[Item] = []
-        model, projector, preset = "", "", ""
+        model, projector, preset, draft = "", "", "", ""
         if wanted.preset:
             hub = open_hub_preset(
                 wanted.repository, token=wanted.token, offline=offline, notify=notify
@@ -122,10 +123,22 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
             of_projector = open_one(wanted.projector_url)
             items += of_projector.items
             projector = str(of_projector.path)
+        if wanted.draft_repository:
+            of_draft = open_hub_model(
+                wanted.draft_repository,
+                file=wanted.draft_file,
+                projector=False,
+                token=wanted.token,
+                offline=offline,
+                notify=notify,
+            )
+            items += of_draft.items
+            draft = str(of_draft.first)
         _obtain_all(client, items, link)
-    if hub is not None:
-        hub.finish()
-    return Fetched(model, projector, preset)
+    for each in (hub, of_draft):
+        if each is not None:
+            each.finish()
+    return Fetched(model, projector, preset, draft)
 
 
 def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: ServerLink) -> None:

@@ -7,8 +7,8 @@ import msgspec
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The files to download: a model of a repository or of a URL, its projector alone, or a
-    repository's preset file."""
+    """The files to download: a model of a repository or of a URL, its projector or its draft model
+    alone, or a repository's preset file."""
 
     repository: str = ""  # user/repo[:quant]
     file: str = ""  # of the repository; "" = chosen by the quantization
@@ -17,6 +17,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""  # of a registry: [HOST/]NAME[:TAG]
     projector: bool = True  # look for one in the repository
     projector_url: str = ""
+    draft_repository: str = ""
+    draft_file: str = ""  # of that one, as `file`
     offline: bool = False
     preset: bool = False  # the repository's preset file, and nothing else
 
@@ -42,6 +44,7 @@ class Fetched(msgspec.Struct, frozen=True, tag=True):
     model: str  # path of the (first part of the) model; "" if none was wanted
     projector: str  # "" = none
     preset: str = ""  # path of the preset file; "" = none
+    draft: str = ""  # path of the (first part of the) draft model; "" = none
 
 
 class FetchFailed(msgspec.Struct, frozen=True, tag=True):

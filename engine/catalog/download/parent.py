@@ -33,10 +33,11 @@ class FetchError(Exception):
 
 
 async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
-    """Have the model and the projector that `options` name by repository or URL on this
-    machine: downloaded, unless they are in the cache already.
+    """Have the model, the projector and the draft model that `options` name by repository or URL
+    on this machine: downloaded, unless they are in the cache already.
 
-    Returns the options with the paths of the files in `model` (of the first part) and `mmproj`.
+    Returns the options with the paths of the files in `model` and `model_draft` (of the first
+    part) and `mmproj`.
     `on_progress` is called at most ten times a second. When cancelled, the download ends at
     once; the next one of the same files goes on from there. Raises FetchError.
     """
@@ -45,6 +46,7 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
         options,
         model=found.model or options.engine.model.model,
         mmproj=found.projector or options.media.mmproj,
+        model_draft=found.draft or options.engine.draft.model_draft,
     )
 
 
@@ -61,6 +63,7 @@ async def fetch_preset(options: Options) -> str:
 def _wanted(options: Options) -> Wanted:
     repository = options.source.hf_repo if wants_model(options) else ""
     named = bool(options.media.mmproj or options.media.mmproj_url)
+    fetches_draft = options.fetches_draft()
     return Wanted(
         repository=repository,
         file=options.source.hf_file if repository else "",
@@ -69,6 +72,8 @@ def _wanted(options: Options) -> Wanted:
         image=options.source.docker_repo if wants_model(options) and not repository else "",
         projector=options.media.mmproj_auto and not named,
         projector_url=options.media.mmproj_url if wants_projector(options) else "",
+        draft_repository=options.source.hf_repo_draft if fetches_draft else "",
+        draft_file=options.engine.draft.model_draft if fetches_draft else "",
         offline=options.source.offline,
     )
 
@@ -79,7 +84,7 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
     except UnicodeEncodeError as error:
         raise FetchError(
             "the model's name or address is not valid UTF-8: check --hf-repo, --hf-file, "
-            "--hf-token, --model-url and --mmproj-url"
+            "--hf-token, --hf-repo-draft, --model-draft, --model-url and --mmproj-url"
         ) from error
     child = await Child.start(
         download_command(),

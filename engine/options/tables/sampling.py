@@ -7,7 +7,7 @@ import msgspec
 
 from engine.options import files, values
 from engine.options.declaration import INT32_MAX, Opt
-from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, SamplerName
+from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, JsonWhitespace, SamplerName
 
 _sampling = partial(Opt, group="Sampling defaults")
 
@@ -366,6 +366,27 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             file=files.read_json_object,
         ),
     ] = ""
+    json_whitespace: Annotated[
+        JsonWhitespace,
+        _sampling(
+            names="--json-whitespace",
+            env="LLAMA_ARG_JSON_WHITESPACE",
+            metavar="FORM",
+            help="White space of JSON that follows a schema: flexible (the model chooses), compact "
+            '({"a":1,"b":2}) or spaced ({"a": 1, "b": 2}). Where it is fixed, more of the text is '
+            "certain, and comes faster.",
+        ),
+    ] = "flexible"
+    jump_forward: Annotated[
+        bool,
+        _sampling(
+            names="--jump-forward",
+            negative="--no-jump-forward",
+            env="LLAMA_ARG_JUMP_FORWARD",
+            help="Let tokens that a grammar or a schema leaves no choice about join the next step, "
+            "rather than take one each.",
+        ),
+    ] = True
     backend_sampling: Annotated[
         bool,
         _sampling(

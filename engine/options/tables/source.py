@@ -79,6 +79,19 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             supersedes=("hf_file",),
         ),
     ] = ""
+    hf_repo_draft: Annotated[
+        str,
+        _download(
+            names="-hfd -hfrd --hf-repo-draft --spec-draft-hf",
+            env="LLAMA_ARG_HFD_REPO",
+            also_env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+            metavar="USER/REPO[:QUANT]",
+            help="The same as --hf-repo, for the draft model; --model-draft may name the file.",
+            default="none",
+            read=values.hf_repo,
+            supersedes=("model_draft",),
+        ),
+    ] = ""
     offline: Annotated[
         bool,
         _download(

@@ -16,9 +16,15 @@ from engine.worker.backend.context import (
     StateArray,
     Vectors,
 )
-from engine.worker.backend.library import initialize, list_devices
+from engine.worker.backend.library import (
+    device_memory,
+    device_uses,
+    initialize,
+    list_devices,
+)
 from engine.worker.backend.model import LoraFile, Model
 from engine.worker.backend.offload import Offload, OffloadedSampler
+from engine.worker.backend.room import last_words
 from engine.worker.backend.rpc import add_rpc_servers
 from engine.worker.backend.sampler import NoTokenError, Sampler
 from engine.worker.backend.warming import warm_up
@@ -38,7 +44,10 @@ __all__ = [
     "StateArray",
     "Vectors",
     "add_rpc_servers",
+    "device_memory",
+    "device_uses",
     "initialize",
+    "last_words",
     "list_devices",
     "warm_up",
 ]

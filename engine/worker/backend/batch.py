@@ -41,17 +41,22 @@ class Batch:
         self.n_tokens = 0
 
     def add(
-        self, tokens: TokenArray | Sequence[int], start: int, sequence: int, *, output: bool = True
+        self,
+        tokens: TokenArray | Sequence[int],
+        start: int,
+        sequence: int,
+        *,
+        output: int = 1,
     ) -> int:
-        """Add consecutive tokens of one sequence, the first one at position `start`; `output`
-        says whether that of the last one is wanted. The index of the last one in the batch."""
+        """Add consecutive tokens of one sequence, the first one at position `start`; the outputs of
+        the last `output` of them are wanted. The index of the last one in the batch."""
         first, stop = self.n_tokens, self.n_tokens + len(tokens)
         self.tokens[first:stop] = tokens
         self.positions[first:stop] = np.arange(start, start + len(tokens))
         self.sequences[first:stop] = sequence
         if not self._all_outputs:
             self.outputs[first:stop] = 0
-            self.outputs[stop - 1] = output
+            self.outputs[stop - output : stop] = 1
         self.n_tokens = stop
         return stop - 1
 

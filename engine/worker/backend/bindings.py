@@ -2,8 +2,12 @@
 
 To be imported before anything else of it: its package imports a high-level API as well, with
 template engines and caches, which takes as long as numpy does.
+
+`LLAMA_CPP_LIB_PATH` names another folder to take libllama from. libmtmd, which has a variable of
+its own, then comes from there as well.
 """
 
+import os
 import sys
 from types import ModuleType
 
@@ -21,4 +25,6 @@ def _import_low_level() -> None:
     vars(llama_cpp).pop("llama", None)  # the next import gets the real one
 
 
+if _folder := os.environ.get("LLAMA_CPP_LIB_PATH"):
+    os.environ.setdefault("MTMD_CPP_LIB", _folder)
 _import_low_level()

@@ -13,10 +13,10 @@ from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
 from engine.options import EngineOptions, Pooling
-from engine.worker.backend import control_vector
+from engine.worker.backend import control_vector, room
 from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
-from engine.worker.backend.library import failure, forget_errors, llama, view
+from engine.worker.backend.library import failure, forget_errors, holdings, llama, view
 from engine.worker.backend.model import Model
 from engine.worker.backend.threads import thread_pools, threads
 
@@ -106,10 +106,7 @@ class Context:
         self._pools = thread_pools(options)
         if options.embedding.embeds():
             _set_pooling(params, options)
-        forget_errors()
-        self._ctx = C.llama_init_from_model(model._model, params)
-        if not self._ctx:
-            raise failure("cannot create the context")
+        self._ctx = self._create(params)
         self._memory = C.llama_get_memory(self._ctx)
         self.moves_pending = False  # whether cells were moved since the last decode
         if not self._memory and not options.embedding.embeds():
@@ -135,6 +132,29 @@ class Context:
         self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
         self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
         self._kept_numbers = itertools.count()
+
+    def _create(self, params: Any) -> Any:
+        forget_errors()
+        model = self.model._model
+        n_ctx = params.n_ctx or self.model.n_ctx_train
+        holdings.begin_context(n_ctx)
+        if created := C.llama_init_from_model(model, params):
+            return created
+        error = failure("cannot create the context")
+
+        def works(n_ctx: int) -> bool:
+            params.n_ctx = n_ctx
+            holdings.begin_context(n_ctx)
+            tried = C.llama_init_from_model(model, params)
+            if tried:
+                C.llama_free(tried)
+            return bool(tried)
+
+        if "allocate" not in str(error) or not room.explain(holdings):
+            raise error
+        fits = room.fits_by_trial(n_ctx, room.STEP * params.n_seq_max, works)
+        holdings.begin_context(n_ctx)
+        raise BackendError(f"{error}; {room.explain(holdings, fits)}")
 
     def _apply_control_vectors(self, options: EngineOptions) -> None:
         model = options.model
@@ -212,7 +232,7 @@ class Context:
         for sequence, length in enumerate(lengths):
             self.batch.add([token] * length, 0, sequence)
         self.decode()
-        C.llama_synchronize(self._ctx)
+        self.synchronize()
         C.llama_memory_clear(self._memory, True)
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:

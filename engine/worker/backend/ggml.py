@@ -3,9 +3,11 @@ tensors, and pools of CPU threads. For `engine.worker.backend`, which touches ev
 C."""
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from engine.errors import BackendError
@@ -21,15 +23,26 @@ CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
 
 def function(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
     """The function `name` with its C signature."""
-    from llama_cpp import llama_cpp
-    from llama_cpp._ggml import libggml
-
-    # A look into libllama finds the ggml that it uses, which need not be the bindings' own
-    # (LLAMA_CPP_LIB_PATH). Windows doesn't look further than into the library itself.
-    found: Any = getattr(libggml if sys.platform == "win32" else llama_cpp._lib, name)
+    found: Any = next(f for each in _libraries() if (f := getattr(each, name, None)) is not None)
     found.restype, found.argtypes = restype, list(argtypes)
     declared: Callable[..., Any] = found
     return declared
+
+
+@functools.cache
+def _libraries() -> list[ctypes.CDLL]:
+    """The libraries to look for ggml's functions in.
+
+    A look into libllama finds the ggml that it computes with. That of the bindings, which
+    `llama_cpp._ggml` loads, may be another copy (LLAMA_CPP_LIB_PATH). Windows doesn't look further
+    than into the library itself: there they are named, in libllama's folder."""
+    from llama_cpp import llama_cpp
+
+    if sys.platform != "win32":
+        return [llama_cpp._lib]
+    folder = Path(llama_cpp._lib._name).parent
+    names = [f"{prefix}{name}.dll" for name in ("ggml", "ggml-base") for prefix in ("", "lib")]
+    return [ctypes.CDLL(str(folder / name)) for name in names if (folder / name).is_file()]
 
 
 def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
@@ -49,6 +62,16 @@ def address_of_cpu(name: str) -> int:
     )
     address: int = find(registry(device), name.encode())
     return address
+
+
+class InitParams(ctypes.Structure):
+    """struct ggml_init_params"""
+
+    _fields_ = (
+        ("mem_size", ctypes.c_size_t),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    )
 
 
 # ---- where tensors go --------------------------------------------------------------------

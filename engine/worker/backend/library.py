@@ -2,7 +2,10 @@
 
 import ctypes
 import logging
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,19 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
+from engine.protocol.devices import DeviceMemory, DeviceUse
+from engine.worker.backend import loaded
 from engine.worker.backend.ggml import function as ggml
+from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.kernels import settle
 
 log = logging.getLogger("engine.llama")
 
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+holdings = Holdings()
+"""What is allocated where, of the newest model and context."""
 
 _errors: list[str] = []
 _level = logging.INFO
@@ -32,6 +41,7 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
     if _level >= logging.ERROR:
         _errors.append(line)
         del _errors[:-8]
+    holdings.note(line)
     log.log(_level, "%s", line)
 
 
@@ -40,7 +50,9 @@ _log_callback = C.llama_log_callback(_on_log)
 
 def initialize(numa: str = "") -> str:
     """Once per process, before anything else. Gives a line for the log if something had to be
-    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor."""
+    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor, or if
+    two copies of it are loaded."""
+    loaded.check(loaded.libraries())
     C.llama_log_set(_log_callback, ctypes.c_void_p(0))
     settled = settle()
     C.llama_backend_init()
@@ -59,6 +71,25 @@ def failure(message: str) -> BackendError:
     detail = _errors[0] if _errors else ""
     _errors.clear()
     return BackendError(f"{message}: {detail}" if detail else message)
+
+
+@contextmanager
+def on_abort(say: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile, `say` gets the message of an assertion that fails in llama.cpp, and this process
+    then ends with status 1: it can't go on."""
+
+    def end(message: bytes) -> None:
+        # Without the file and its line in front.
+        say(re.sub(r"^\S+:\d+: ", "", message.decode("utf-8", "replace")).strip())
+        os._exit(1)
+
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(end)
+    exchange = ggml("ggml_set_abort_callback", ctypes.c_void_p, ctypes.c_void_p)
+    before = exchange(ctypes.cast(callback, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        exchange(before)
 
 
 def llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
@@ -95,6 +126,16 @@ def list_devices() -> list[str]:
         f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
         for name, text, free, total in devices()
     ]
+
+
+def device_uses() -> list[DeviceUse]:
+    """What the newest model and its context have of each device, the CPU's memory included."""
+    return holdings.by_device({name: text for name, text, *_ in devices()})
+
+
+def device_memory() -> list[DeviceMemory]:
+    """The memory of every offloading device at this moment."""
+    return [DeviceMemory(name, free, total) for name, _, free, total in devices()]
 
 
 def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -12,10 +12,11 @@ from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
 from engine.options import EngineOptions
+from engine.worker.backend import room
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.ggml import tensor_overrides
 from engine.worker.backend.kernels import settle
-from engine.worker.backend.library import devices, failure, forget_errors
+from engine.worker.backend.library import devices, failure, forget_errors, holdings
 from engine.worker.backend.load_modes import modes
 from engine.worker.backend.slices import SLICE, Slicer
 from engine.worker.backend.specials import specials
@@ -68,8 +69,6 @@ class Model:
         params = C.llama_model_default_params()
         layers = options.compute.n_gpu_layers
         params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
-        none = options.compute.device == ("none",) or not C.llama_supports_gpu_offload()
-        self._n_gpu_layers = 0 if none else int(params.n_gpu_layers)
         params.split_mode = _SPLIT_MODES[options.compute.split_mode]
         params.main_gpu = options.compute.main_gpu
         params.load_mode, params.lazy_mode = modes(options.model)
@@ -98,9 +97,15 @@ class Model:
         callback = C.llama_progress_callback(on_progress)
         params.progress_callback = callback
         forget_errors()
+        holdings.begin_model()
         self._model = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
-            raise failure(f"cannot load the model {path!r}")
+            error = failure(f"cannot load the model {path!r}")
+            if "unable to allocate" in str(error) and (
+                sentence := room.explain_weights(holdings, path)
+            ):
+                raise BackendError(f"{error}; {sentence}")
+            raise error
         self._vocab = C.llama_model_get_vocab(self._model)
         if self.vocab_type == C.LLAMA_VOCAB_TYPE_NONE:
             self.close()
@@ -194,13 +199,6 @@ class Model:
     def size(self) -> int:
         """Bytes of all tensors."""
         return int(C.llama_model_size(self._model))
-
-    @property
-    def size_on_devices(self) -> int:
-        """Bytes of the tensors on GPUs, if all layers are of one size."""
-        n_all = self.n_layer + 1  # that of the output, too
-        n_there = n_all if self._n_gpu_layers < 0 else min(self._n_gpu_layers, n_all)
-        return self.size * n_there // n_all
 
     @property
     def description(self) -> str:
@@ -300,6 +298,10 @@ class Model:
         if piece is None:
             piece = self._pieces[key] = self._piece(token, special)
         return piece
+
+    def raw_text(self, token: int) -> bytes:
+        """The text of `token` (0 <= token < n_vocab) as the vocabulary has it, such as "▁the"."""
+        return C.llama_vocab_get_text(self._vocab, token) or b""
 
     def is_hidden(self, token: int) -> bool:
         """True if `token` has a text that shows only if control tokens do."""

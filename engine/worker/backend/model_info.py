@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine.protocol.messages import ModelInfo
-from engine.worker.backend import Model
+from engine.worker.backend import Model, device_uses
 
 
 def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelInfo:
@@ -15,7 +15,7 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
         n_embd=model.n_embd,
         n_params=model.n_params,
         size=model.size,
-        size_on_devices=model.size_on_devices,
+        devices=device_uses(),
         description=model.description,
         ftype=model.ftype,
         bos_token=model.token_text(model.bos),

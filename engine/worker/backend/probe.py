@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quant_shape_to_byte_shape
 
-from engine.worker.backend.ggml import CPU_DEVICE, extra_buffer_types
+from engine.worker.backend.ggml import CPU_DEVICE, InitParams, extra_buffer_types
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.kernels import TRIED, refuse
 from engine.worker.backend.verdict import WRONG, Measure
@@ -39,16 +39,6 @@ TOLERANCE = 0.1
 _MEMORY = 1 << 20  # bytes for the descriptions of a handful of tensors
 
 
-class _InitParams(ctypes.Structure):
-    """struct ggml_init_params"""
-
-    _fields_ = (
-        ("mem_size", ctypes.c_size_t),
-        ("mem_buffer", ctypes.c_void_p),
-        ("no_alloc", ctypes.c_bool),
-    )
-
-
 class Processor:
     """ggml's CPU device, for one product after the other."""
 
@@ -60,7 +50,7 @@ class Processor:
             device, None
         )
         self.plain: int = ggml("ggml_backend_cpu_buffer_type", pointer)()
-        self._init = ggml("ggml_init", pointer, _InitParams)
+        self._init = ggml("ggml_init", pointer, InitParams)
         self._free = ggml("ggml_free", None, pointer)
         self._free_buffer = ggml("ggml_backend_buffer_free", None, pointer)
         self._tensor = ggml(
@@ -91,8 +81,8 @@ class Processor:
     ) -> Floats | None:
         """`x` (batch, N_IN) times the transposed weights, which lie in a buffer of that type;
         None if it has no kernel for them."""
-        of_weights = self._init(_InitParams(_MEMORY, None, True))
-        of_rest = self._init(_InitParams(_MEMORY, None, True))
+        of_weights = self._init(InitParams(_MEMORY, None, True))
+        of_rest = self._init(InitParams(_MEMORY, None, True))
         w = self._tensor(of_weights, type, N_IN, N_OUT)
         a = self._tensor(of_rest, Type.F32, N_IN, len(x))
         product = self._mul_mat(of_rest, w, a)

@@ -11,7 +11,7 @@ import msgspec
 from engine.errors import BackendError
 from engine.processor import this_processor
 from engine.protocol.build_report import BuildReport, Device
-from engine.worker.backend import kernels, verdict
+from engine.worker.backend import kernels, loaded, verdict
 from engine.worker.backend.library import devices, initialize
 from engine.worker.backend.verdict import Measure
 
@@ -22,6 +22,11 @@ def report() -> BuildReport:
     tried = kernels.to_try(processor)
     measure, reason, remark, error = Measure.AS_BUILT, "", "", ""
     found: list[Device] = []
+    libraries, conflict = loaded.libraries(), ""
+    try:
+        loaded.check(libraries)
+    except BackendError as e:
+        conflict = str(e)
     try:
         if tried:
             new = verdict.find(kernels.library(), processor, os.environ, afresh=True)
@@ -30,9 +35,11 @@ def report() -> BuildReport:
         measure, remark = kernels.settle()
         found = [Device(*device) for device in devices()]
     except BackendError as e:
-        error = str(e)
+        error = str(e) if not conflict else ""
     return BuildReport(
         library=str(kernels.library()) if sys.platform == "linux" else "",
+        libraries=[str(path) for path in libraries],
+        conflict=conflict,
         features=kernels.features(),
         tried=[each.feature for each in tried],
         measure=measure,

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ SPARE = 4
 token's logits may be lower."""
 MIN_P_SLACK = 1e-3
 """Relative to the logits: far more than their rounding."""
+_NO_LOGIT = np.zeros(1, np.float32)
 INFILL_AMONG = 256
 """The infill sampler compares the text of every candidate with that of every other one."""
 
@@ -116,13 +118,31 @@ class Sampler:
         left = candidates.left
         return token, left["id"].copy(), left["p"].copy()
 
+    def take(self, token: int) -> None:
+        """Go on as `sample` does where `token` is the only one allowed: what a sampler learns and
+        draws then depends on no logit. Raises NoTokenError as `sample` does."""
+        self._among(np.array([token], np.int32), _NO_LOGIT, self._single)
+        self._finish(self._single, is_limited=True)
+
+    @cached_property
+    def _single(self) -> Candidates:
+        return Candidates(1)
+
     def _choose(self, row: Floats, candidates: Candidates, allowed: TokenArray | None) -> int:
         """The chosen token; `candidates` are what the chain leaves, then."""
         if not self._apply_short(row, candidates, allowed):
-            values = candidates.fill(allowed, row if allowed is None else row.take(allowed))
-            self._edit(values, candidates, allowed)
-            C.llama_sampler_apply(self._rest, candidates.pointer)
-        if allowed is not None and not (candidates.has_chosen and candidates.chosen[1] > -np.inf):
+            self._among(allowed, row if allowed is None else row.take(allowed), candidates)
+        return self._finish(candidates, is_limited=allowed is not None)
+
+    def _among(self, ids: TokenArray | None, logits: Floats, candidates: Candidates) -> None:
+        """Apply the chain to the tokens `ids`, or all there are, with their logits."""
+        values = candidates.fill(ids, logits)
+        self._edit(values, candidates, ids)
+        C.llama_sampler_apply(self._rest, candidates.pointer)
+
+    def _finish(self, candidates: Candidates, *, is_limited: bool) -> int:
+        """The token that the chain has chosen, remembered."""
+        if is_limited and not (candidates.has_chosen and candidates.chosen[1] > -np.inf):
             raise NoTokenError("logit_bias forbids every token that may come next")
         token, _ = candidates.chosen
         self._accept(token)

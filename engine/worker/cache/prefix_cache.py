@@ -167,6 +167,11 @@ class PrefixCache:
     def has_unused(self) -> bool:
         return bool(self._unused)
 
+    @property
+    def n_free(self) -> int | None:
+        """Cells that nobody holds; None without a common cache."""
+        return self._cells.n_free if self._cells is not None else None
+
     def n_cells_used(self) -> int | None:
         """Cells that are held, shared ones counted once; None without a common cache."""
         if self._cells is None or self._n_cells is None:

@@ -13,18 +13,16 @@ others of its kind. Masks are computed in a small pool while the model decodes.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-
-from llguidance import LLMatcher
 
 from engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from engine.worker.backend import Model
+from engine.worker.constraints.constraint import Compiled, Constraint
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.idle import IdleTime
 from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
-from engine.worker.constraints.masks import INLINE_SECONDS, Mask, Masks
-from engine.worker.constraints.matching import ConstraintError, begin, consume
+from engine.worker.constraints.masks import Masks
+from engine.worker.constraints.matching import ConstraintError, begin
 from engine.worker.constraints.memory import Memory
 from engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
 from engine.worker.constraints.thinking import hidden_markers, thinking_limit
@@ -34,21 +32,8 @@ from engine.worker.constraints.trial.messages import Refused
 from engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
-from engine.worker.tokens import TokenArray
 
 CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
-
-
-@dataclass(frozen=True)
-class _Compiled:
-    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones,
-    `relaxed` as in `Guided`."""
-
-    matcher: LLMatcher
-    mask: Mask
-    vocabulary: Vocabulary
-    waiting: Waiting | None
-    relaxed: tuple[str, ...]
 
 
 class Guided(NamedTuple):
@@ -57,72 +42,6 @@ class Guided(NamedTuple):
 
     guide: Guide | None
     relaxed: tuple[str, ...] = ()
-
-
-class Constraint:
-    """The constraint of one generation. Belongs to the thread that steps."""
-
-    def __init__(self, compiled: _Compiled, masks: Masks) -> None:
-        self._matcher = compiled.matcher.deep_copy()
-        self._vocabulary = compiled.vocabulary
-        self._masks = masks
-        self._mask = compiled.mask
-        self._pending: Future[Mask] | None = None
-
-    def _current(self) -> Mask:
-        if self._pending is not None:
-            self._mask = self._pending.result()
-            self._pending = None
-        return self._mask
-
-    @property
-    def allowed(self) -> TokenArray:
-        """The ids of the tokens that may come next, never empty; waits for them if they are
-        still being computed. Raises ConstraintError if the grammar has become too complex."""
-        return self._current().allowed
-
-    @property
-    def ended(self) -> bool:
-        """True if nothing but the end of the text may come next. Waits and raises as `allowed`
-        does."""
-        return self._current().ended
-
-    @property
-    def awaited(self) -> Future[Any] | None:
-        """What `allowed` and `ended` wait for; None if they don't."""
-        pending = self._pending
-        return None if pending is None or pending.done() else pending
-
-    def advance(self, token: int) -> bool:
-        """Go on behind `token`, which was one of the allowed ones and ends no text, and begin
-        to compute what may follow it. True if it is certain already that nothing does.
-
-        Raises ConstraintError.
-        """
-        return self._consume([token])
-
-    def spell(self, text: bytes) -> bool:
-        """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
-        return self._consume(self._vocabulary.spelled(text))
-
-    def begin_behind(self, text: str, refusal: str) -> None:
-        """Let `text` be the beginning, as `spell` does. Raises GrammarError, with `refusal`."""
-        try:
-            self.spell(text.encode())
-        except ConstraintError:
-            raise GrammarError(refusal) from None
-
-    def _consume(self, tokens: list[int]) -> bool:
-        last = self._current()
-        consume(self._matcher, tokens)
-        if self._matcher.is_stopped():
-            self._mask = replace(last, ended=True)
-            return True
-        if last.seconds < INLINE_SECONDS and not last.slow_seconds:
-            self._mask = self._masks.next(self._matcher, last)
-        else:
-            self._pending = self._masks.soon(self._matcher, last)
-        return False
 
 
 class Order:
@@ -159,7 +78,7 @@ class _Work:
     def __init__(self, key: bytes, source: Source, compiler: "Compiler") -> None:
         self.key = key
         self.source = source
-        self.compiled: Future[_Compiled] = Future()
+        self.compiled: Future[Compiled] = Future()
         self.n_orders = 1
         self.vocabulary: Vocabulary | None = None  # once it has had its turn in the first lane
         self._compiler = compiler
@@ -184,7 +103,7 @@ class Compiler:
     def __init__(self, model: Model, *, seconds: Sequence[float] = lanes.SECONDS) -> None:
         """The seconds are those of the processor for a trial in each lane."""
         self._model = model
-        self._memory: Memory[bytes, _Compiled] = Memory(CACHE_BYTES)
+        self._memory: Memory[bytes, Compiled] = Memory(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -297,9 +216,11 @@ class Compiler:
             kind, text = "json_schema", params.json_schema
         else:
             return None
-        shown = _shown(params)
+        shown, grammars = _shown(params), answer.grammars
+        space = params.json_whitespace if kind != "grammar" else "flexible"
         if not params.grammar_lazy:
-            return Source(kind, text, answer.schemas, sorted(shown), grammars=answer.grammars)
+            shows = sorted(shown)
+            return Source(kind, text, answer.schemas, shows, grammars=grammars, whitespace=space)
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -308,7 +229,7 @@ class Compiler:
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
         control = sorted(shown | tokens)
-        return Source(kind, text, answer.schemas, control, triggers, answer.grammars)
+        return Source(kind, text, answer.schemas, control, triggers, grammars, space)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model
@@ -347,14 +268,14 @@ class Compiler:
                 raise
             self._compile(work, work.vocabulary, lane, leniently=True)
 
-    def end(self, work: _Work, outcome: _Compiled | Exception, n_bytes: int = 0) -> None:
+    def end(self, work: _Work, outcome: Compiled | Exception, n_bytes: int = 0) -> None:
         """Tell all who wait for `work` what came of it."""
         with self._lock:
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
-            if isinstance(outcome, _Compiled):
+            if isinstance(outcome, Compiled):
                 self._memory.put(work.key, outcome, n_bytes)
-        if isinstance(outcome, _Compiled):
+        if isinstance(outcome, Compiled):
             work.compiled.set_result(outcome)
         else:
             work.compiled.set_exception(outcome)
@@ -378,7 +299,7 @@ class Compiler:
             waiting = Waiting(matcher, vocabulary, source.triggers) if source.triggers else None
         except (GrammarError, ConstraintError) as error:
             raise GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}") from None
-        compiled = _Compiled(matcher, first, vocabulary, waiting, tried.relaxed)
+        compiled = Compiled(matcher, first, vocabulary, waiting, tried.relaxed)
         self.end(work, compiled, tried.n_bytes + first.allowed.nbytes)
 
     def _token_id(self, written: str) -> int | None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from copy import copy
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,19 @@ class Guide(Protocol):
     def advance(self, token: int) -> bool:
         """Go on behind `token`, one of the allowed ones that ends no text. True if it is
         certain already that nothing follows. Raises ConstraintError."""
+
+    def forced(self, n: int) -> list[int]:
+        """Up to `n` tokens, each the only one that may come behind those before it, and none that
+        ends the text: sampling under `allowed` gives these and no others. There may be more than
+        are known yet. Nothing waits, and the text goes no further."""
+
+    def likely(self, n: int) -> list[int]:
+        """`forced`, and behind it how the tokenizer spells a text that is forced, but might be
+        spelled otherwise: up to `n` tokens to be checked."""
+
+    def fork(self) -> Self:
+        """A guide of the same text that goes on by itself. Not while there is something that is
+        `awaited`."""
 
 
 class Started(Guide, Protocol):
@@ -136,6 +150,20 @@ class LazyConstraint:
             return self._started.advance(token)
         self._look()
         return False
+
+    def forced(self, n: int) -> list[int]:
+        """As `Guide.forced`: without a trigger, nothing is."""
+        return self._started.forced(n) if self._started is not None else []
+
+    def likely(self, n: int) -> list[int]:
+        return self._started.likely(n) if self._started is not None else []
+
+    def fork(self) -> "LazyConstraint":
+        other = copy(self)
+        other._search = copy(self._search)
+        if self._started is not None:
+            other._started = self._started.fork()
+        return other
 
     def _look(self) -> None:
         search = self._search

@@ -18,6 +18,8 @@ MAX_SECONDS = 0.25
 FREE_SECONDS = 0.01
 SLOW_SECONDS = 2.0
 """The time of the processor that all masks of a text may take, beyond `FREE_SECONDS` each."""
+DENSE = 16
+"""Where more than one byte in so many has tokens, all of them are looked at."""
 INLINE_SECONDS = 2e-4
 """After a mask that took less, the next one is computed at once: mostly it takes a few
 microseconds, and handing it to another thread would take longer. Not in a text that had a slow one:
@@ -26,13 +28,25 @@ then nobody else in the step waits for the next."""
 
 @dataclass(frozen=True)
 class Mask:
-    """The tokens that may come next, in ascending order; all of them end the text if `ended`."""
+    """The tokens that may come next, in ascending order; all of them end the text if `ended`.
+    `stopped`: nothing may come, these are the tokens of the place before."""
 
     bits: bytes
     allowed: TokenArray
     ended: bool
     seconds: float  # that it took
     slow_seconds: float = 0.0  # of the processor, beyond those that are free, with those before it
+    stopped: bool = False
+
+    @property
+    def only(self) -> int | None:
+        """The token that has to come next, if there is just one and it ends no text."""
+        return None if self.ended or len(self.allowed) != 1 else int(self.allowed[0])
+
+    @property
+    def is_quick(self) -> bool:
+        """True if the next one is computed at once."""
+        return self.seconds < INLINE_SECONDS and not self.slow_seconds
 
 
 class Masks:
@@ -59,10 +73,7 @@ class Masks:
             raise ConstraintError(TOO_COMPLEX)
         if last is not None and bits == last.bits:
             return replace(last, seconds=seconds, slow_seconds=slow)
-        flags: npt.NDArray[np.uint8] = np.unpackbits(
-            np.frombuffer(bits, np.uint8), count=self._n_vocab, bitorder="little"
-        )
-        allowed = np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
+        allowed = _tokens(bits, self._n_vocab)
         if not len(allowed):
             raise ConstraintError("no token can come next")
         ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
@@ -71,3 +82,15 @@ class Masks:
     def close(self) -> None:
         """Wait for the threads: what they use is the model's."""
         self._pool.shutdown(cancel_futures=True)
+
+
+def _tokens(bits: bytes, n_vocab: int) -> TokenArray:
+    """The tokens, of `n_vocab`, whose bits are set, in ascending order."""
+    every = np.frombuffer(bits, np.uint8)
+    some = every.nonzero()[0]
+    if len(some) > len(every) // DENSE:
+        flags: npt.NDArray[np.uint8] = np.unpackbits(every, count=n_vocab, bitorder="little")
+        return np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
+    row, bit = np.unpackbits(every[some][:, None], axis=1, bitorder="little").nonzero()
+    tokens: TokenArray = (8 * some[row] + bit).astype(np.int32)
+    return tokens[: tokens.searchsorted(n_vocab)]

@@ -61,7 +61,7 @@ def _relaxed(
     relaxed = dict(schemas)
     for name, named in named_schemas(source).items():
         try:
-            relaxed[name] = _compilable(check, named, schemas[name])
+            relaxed[name] = _compilable(check, source, named, schemas[name])
         except GrammarError as fault:
             raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
     if relaxed == schemas:
@@ -69,15 +69,15 @@ def _relaxed(
     return relaxed
 
 
-def _compilable(check: Check, named: NamedSchema, schema: Prepared) -> Prepared:
+def _compilable(check: Check, source: Source, named: NamedSchema, schema: Prepared) -> Prepared:
     """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
     try:
-        check(alone(schema))
+        check(alone(schema, source.whitespace))
     except GrammarError as error:
         for leniency in more_lenient(named.schema, error):
             with suppress(GrammarError):
                 lenient = prepare(named.schema, named.at, leniency)
-                check(alone(lenient))
+                check(alone(lenient, source.whitespace))
                 return lenient
         raise
     return schema

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger, NamedGrammar, NamedSchema
+from engine.params import GrammarTrigger, JsonWhitespace, NamedGrammar, NamedSchema
 from engine.worker.constraints import gbnf
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import EXACT, Leniency, Prepared, most_lenient, prepare
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 Kind = Literal["grammar", "json_schema", "answer"]
 
-_JSON_OPTIONS: "JsonCompileOptions" = {
+_FORMS: "dict[JsonWhitespace, JsonCompileOptions]" = {
     # As in llama.cpp: models that may go on with white space for ever sometimes do.
-    "whitespace_pattern": r" |\n{1,2}[ \t]{0,20}",
-    "lenient": False,
-    "coerce_one_of": False,
+    "flexible": {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"},
+    "compact": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
+    "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+}
+_JSON_OPTIONS: "dict[JsonWhitespace, JsonCompileOptions]" = {
+    name: {**form, "lenient": False, "coerce_one_of": False} for name, form in _FORMS.items()
 }
 ALONE = "schema"
 """The name of a schema that is all of a source."""
@@ -40,7 +43,8 @@ class SchemaError(Exception):
 
 class Source(msgspec.Struct, frozen=True):
     """Everything that a compiled grammar depends on. `shown` are the control tokens that are
-    text for it; `triggers` of a lazy one; `grammars` are those that it refers to."""
+    text for it; `triggers` of a lazy one; `grammars` are those that it refers to. `whitespace` is
+    that of its schemas."""
 
     kind: Kind
     text: str
@@ -48,6 +52,7 @@ class Source(msgspec.Struct, frozen=True):
     shown: list[int] = []
     triggers: list[GrammarTrigger] = []
     grammars: dict[str, NamedGrammar] = {}
+    whitespace: JsonWhitespace = "flexible"
 
     @property
     def key(self) -> bytes:
@@ -100,13 +105,16 @@ def translated(
             lark = gbnf.to_lark(source.text, token_id)
         case "json_schema":
             if not source.shown:
-                return alone(schemas[ALONE])
+                return alone(schemas[ALONE], source.whitespace)
             lark = f"start: @{ALONE}\n"
         case "answer":
             lark = source.text
     # A text that is forced would be spelled out, although one control token says the same.
     options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
-    others = [{"name": name, "json_schema": _carrying(each)} for name, each in schemas.items()]
+    others = [
+        {"name": name, "json_schema": _carrying(each, source.whitespace)}
+        for name, each in schemas.items()
+    ]
     texts = [{"name": name, "lark_grammar": each.in_json} for name, each in source.grammars.items()]
     return json.dumps({"grammars": [{"lark_grammar": options + lark}, *others, *texts]})
 
@@ -116,12 +124,12 @@ def text_alone(lark: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": lark}]})
 
 
-def alone(schema: Prepared) -> str:
+def alone(schema: Prepared, whitespace: JsonWhitespace) -> str:
     """A grammar of nothing but `schema`."""
-    return LLMatcher.grammar_from_json_schema(schema.text, overrides=_JSON_OPTIONS)
+    return LLMatcher.grammar_from_json_schema(schema.text, overrides=_JSON_OPTIONS[whitespace])
 
 
-def _carrying(schema: Prepared) -> dict[str, Any]:
+def _carrying(schema: Prepared, whitespace: JsonWhitespace) -> dict[str, Any]:
     """A schema that carries the options with it, as one of several grammars. They come last:
     llguidance takes them out, and puts the last entry in their place."""
-    return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS}
+    return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS[whitespace]}

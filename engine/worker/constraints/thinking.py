@@ -7,6 +7,8 @@ from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +16,11 @@ import numpy as np
 from engine.params import ThinkingRules, Thoughts
 from engine.worker.backend import Model
 from engine.worker.constraints.lazy import Guide
+from engine.worker.constraints.matching import ConstraintError
 from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.tokens import TokenArray
+
+_Decoder = getincrementaldecoder("utf-8")
 
 
 def hidden_markers(model: Model, thoughts: Thoughts) -> frozenset[int]:
@@ -104,7 +109,7 @@ class ThinkingLimit:
         self._texts = texts
         self._n_thought = 0
         self._ending = False
-        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._decoder = _Decoder("replace")
         self._forced: deque[TokenArray] = deque()
         self._force_if_due()
 
@@ -122,6 +127,42 @@ class ThinkingLimit:
     @property
     def awaited(self) -> Future[Any] | None:
         return None if self._inner is None else self._inner.awaited
+
+    def forced(self, n: int) -> list[int]:
+        """As `Guide.forced`. Of a text that `inner` forces the limit changes nothing."""
+        if not self._forced:
+            return [] if self._inner is None else self._inner.forced(n)
+        tokens: list[int] = []
+        with suppress(ConstraintError):  # for whoever asks what is allowed
+            ahead = self.fork() if n > 0 and self.awaited is None else None
+            while ahead is not None and (token := ahead._only()) is not None:
+                tokens.append(token)
+                if len(tokens) == n or ahead.advance(token):
+                    break
+        return tokens
+
+    def likely(self, n: int) -> list[int]:
+        """As `Guide.likely`."""
+        if self._forced or self._inner is None:
+            return self.forced(n)
+        return self._inner.likely(n)
+
+    def fork(self) -> "ThinkingLimit":
+        """As `Guide.fork`."""
+        other = copy(self)
+        other._inner = None if self._inner is None else self._inner.fork()
+        other._search, other._forced = copy(self._search), self._forced.copy()
+        other._decoder = _Decoder("replace")
+        other._decoder.setstate(self._decoder.getstate())
+        return other
+
+    def _only(self) -> int | None:
+        """The token that has to come next; None if there is a choice, it isn't known yet, or the
+        token shows in no text, as one that ends it. Raises ConstraintError."""
+        if self.awaited is not None or self.ended or (allowed := self.allowed) is None:
+            return None
+        is_only = len(allowed) == 1 and self._texts[allowed[0]]
+        return int(allowed[0]) if is_only else None
 
     def end(self) -> None:
         """End the thoughts, if the text is in some, at the next token."""

@@ -21,6 +21,7 @@ from engine.worker.backend import (
     EmbeddingContext,
     Model,
     OutOfCellsError,
+    device_memory,
     warm_up,
 )
 from engine.worker.backend import Vectors as Rows
@@ -167,6 +168,7 @@ class Embedder:
         begin = time.perf_counter()
         try:
             self.context.decode()
+            self.context.synchronize()
             self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
         except (BackendError, OutOfCellsError) as error:
@@ -312,6 +314,7 @@ class Embedder:
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
         self._stats.n_cells = self._n_cells
+        self._stats.devices = device_memory()
         return self._stats
 
     def close(self) -> None:

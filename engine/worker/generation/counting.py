@@ -31,6 +31,10 @@ class Counting:
         self._stats.n_prompt += n_prompt
         self._stats.n_decode += 1
         self._stats.n_busy += n_busy
+        for chunk in chunks:
+            if (n := len(chunk.proposed) - chunk.n_forced) > 0:
+                self._stats.n_drafts += 1
+                self._stats.n_drafted += n
         self._stats.n_tokens_max = max(self._stats.n_tokens_max, *(c.stop for c in chunks))
 
     def sampled(self, request: Request, now: float) -> None:

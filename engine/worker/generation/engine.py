@@ -29,6 +29,7 @@ from engine.worker.backend import (
     NoTokenError,
     Offload,
     OutOfCellsError,
+    device_memory,
     warm_up,
 )
 from engine.worker.backend.exactness import depends_on_batch
@@ -47,6 +48,7 @@ from engine.worker.generation.preparation import Preparation, Preparing
 from engine.worker.generation.prompts import detokenize
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
+from engine.worker.generation.speculation import speculation
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.tokens import TokenArray
 
@@ -83,6 +85,9 @@ class Engine:
             self.context, options, self.lora, self.compiler, offload, n_slots=n_slots, n_ctx=n_ctx
         )
         self._sampling = Sampling(self.context, offload)
+        self._speculation = speculation(
+            self.context, options, self.scheduler, has_offload=offload is not None
+        )
         self._postponed = Postponed(self.context)
         self._answering = Answering(model, self.scheduler, options.context)
         self._counting = Counting()
@@ -137,10 +142,12 @@ class Engine:
         request = self._requests.get(id)
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
+            self.scheduler.drop_proposed(request.sequence)
 
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
         self.scheduler.pause(id)
+        self._speculation.forget(id)
 
     def resume(self, id: int) -> None:
         """Let the request, if it was paused, go on as soon as it gets a slot again."""
@@ -161,6 +168,7 @@ class Engine:
     def step(self) -> list[Event]:
         """Plan, fill, decode, sample, answer; the events of all requests that have any."""
         events = self._answer_postponed()
+        self._speculation.propose(self._requests)
         chunks = self._planner.plan()
         if not chunks:
             if not events:
@@ -171,11 +179,10 @@ class Engine:
         events += self._enter(requests, started)
         self._apply(chunks[0].sequence.adapters)
         indices = fill(self.context.batch, chunks)
-        rows = zip(chunks, requests, indices, strict=True)
-        outputs = [(request, index) for chunk, request, index in rows if chunk.is_last]
         try:
-            self._sampling.attach(outputs)
+            self._sampling.attach(chunks, requests)
             self.context.decode()
+            self.context.synchronize()  # progress, patience and timings are of work that is done
         except OutOfCellsError:
             if self.scheduler.relieve():
                 return events
@@ -185,12 +192,19 @@ class Engine:
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
-        patience = max(LEAST_PATIENCE, PATIENCE * (time.perf_counter() - started))
-        outputs = self._postponed.put_off(outputs, patience)
-        self._sampling.sample_ahead(outputs)
-        for request, index in outputs:
-            events += self._answer(request, index)
-        self._counting.stepped(self._planner.measure(chunks, started))
+        outputs = self._speculation.begin(chunks, requests, indices)
+        now = time.perf_counter()
+        until = now + max(LEAST_PATIENCE, PATIENCE * (now - started))
+        while outputs:  # the next token of each; then the one behind it, where it was proposed
+            outputs = self._postponed.put_off(outputs, until)
+            self._sampling.sample_ahead(outputs)
+            for request, index in outputs:
+                events += self._answer(request, index)
+            outputs = self._speculation.confirmed(outputs)
+        self._speculation.end()
+        seconds = self._planner.measure(chunks, started)
+        self._speculation.stepped(chunks, seconds)
+        self._counting.stepped(seconds)
         return events
 
     def _answer_postponed(self) -> list[Event]:
@@ -234,6 +248,7 @@ class Engine:
             request.stop("eos", now)
             return self._finish(request)
         token, is_final = sampled
+        self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
         event = self._answering.accept(request, token, is_final=is_final)
@@ -258,6 +273,7 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         del self._requests[request.id]
+        self._speculation.forget(request.id)
         if request.slot >= 0:
             self._last_in_slot[request.slot] = request
         request.close()
@@ -284,15 +300,18 @@ class Engine:
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
         stats = self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats.n_drafts_accepted = self._speculation.n_accepted
         stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
         stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
         stats.n_bytes_constraints = self.compiler.n_bytes
         stats.n_bytes_resident = resident()
+        stats.devices = device_memory()
         return stats
 
     def close(self) -> None:
         """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
         self._planner.close()
+        self._speculation.close()
         for request in self._requests.values():
             request.close()
         self._requests.clear()

@@ -123,10 +123,13 @@ class Planner:
         for logits, nobody has waited for the device."""
         self._context.synchronize()
         seconds = time.perf_counter() - started
-        prompts = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
-        n_prompt = sum(chunk.stop - chunk.start for chunk in prompts)
-        length = max((chunk.start for chunk in prompts), default=0)
-        self._budget.observe(len(chunks) - len(prompts), n_prompt, length, seconds)
+        prompts = [chunk for chunk in chunks if not chunk.is_single]
+        n_prompt = sum(chunk.n_tokens for chunk in prompts)
+        n_proposed = sum(len(chunk.proposed) for chunk in chunks)
+        if prompts or not n_proposed:  # else it says nothing of prompts, and nothing of decoding
+            length = max((chunk.start for chunk in prompts), default=0)
+            n_others = len(chunks) - len(prompts)
+            self._budget.observe(n_others, n_prompt + n_proposed, length, seconds)
         return seconds
 
     def close(self) -> None:

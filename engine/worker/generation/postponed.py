@@ -1,12 +1,13 @@
 """Requests whose next token waits for the mask of their constraint, while the others go on."""
 
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from engine.worker.backend import Context
 from engine.worker.generation.request import Request
-from engine.worker.generation.sampling import Output
+from engine.worker.generation.sampling import FORCED, Output
 
 
 class Postponed:
@@ -17,16 +18,16 @@ class Postponed:
         self._context = context
         self._waiting: dict[int, Output] = {}  # by id
 
-    def put_off(self, outputs: Sequence[Output], seconds: float) -> list[Output]:
-        """Those of the `outputs` of a step whose tokens can be chosen, after waiting for `seconds`
+    def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
+        """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
         at the most. The others are due later."""
-        awaited = _awaited(request for request, _ in outputs)
+        awaited = _awaited(request for request, index in outputs if index != FORCED)
         if not awaited:
             return [*outputs]
-        wait(awaited, seconds)
+        wait(awaited, max(0.0, until - time.perf_counter()))
         ready: list[Output] = []
         for request, index in outputs:
-            if _mask(request) is None:
+            if index == FORCED or _mask(request) is None:
                 ready.append((request, index))
             else:
                 self._forget(request.id)

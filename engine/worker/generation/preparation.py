@@ -150,6 +150,10 @@ class Preparation:
             params.seed = random.randrange(RANDOM_SEED)
         if not 0 <= params.id_slot < self._n_slots:
             params.id_slot = -1  # as llama-server: some clients count upwards for ever
+        if params.json_schema and (
+            params.generation_prompt or (params.answer and params.answer.given)
+        ):
+            params.json_whitespace = "flexible"  # the text has begun, in a form of its own
         params.samplers = self._samplers(params)
         params.logit_bias = self._resolve_biases(params)
         shown = self._preserved(params.preserved_tokens)

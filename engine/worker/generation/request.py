@@ -49,7 +49,8 @@ class Request:
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt,
             n_reuse=params.n_cache_reuse,
-            key=key_of(params.lora, submit.owner),
+            key=key_of(params.lora, submit.owner if submit.private else 0),
+            owner=submit.owner,
         )
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
@@ -63,6 +64,7 @@ class Request:
         self.n_sent = 0  # generated tokens that events have carried
         self._spilled: list[int] = []  # the first of the others, if a shift dropped them
         self.n_decoded = 0
+        self.n_drafted = self.n_drafts_accepted = 0  # proposed tokens that might have been wrong
         self.has_new_line = False
         self.stop_type: StopType = "none"
         self.truncated = False
@@ -129,6 +131,8 @@ class Request:
             prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
             predicted_n=self.n_decoded,
             predicted_ms=1e3 * (self.last_token - self.first_token),
+            draft_n=self.n_drafted,
+            draft_n_accepted=self.n_drafts_accepted,
         )
 
     @property

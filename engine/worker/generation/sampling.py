@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from engine.worker.backend import BackendError, Context, Model, Offload, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling_pool import SamplingPool
+from engine.worker.scheduling.sequences import Chunk
 
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
+
+FORCED = -1
+"""In the place of the index: there are no logits, as only one token can come."""
 
 
 class Sampling:
@@ -20,12 +24,14 @@ class Sampling:
         self._pool = SamplingPool(context)
         self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
 
-    def attach(self, outputs: Sequence[Output]) -> None:
+    def attach(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> None:
         """Hands the device the samplers that run there, before the decode. Raises BackendError."""
         if self._offload is None:
             return
         samplers: dict[int, OffloadedSampler | None] = {}
-        for request, _ in outputs:
+        for chunk, request in zip(chunks, requests, strict=True):
+            if not chunk.is_last:
+                continue
             sampler = request.sampler
             offloaded = sampler if isinstance(sampler, OffloadedSampler) else None
             samplers[request.sequence.seq_id] = offloaded
@@ -47,7 +53,9 @@ class Sampling:
         """The next token, and whether the guide lets nothing follow it; None if it lets nothing
         follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
         sampled = self._sample(request, index)
-        if sampled is not None and not isinstance(request.sampler, OffloadedSampler):
+        if index == FORCED or sampled is None:
+            return sampled
+        if not isinstance(request.sampler, OffloadedSampler):
             logit = self._context.logits(index)[sampled[0]]
             if logit != logit:  # then so are all, as a rule, and any choice is by chance
                 raise BackendError(
@@ -66,7 +74,12 @@ class Sampling:
             if guide.ended:
                 return None
             allowed = guide.allowed
-        if request.probs is None:
+        if index == FORCED:
+            assert allowed is not None
+            assert len(allowed) == 1
+            token = int(allowed[0])
+            sampler.take(token)
+        elif request.probs is None:
             token = sampler.sample(self._context, index, allowed)
         else:
             token = request.probs.sample(sampler, self._context, index, allowed)

@@ -14,6 +14,11 @@ from where it got to.
 
 Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
 the end of prompts and where two texts were seen to diverge, so chunks end there.
+
+Behind the token of a generating sequence, a chunk can have proposed ones, if there is room that
+nobody else wants. Their cells are the sequence's, but no part of its text: within the step, each is
+confirmed in its turn, or it is taken back with all behind it. A sequence that leaves its slot or
+loses a part of its text takes them back.
 """
 
 from bisect import insort
@@ -23,7 +28,7 @@ from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, shares
+from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, granted, shares
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenArray
 
@@ -74,6 +79,8 @@ class Scheduler:
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
         self._n_shared = 0  # steps that prompts had a part of
+        self._n_proposed = 0  # tokens of the planned step
+        self._is_short = False  # whether there were no cells for them
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -138,6 +145,7 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
+        self.take_back(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
         entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
         self.cache.close(sequence.seq_id, entry)
@@ -154,6 +162,8 @@ class Scheduler:
 
         Cells that another running text shares can't be moved: what is behind the gap is evaluated
         again then."""
+        self.take_back(sequence)
+        self.drop_proposed(sequence)
         stop, id = n_keep + n_discard, sequence.seq_id
         if not self.cache.is_alone(id, stop):
             sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
@@ -171,6 +181,7 @@ class Scheduler:
         del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
         sequence.slot = sequence.seq_id = -1
+        sequence.proposed, sequence.n_forced, sequence.n_ahead = (), 0, 0
 
     def finished(self) -> list[tuple[int, TokenArray, Key]]:
         """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
@@ -226,9 +237,10 @@ class Scheduler:
 
         They have at most `n_batch` tokens and need at most the free cells, all with the same key.
         One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
-        or `n_burst`, if all prompts end with these and none of them was cut before. A sequence
-        whose next token hasn't been chosen yet has no part in it, so there may be no chunks. The
-        caller evaluates them and then calls `advance`, or `relieve` if llama.cpp found no cells.
+        or `n_burst`, if all prompts end with these and none of them was cut before. What is
+        proposed gets what is left of the batch and of the free cells. A sequence whose next token
+        hasn't been chosen yet has no part in it, so there may be no chunks. The caller evaluates
+        them and then calls `advance`, or `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
@@ -243,7 +255,7 @@ class Scheduler:
 
     @property
     def n_generating(self) -> int:
-        return sum(s.generating and s.n_pending == 1 for s in self._active.values())
+        return sum(s.is_next for s in self._active.values())
 
     @property
     def has_prompts(self) -> bool:
@@ -292,8 +304,7 @@ class Scheduler:
         prompts: list[Sequence] = []
         for sequence in self._active.values():
             if sequence.adapters == key and sequence.n_pending:
-                single = sequence.generating and sequence.n_pending == 1
-                (ready if single else prompts).append(sequence)
+                (ready if sequence.is_next else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):
             preempted = self._preempt_youngest()
             for line in (ready, prompts):
@@ -302,18 +313,29 @@ class Scheduler:
         if not self._unified:
             # llama.cpp evaluates separate caches together only in the order of their ids.
             ready.sort(key=lambda s: s.seq_id)
-        chunks = [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
-        if not prompts or (chunks and not self._continuous):
-            return chunks
-        n_ready = len(chunks)
+        parts: list[Chunk] = []
+        if prompts and (self._continuous or not ready):
+            parts = self._plan_prompts(prompts, len(ready), n_prompt, n_burst)
+        n_others = len(ready) + sum(part.n_tokens for part in parts)
+        proposed = self._plan_proposed(ready, n_others)
+        pairs = zip(ready, proposed, strict=True)
+        return [
+            Chunk(s, s.n_past, s.n_past + 1, some, min(s.n_forced, len(some))) for s, some in pairs
+        ] + parts
+
+    def _plan_prompts(
+        self, prompts: list[Sequence], n_ready: int, n_prompt: int, n_burst: int
+    ) -> list[Chunk]:
+        """Chunks of `prompts`, beside one token of each of `n_ready` generating sequences."""
+        chunks: list[Chunk] = []
         n_pending = sum(s.n_pending for s in prompts)
         if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
             n_prompt = n_burst
-        elif chunks:
+        elif n_ready:
             n_prompt = evenly(n_pending, n_prompt)
         wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self.cache.make_room(n_ready + wanted) - n_ready
-        least = FEW_ROWS + 1 if chunks and not self._unified else 1
+        least = FEW_ROWS + 1 if n_ready and not self._unified else 1
         self._n_shared += 1
         for sequence, n in shares(prompts, min(wanted, room), least=least, turn=self._n_shared):
             n = min(n, sequence.n_to_checkpoint)
@@ -321,20 +343,57 @@ class Scheduler:
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
 
+    def _plan_proposed(self, ready: list[Sequence], n_others: int) -> list[tuple[int, ...]]:
+        """The proposed tokens that go with each of `ready`, beside `n_others` tokens in all."""
+        room = self._n_batch - n_others
+        if (n_free := self.cache.n_free) is not None:
+            room = min(room, n_free - n_others)
+        if self._is_short or not self.cache.is_cuttable:
+            room = 0
+        # llama.cpp evaluates separate caches together in batches of as many tokens of each.
+        parts = granted(ready, max(0, room), self.n_ctx, alike=not self._unified)
+        self._n_proposed = sum(map(len, parts))
+        return parts
+
     def advance(self, chunks: list[Chunk]) -> None:
-        """The chunks are in the KV cache now."""
+        """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
+        back."""
+        self._is_short = False
         for chunk in chunks:
-            self.cache.grow(chunk.sequence.seq_id, chunk.stop - chunk.start)
+            self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             chunk.sequence.n_past = chunk.stop
+            chunk.sequence.n_ahead = len(chunk.proposed)
+            chunk.sequence.proposed, chunk.sequence.n_forced = (), 0
             if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
                 del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)
 
+    def confirm(self, sequence: Sequence) -> None:
+        """The token that was just added to the text is the first one ahead: it needs no more
+        evaluating."""
+        sequence.n_past += 1
+        sequence.n_ahead -= 1
+
+    def drop_proposed(self, sequence: Sequence) -> None:
+        """Evaluate nothing of what is proposed for `sequence` now."""
+        sequence.proposed, sequence.n_forced = (), 0
+
+    def take_back(self, sequence: Sequence) -> None:
+        """Forget what is ahead of an active sequence."""
+        if sequence.n_ahead:
+            sequence.n_ahead = 0
+            if not self.cache.cut(sequence.seq_id, sequence.n_past):
+                sequence.n_past = 0
+
     def relieve(self) -> bool:
-        """Evict or preempt, after llama.cpp found no cells where the accounts had some.
+        """Do without proposed tokens in the next step, or evict or preempt, after llama.cpp found
+        no cells where the accounts had some.
 
         False if only one running sequence is left.
         """
+        if self._n_proposed:
+            self._n_proposed, self._is_short = 0, True
+            return True
         if self.cache.evict():
             return True
         if len(self._active) > 1:

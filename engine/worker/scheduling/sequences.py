@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
+from engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenBuffer
 
@@ -25,8 +25,14 @@ class Sequence:
     `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
     where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share cells, and only those with the same adapters a step. `checkpoints_at` are the
-    positions in the prompt, in order, where checkpoints are to be made.
+    same `key` share cells, and only those with the same adapters a step. `owner` is who asked for
+    it. `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be
+    made.
+
+    `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
+    text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
+    was evaluated, `n_ahead` tokens, behind the `n_past`, are neither confirmed nor taken back yet;
+    this is so within a step only.
     """
 
     id: int
@@ -38,6 +44,7 @@ class Sequence:
     n_reuse: int = 0
     n_exact: int = ALL
     key: Key = ()
+    owner: int = 0
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
@@ -47,6 +54,9 @@ class Sequence:
     generating: bool = False
     is_cut: bool = False  # whether its prompt goes on in another step
     checkpoints_at: list[int] = field(default_factory=list)
+    proposed: tuple[int, ...] = ()
+    n_forced: int = 0
+    n_ahead: int = 0
 
     @property
     def adapters(self) -> Key:
@@ -54,9 +64,20 @@ class Sequence:
         return adapters_of(self.key)
 
     @property
+    def text_key(self) -> Key:
+        """Only texts under the same one may suggest how it goes on: those of its owner, with the
+        same adapters."""
+        return (*self.adapters, (OWNER, float(self.owner)))
+
+    @property
     def n_pending(self) -> int:
         """Tokens still to be evaluated; 1 for a sequence that just generates."""
         return len(self.tokens) - self.n_past
+
+    @property
+    def is_next(self) -> bool:
+        """True if the next step is to evaluate the token that was chosen last."""
+        return self.generating and self.n_pending == 1
 
     @property
     def n_to_checkpoint(self) -> int:
@@ -71,15 +92,33 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step."""
+    """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
+    ones behind these, of which the first `n_forced` need no logits to be chosen."""
 
     sequence: Sequence
     start: int
     stop: int
+    proposed: tuple[int, ...] = ()
+    n_forced: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Its size in the batch."""
+        return self.stop - self.start + len(self.proposed)
+
+    @property
+    def is_single(self) -> bool:
+        """True if it has one token, but for what is proposed."""
+        return self.stop - self.start == 1
+
+    @property
+    def n_outputs(self) -> int:
+        """Tokens at its end whose logits are wanted."""
+        return 1 + len(self.proposed) - self.n_forced if self.is_last else 0
 
     @property
     def is_last(self) -> bool:
-        """True if the logits of the last token are wanted."""
+        """True if it ends with the last token of the text: the next one is to be chosen."""
         return self.stop == len(self.sequence.tokens)
 
 
@@ -116,3 +155,20 @@ def evenly(n_pending: int, n_prompt: int) -> int:
     while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
         n_steps -= 1
     return math.ceil(n_pending / n_steps)
+
+
+def granted(
+    ready: SequenceOf[Sequence], n: int, n_ctx: int, *, alike: bool
+) -> list[tuple[int, ...]]:
+    """The part that each of `ready` gets evaluated of what is proposed for it: `n` tokens of all,
+    and of each no more than its context has room for. If `alike`, all get as many."""
+    rooms = [max(0, n_ctx - len(s.tokens) - 1) for s in ready]
+    wanted = [min(len(s.proposed), room) for s, room in zip(ready, rooms, strict=True)]
+    if alike and wanted:
+        wanted = len(wanted) * [min(*wanted, n // len(wanted))]
+    parts: list[tuple[int, ...]] = []
+    for sequence, n_wanted in zip(ready, wanted, strict=True):
+        part = sequence.proposed[: min(n_wanted, n)]
+        n -= len(part)
+        parts.append(part)
+    return parts

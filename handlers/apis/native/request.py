@@ -15,7 +15,13 @@ import msgspec
 
 from engine.errors import invalid_request, not_supported
 from engine.options import Options
-from engine.params import SAMPLER_LETTERS, GenerationParams, SamplerName, sampler_name
+from engine.params import (
+    SAMPLER_LETTERS,
+    GenerationParams,
+    SamplerName,
+    Speculative,
+    sampler_name,
+)
 from handlers.apis.native.constraints import constraint, parse_triggers
 from handlers.apis.native.numbers import (
     BIAS,
@@ -133,6 +139,7 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
         "preserved_tokens": list,
         "generation_prompt": str,
         "grammar_type": str,
+        "json_whitespace": str,
     }
 
 
@@ -171,9 +178,24 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
+    changes["speculative"] = _speculative(body, defaults.speculative)
     if (thinking := thinking_rules(body)) is not None:
         changes["thinking"] = thinking
     return msgspec.structs.replace(defaults, **changes, **constraint(body))
+
+
+def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
+    """More than the server's own number is not proposed, and nothing where it has no sources."""
+    if defaults.types == "none":
+        return defaults
+    changes: dict[str, Any] = {}
+    if (n_max := body.get("speculative.n_max")) is not None:
+        changes["n_max"] = int(clamp(n_max, (0, defaults.n_max)))
+    if (n_min := body.get("speculative.n_min")) is not None:
+        changes["n_min"] = int(clamp(n_min, (0, INT32_MAX)))
+    if (p_min := body.get("speculative.p_min")) is not None:
+        changes["p_min"] = float(clamp(p_min, (0, 1)))
+    return msgspec.structs.replace(defaults, **changes)
 
 
 def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:

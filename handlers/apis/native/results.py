@@ -40,21 +40,19 @@ def settings_json(
     # The two do the same, and this is the one that says what.
     shown = "deepseek" if reasoning_format == "auto" else reasoning_format
     rest = {"n_ctx": n_ctx, "model": model, "reasoning_format": shown}
+    for name, value in msgspec.structs.asdict(params.speculative).items():
+        rest[f"speculative.{name}"] = float32(value) if isinstance(value, float) else value
     return settings | rest | _FIXED_SETTINGS
 
 
-NOT_SHOWN = ("answer", "thinking", "grammar_type")
-"""Parameters that no answer repeats."""
+NOT_SHOWN = ("answer", "thinking", "grammar_type", "speculative")
+"""Parameters that no answer repeats, or not as they are."""
 
 # Settings that clients look for, of features that this server is without.
 _FIXED_SETTINGS: dict[str, Any] = {
     "chat_format": "Content-only",
     "reasoning_in_content": False,
     "thinking_forced_open": False,
-    "speculative.types": "none",
-    "speculative.n_max": 0,
-    "speculative.n_min": 0,
-    "speculative.p_min": 0.0,
 }
 
 
@@ -69,6 +67,7 @@ def timings_json(timings: Timings) -> dict[str, Any]:
     The first predicted token comes with the prompt, so n tokens took n - 1 steps.
     """
     steps = max(timings.predicted_n - 1, 0)
+    drafts = {"draft_n": timings.draft_n, "draft_n_accepted": timings.draft_n_accepted}
     return {
         "cache_n": timings.cache_n,
         "prompt_n": timings.prompt_n,
@@ -79,6 +78,7 @@ def timings_json(timings: Timings) -> dict[str, Any]:
         "predicted_ms": timings.predicted_ms,
         "predicted_per_token_ms": _ratio(timings.predicted_ms, steps),
         "predicted_per_second": _ratio(1000 * steps, timings.predicted_ms),
+        **(drafts if timings.draft_n else {}),
     }
 
 

@@ -48,6 +48,8 @@ SAMPLING = (
     "logit_bias",
     "ignore_eos",
     "backend_sampling",
+    "json_whitespace",
+    "jump_forward",
 )
 """Fields of `options` beside Ollama's own names; a test holds them to the description."""
 

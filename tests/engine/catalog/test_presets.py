@@ -237,11 +237,18 @@ def test_an_unknown_key_refuses_its_section_alone(
 
 
 @pytest.mark.parametrize("key", ["model-draft", "model_draft", "LLAMA_ARG_MODEL_DRAFT"])
+def test_a_draft_model_is_one_of_a_section(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "draft.gguf"
+    path.write_bytes(b"GGUF")
+    assert section(f"[a]\n{key} = {path}", tmp_path) == model_options(model_draft=str(path))
+
+
+@pytest.mark.parametrize("key", ["image-min-tokens", "image_min_tokens"])
 def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) -> None:
-    text = f"[a]\nc = 5\n{key} = x"
+    text = f"[a]\nc = 5\n{key} = 7"
     assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
-    assert f":3: {key} has no effect: there are no draft models yet" in warning
+    assert f":3: {key} has no effect: text is the only input" in warning
 
 
 def test_two_shortcuts_exclude_each_other(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def test_the_order_of_sources(data: st.DataObject) -> None:
             name: value
             for name, value in source.items()
             # Ways to say one thing by several options are tested for themselves.
-            if not (FIELDS[name].opt.replaces or FIELDS[name].opt.excludes) and name != "hf_file"
+            if not (FIELDS[name].opt.replaces or FIELDS[name].opt.excludes)
+            and not FIELDS[name].opt.supersedes
+            and name != "hf_file"
         }
         for source in sources
     ]

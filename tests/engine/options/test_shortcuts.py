@@ -16,6 +16,10 @@ from tests.support.preset_files import presets, section
 # ---- shortcuts ---------------------------------------------------------------------------
 
 FIM = {"port": 8012, "ctx_size": 0, "batch_size": 1024, "ubatch_size": 1024, "cache_reuse": 256}
+DRAFT = {
+    "hf_repo_draft": "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF",
+    "model_draft": "qwen2.5-coder-0.5b-q8_0.gguf",
+}
 OSS = {"port": 8013, "ctx_size": 262144, "parallel": 2, "batch_size": 32768, "ubatch_size": 2048,
        "temp": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.01, "jinja": True}  # fmt: skip
 MEANT: dict[str, dict[str, Any]] = {
@@ -34,6 +38,7 @@ MEANT: dict[str, dict[str, Any]] = {
             "hf_repo": f"ggml-org/Qwen2.5-Coder-{size.upper()}-Q8_0-GGUF",
             "hf_file": f"qwen2.5-coder-{size}-q8_0.gguf",
             **FIM,
+            **(DRAFT if kind == "spec" else {}),
         }
         for size, kind in (
             ("1.5b", "default"),
@@ -107,12 +112,12 @@ def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
 
     for name in SHORTCUTS:
         [*notes] = told(name, name)
-        assert len(notes) == (name.endswith("-spec") or name.startswith("--vision"))
-    assert "draft" in told("--fim-qwen-7b-spec")[0]
+        assert len(notes) == name.startswith("--vision")
     assert "media" in told("--vision-gemma-4b-default")[0]
     assert "media" in told("--mmproj", "p")[0]
     assert not told("-c", "5")
     environ = {"LLAMA_ARG_NONSENSE": "1"}
     assert remarks(server_options(), [], environ) == unknown_variables(NAMES, environ) != []
-    found = presets("[a]\nfim-qwen-7b-spec = 1\n[b]\nfim-qwen-7b-spec = 0", tmp_path)
-    assert found.warnings == tuple(told("--fim-qwen-7b-spec"))
+    text = "[a]\nvision-gemma-4b-default = 1\n[b]\nvision-gemma-4b-default = 0"
+    found = presets(text, tmp_path)
+    assert found.warnings == tuple(told("--vision-gemma-4b-default"))

@@ -185,6 +185,36 @@ def test_what_is_refused_may_be_switched_off(option: unavailable.Unavailable) ->
             assert error(**{variable: "maybe"}).startswith(f"{variable}: ")
 
 
+def test_a_draft_model_that_has_nothing_to_draft() -> None:
+    argv = ["-hfd", "a/b", "--embeddings", "--spec-replace", "a b", "c"]
+    assert parse(argv, {}).model.engine.draft.spec_replace == (("a b", "c"),)
+    assert told(argv, {}) == [
+        "--model-draft has no effect: embeddings have no next tokens to propose"
+    ]
+    assert told(argv[-3:], {}) == ["--spec-replace has no effect without --model-draft"]
+    assert told(["-hfd", "a/b", "--spec-replace", "x", ""], {}) == []
+    assert "is not a text, and another one" in error("--spec-replace", "", "x")
+    assert "is not a text, and another one" in error("--spec-replace=one")
+    assert "can't be read" in error("--spec-replace='a b")
+
+
+def test_a_draft_model_is_a_file_here_or_one_of_a_repository(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.gguf")
+    assert "--model-draft: cannot open" in error("-md", missing)
+    assert error("-md", missing, LLAMA_ARG_HFD_REPO="a/b") == error("-md", missing)
+    options = parse(["-md", "x.gguf", "-hfd", "a/b:Q8_0"], {}).model
+    assert options.fetches_draft()
+    assert options.engine.draft.model_draft == "x.gguf"
+    options = parse(["-hfd", "a/b"], {"LLAMA_ARG_MODEL_DRAFT": missing}).model
+    assert options.engine.draft.model_draft == ""
+    here = tmp_path / "here.gguf"
+    here.write_bytes(b"GGUF")
+    options = parse(["-md", str(here)], {"LLAMA_ARG_SPEC_DRAFT_HF_REPO": "a/b"}).model
+    assert not options.fetches_draft()
+    assert not options.source.hf_repo_draft
+    assert "--flash-attn off forbids" in error("-fa", "off", "-ctvd", "q8_0")
+
+
 def test_fitting_has_no_effect() -> None:
     assert told(["--fit", "on"], {}) == [
         "--fit has no effect: set --ctx-size and --gpu-layers to what fits"
@@ -239,8 +269,8 @@ def test_lines_of_json_have_two_names() -> None:
 
 
 def test_values_of_options_without_effect_are_not_options() -> None:
-    assert 'but "--port" follows' in error("-md", "--port", "1")
-    assert parse(["-md", "draft.gguf", "--port", "1"], {}).http.port == 1
+    assert 'but "--port" follows' in error("-mmdev", "--port", "1")
+    assert parse(["-mmdev", "CUDA0", "--port", "1"], {}).http.port == 1
 
 
 # ---- variables ---------------------------------------------------------------------------

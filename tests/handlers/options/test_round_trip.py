@@ -1,5 +1,6 @@
 """Any options, written as a command line or as variables, are read as what they are."""
 
+import shlex
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ def test_round_trip_through_the_command_line(wanted: dict[str, Any], data: st.Da
             }
             apart = data.draw(st.booleans()) and not is_name
             if apart:
-                parts = text.split(" ") if field.opt.n_values > 1 else [text]
+                parts = shlex.split(text) if field.opt.n_values > 1 else [text]
                 argv += [form, *parts]
             else:
                 argv.append(f"{form}={text}")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.protocol.devices import DeviceMemory
 from engine.protocol.stats import WAIT_BOUNDS, Histogram, Stats
 from handlers.running.metrics import Metrics
 
@@ -110,3 +111,11 @@ def test_what_a_process_holds_is_told_apart() -> None:
     found = samples(Metrics().render("m", stats)[0])
     names = ("cache_ram", "checkpoint", "constraint", "engine_resident")
     assert [found[f"specllama_{name}_bytes"] for name in names] == [1, 2, 3, 4]
+
+
+def test_devices_tell_their_memory_where_there_are_any() -> None:
+    stats = Stats(devices=[DeviceMemory("GPU0", free=1, total=3)])
+    found = samples(Metrics().render("m", stats)[0])
+    assert found["specllama_device_memory_free_bytes{device=GPU0}"] == 1
+    assert found["specllama_device_memory_bytes{device=GPU0}"] == 3
+    assert b"specllama_device" not in Metrics().render("m", Stats())[0]

@@ -20,6 +20,8 @@ from specllama.commands import doctor
 PROCESSOR = Processor("Some Processor", frozenset({"avx", "avx2", "avx512f"}))
 REPORT = BuildReport(
     library="/lib/libggml-cpu.so",
+    libraries=["/lib/libggml-cpu.so", "/lib/libllama.so"],
+    conflict="",
     features={"AVX": "1", "AVX2": "1", "AVX512": "1", "OPENMP": "1"},
     tried=[],
     measure="as-built",
@@ -56,9 +58,15 @@ def test_all_is_well(environ: dict[str, str]) -> None:
     assert [name for name, check in checks.items() if check.status == "fault"] == []
     assert checks["processor"].text.startswith("Some Processor")
     assert checks["instruction sets"].text == "AVX, AVX2, AVX512"
+    assert checks["libraries"].text == "from /lib"
     assert checks["kernels"].status == "ok"
     assert checks["model cache"].data["models"] == 0
     assert checks["port"].data["port"] == int(environ["LLAMA_ARG_PORT"])
+
+
+def test_two_copies_of_a_library_are_a_fault(environ: dict[str, str]) -> None:
+    check = examine(environ, conflict="two copies of ggml are loaded")["libraries"]
+    assert (check.status, check.text) == ("fault", "two copies of ggml are loaded")
 
 
 def test_an_instruction_set_that_the_processor_lacks_is_a_fault(environ: dict[str, str]) -> None:

@@ -10,7 +10,8 @@ from huggingface_hub import hf_hub_download, snapshot_download
 
 from engine.catalog.download.parent import Transfer, wants_fetch
 from engine.catalog.listing import cache_list
-from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, run, variant
+from handlers.options.arguments import arguments
+from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run, variant
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
 
@@ -143,8 +144,30 @@ def test_what_needs_fetching() -> None:
     assert wants_fetch(model_options(hf_repo="a/b"))
     assert wants_fetch(model_options(model_url="http://x/y.gguf"))
     assert wants_fetch(model_options(model="x.gguf", mmproj_url="http://x/y.gguf"))
+    assert wants_fetch(model_options(model="x.gguf", hf_repo_draft="a/b", model_draft="c.gguf"))
+    assert not wants_fetch(model_options(model="x.gguf", model_draft="c.gguf"))
     assert not wants_fetch(model_options())
     assert not wants_fetch(model_options(model="x.gguf", hf_repo="a/b"))
+
+
+def test_a_draft_model_is_one_of_a_repository(hub: Hub) -> None:
+    hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL})
+    draft = variant(7)
+    hub.add("maker/draft-GGUF", {"d-Q4_K_M.gguf": variant(8), "a/d-Q8_0.gguf": draft})
+    found, seen = run(hf_repo_draft="maker/draft-GGUF", model_draft="a/d-Q8_0.gguf")
+    assert Path(found.engine.model.model).read_bytes() == MODEL
+    assert Path(found.engine.draft.model_draft).read_bytes() == draft
+    assert seen[-1].n_total == len(MODEL) + len(draft)
+    assert not wants_fetch(found)
+    assert arguments(found)[1:] == [
+        "--hf-repo", REPOSITORY, "--hf-repo-draft", "maker/draft-GGUF",
+    ]  # fmt: skip
+    # By its quantization, for a model that is here already.
+    found, _ = run(hf_repo="", model="x.gguf", hf_repo_draft="maker/draft-GGUF:Q8_0")
+    assert found.engine.model.model == "x.gguf"
+    assert Path(found.engine.draft.model_draft).read_bytes() == draft
+    message = failure(hf_repo="", model="x.gguf", hf_repo_draft="maker/none")
+    assert "maker/none" in message
 
 
 def test_a_projector_alone(hub: Hub) -> None:

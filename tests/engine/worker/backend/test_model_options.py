@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from gguf import GGUFWriter
-from llama_cpp import llama_cpp
 
 from engine.shipped import model_path
-from engine.worker.backend import BackendError, Model, control_vector
+from engine.worker.backend import BackendError, control_vector
 from engine.worker.backend.ggml import ThreadPool, tensor_overrides
 from tests.support.logits import logits
 from tests.support.options_support import engine_options
@@ -241,16 +240,3 @@ def test_a_model_without_a_steerable_layer_stays_as_it_is(tmp_path: Path) -> Non
     path = write_vector(tmp_path / "a", {"direction.1": direction(1)})
     steered = logits(str(tmp_path / "one.gguf"), control_vector=(path,))
     np.testing.assert_array_equal(steered, logits(str(tmp_path / "one.gguf")))
-
-
-def test_how_much_of_a_model_is_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_devices(**options: Any) -> int:
-        return Model(str(model_path()), engine_options(**options)).size_on_devices
-
-    assert on_devices() == 0 or llama_cpp.llama_supports_gpu_offload()
-    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
-    model = Model(str(model_path()), engine_options())
-    assert model.size_on_devices == model.size
-    assert on_devices(n_gpu_layers="1") == model.size // (model.n_layer + 1)
-    assert on_devices(n_gpu_layers="999") == model.size
-    assert on_devices(n_gpu_layers="0") == on_devices(device=("none",)) == 0

@@ -221,3 +221,99 @@ def test_the_floor_is_reached_by_enough(size: int, n: int, kinds: int, seed: int
     least = floor(row, n)
     assert np.count_nonzero(row >= least) >= n
     assert largest(row, n).tolist() == np.argsort(-row, kind="stable")[:n].tolist()
+
+
+# ---- the only token that may come ---------------------------------------------------------
+
+CHAINS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 1.5, "dynatemp_range": 0.7, "top_k": 0, "min_p": 0.0},
+    {"mirostat": 1},
+    {"mirostat": 2},
+    {"mirostat": 2, "temperature": 0.0},
+    {"samplers": [*DEFAULT_SAMPLERS, "adaptive_p"], "adaptive_target": 0.4},
+    {"samplers": [*DEFAULT_SAMPLERS, "adaptive_p"], "adaptive_target": -1.0},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.1, "min_keep": 3, "top_k": 0},
+    {"dry_multiplier": 4.0, "dry_allowed_length": 1, "dry_penalty_last_n": -1},
+    {"repeat_penalty": 1.7, "frequency_penalty": 0.9, "presence_penalty": 1.1},
+    {"typical_p": 0.6, "top_n_sigma": 1.0},
+    {"logit_bias": [(3, 4.0), (7, -2.0), (11, float("inf"))]},
+    {"logit_bias": [(5, float("-inf"))]},
+    {
+        "repeat_penalty": 0.8,
+        "repeat_last_n": 5,
+        "dry_multiplier": -2.0,
+        "xtc_probability": 0.5,
+        "samplers": ["xtc", "penalties", "dry", "temperature", "top_p", "xtc"],
+    },
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@settings(max_examples=15, deadline=None)
+@given(
+    turns=st.lists(st.none() | st.integers(0, 12), min_size=1, max_size=24),
+    seed=st.integers(0, 2**32 - 2),
+)
+def test_taking_a_token_is_sampling_it_as_the_only_one(
+    model: Model, chain: dict[str, Any], turns: list[int | None], seed: int
+) -> None:
+    """Some tokens are the only ones allowed, others (None) are chosen freely, from the same
+    logits: these tell the state of every sampler."""
+    params = GenerationParams(**{"seed": seed, **chain})
+    rows = logits(seed % 1000, len(turns), model.n_vocab, "history")
+    context: Any = Rows(model, rows)
+    history = np.arange(40, dtype=np.int32)
+    samplers = [Sampler(model, params, N_CTX, history) for _ in range(2)]
+    try:
+        for index, turn in enumerate(turns):
+            if turn is None:
+                everything = np.arange(model.n_vocab, dtype=np.int32)
+                free = [each.sample_among(context, index, everything) for each in samplers]
+                (token, ids, probs), (other, other_ids, other_probs) = free
+                assert token == other
+                np.testing.assert_array_equal(ids, other_ids)
+                np.testing.assert_array_equal(probs, other_probs)
+                continue
+            forbidden = (turn, float("-inf")) in params.logit_bias
+            taking, sampling = samplers
+            if forbidden:
+                with pytest.raises(NoTokenError):
+                    taking.take(turn)
+                with pytest.raises(NoTokenError):
+                    sampling.sample(context, index, np.array([turn], np.int32))
+            else:
+                taking.take(turn)
+                assert sampling.sample(context, index, np.array([turn], np.int32)) == turn
+    finally:
+        for each in samplers:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        {"top_k": 0},  # which moves the generator; the others keep something else
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"repeat_penalty": 3.0},
+        {"dry_multiplier": 9.0, "dry_allowed_length": 1},
+        {"samplers": [*DEFAULT_SAMPLERS, "adaptive_p"], "adaptive_target": 0.4},
+    ],
+)
+def test_a_token_that_is_taken_changes_what_follows(model: Model, chain: dict[str, Any]) -> None:
+    """Or what is compared above would be two samplers that stand still."""
+    params = GenerationParams(**{"seed": 4, "temperature": 2.0, **chain})
+    context: Any = Rows(model, logits(1, 30, model.n_vocab, "history"))
+    everything = np.arange(model.n_vocab, dtype=np.int32)
+    chosen = []
+    for n_taken in (0, 3):
+        sampler = Sampler(model, params, N_CTX, np.arange(4, dtype=np.int32))
+        for token in range(n_taken):
+            sampler.take(20 + token % 2)
+        rows = range(30)
+        chosen.append([sampler.sample_among(context, i, everything)[0] for i in rows])
+        sampler.close()
+    assert chosen[0] != chosen[1]

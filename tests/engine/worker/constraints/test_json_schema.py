@@ -18,7 +18,8 @@ from engine.formats.ecma_regex import PatternError, to_rust
 from engine.formats.json_schema import at_pointer
 from engine.params import GenerationParams
 from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler, Constraint
+from engine.worker.constraints.compiler import Compiler
+from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import prepare
 
@@ -392,3 +393,28 @@ def test_patterns_mean_the_same(compiler: Compiler, model: Model, pattern: str, 
 def test_what_rust_would_read_otherwise_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
         to_rust(pattern)
+
+
+# ---- white space --------------------------------------------------------------------------
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_FORMS = {"compact": re.compile(rb"[^ \n\t]*"), "spaced": re.compile(rb"(?:[^ \n\t,:]|[,:] )*")}
+
+
+@pytest.mark.parametrize("whitespace", _FORMS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@given(schema=schemas(), seed=st.integers(0, 100))
+def test_the_white_space_is_what_was_asked_for(
+    compiler: Compiler, model: Model, whitespace: Any, schema: Schema, seed: int
+) -> None:
+    params = GenerationParams(json_schema=json.dumps(schema), json_whitespace=whitespace)
+    try:
+        constraint, _ = compiler.guided(params)
+    except GrammarError:
+        return
+    assert isinstance(constraint, Constraint)
+    text = walk(constraint, model, seed)
+    if text is not None:
+        note(repr(text))
+        json.loads(text)
+        assert _FORMS[whitespace].fullmatch(_STRING.sub(b'""', text))

@@ -108,11 +108,20 @@ class Without:
         assert token in self.allowed
         return False
 
+    def forced(self, n: int) -> list[int]:
+        return []
+
+    likely = forced
+
+    def fork(self) -> "Without":
+        return self
+
 
 def test_a_constraint_that_forbids_the_end_wins() -> None:
     guide = ThinkingLimit(
         Without(CLOSING[0]), rules(open=True, budget=0, message="!!"), MESSAGE, CLOSING, PIECES
     )
+    assert guide.forced(9) == MESSAGE, "the end would have to come, and can't"
     for token in (8, 8):
         assert guide.allowed is not None
         assert [*guide.allowed] == [token]

@@ -15,7 +15,7 @@ from engine.errors import EngineError
 from engine.options import Pooling
 from engine.protocol.messages import Embed, Failed, Rerank, Vectors
 from engine.shipped import model_path
-from engine.worker.backend import BackendError, Model, initialize
+from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.engine import Engine
@@ -409,3 +409,23 @@ def test_the_longest_input_is_told() -> None:
         assert run(engine, Embed(1, [token * longest], RAW))
         with pytest.raises(EngineError):
             engine.prepare(Embed(2, [token * (longest + 1)], RAW))
+
+
+def test_the_time_of_a_step_ends_when_the_device_has_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, calls = embedder("embedded"), list[str]()
+    count, synchronize = Embedder._count_step, Context.synchronize
+
+    def counted(one: Embedder, n_tokens: int, n_inputs: int, seconds: float) -> None:
+        calls.append("counted")
+        count(one, n_tokens, n_inputs, seconds)
+
+    def synchronized(context: Context) -> None:
+        calls.append("finished")
+        synchronize(context)
+
+    monkeypatch.setattr(Embedder, "_count_step", counted)
+    monkeypatch.setattr(Context, "synchronize", synchronized)
+    run(engine, Embed(1, [["import os"]], RAW))
+    assert calls[:2] == ["finished", "counted"]

@@ -9,7 +9,9 @@ from engine.errors import EngineError
 from engine.params import GenerationParams, SamplerName
 from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
 from engine.shipped import model_path
-from engine.worker.backend import Model, initialize
+from engine.worker.backend import Context, Model, initialize
+from engine.worker.generation.answering import progress
+from engine.worker.generation.request import Request
 from tests.support.model_files import damaged
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
@@ -303,3 +305,30 @@ def test_a_slot_that_does_not_exist_is_any(model: Model, id_slot: int) -> None:
     served = engine(model, parallel=2)
     request = served.prepare(Submit(1, ["x"], GenerationParams(id_slot=id_slot)))
     assert request.params.id_slot == request.sequence.id_slot == -1
+
+
+def test_progress_is_that_of_a_device_that_has_finished(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, busy = engine(model), list[bool]()
+    seen: list[bool] = []
+    decode, synchronize = Context.decode, Context.synchronize
+
+    def begin(context: Context) -> None:
+        decode(context)
+        busy.append(True)
+
+    def end(context: Context) -> None:
+        synchronize(context)
+        busy.clear()
+
+    def look(request: Request) -> Delta:
+        seen.append(bool(busy))
+        return progress(request)
+
+    monkeypatch.setattr(Context, "decode", begin)
+    monkeypatch.setattr(Context, "synchronize", end)
+    monkeypatch.setattr("engine.worker.generation.engine.progress", look)
+    play(one, ["import os"], n_predict=2, stream=True, return_progress=True)
+    assert len(seen) > 1
+    assert not any(seen)

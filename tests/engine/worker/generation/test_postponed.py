@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from engine.params import GenerationParams
 from engine.protocol.messages import Failed, Finished, Submit
 from engine.worker.backend import Model
-from engine.worker.constraints import compiler
+from engine.worker.constraints import masks
 from engine.worker.constraints.masks import Mask, Masks
 from engine.worker.generation.engine import Engine
 from tests.support.playing import GREEDY, engine
@@ -31,7 +31,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
         return self._pool.submit(work)
 
-    monkeypatch.setattr(compiler, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
     monkeypatch.setattr(Masks, "soon", soon)
     yield opened
     opened.set()

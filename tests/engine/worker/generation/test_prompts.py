@@ -8,6 +8,7 @@ from engine.errors import EngineError
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
+from engine.worker.cache.prefix_cache import is_owned
 from engine.worker.generation.prompts import fewest_tokens, tokenize_prompt
 from tests.support.playing import engine
 
@@ -45,3 +46,13 @@ def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.M
     assert n is not None
     assert 256 < n <= 4_000_000
     assert error.value.info.n_ctx == 256
+
+
+def test_the_owner_of_a_text(model: Model) -> None:
+    e = engine(model, ctx_size=256, parallel=1)
+    found = [
+        e.prepare(Submit(id, ["a"], GenerationParams(), owner=7, private=private)).sequence
+        for id, private in enumerate([False, True], 1)
+    ]
+    assert [each.owner for each in found] == [7, 7]
+    assert [is_owned(each.key) for each in found] == [False, True]

@@ -28,6 +28,7 @@ class Histories(RuleBasedStateMachine):
         window=st.sampled_from([0, 0, 4]),
         n_checkpoints=st.sampled_from([0, 1, 3]),
         tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
+        proposes=st.sampled_from([0, 0, 1, 3, 40]),
     )
     def begin(
         self,
@@ -43,6 +44,7 @@ class Histories(RuleBasedStateMachine):
         window: int,
         n_checkpoints: int,
         tier: tuple[int, int] | None,
+        proposes: int,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
         self.n_checkpoints = n_checkpoints
@@ -59,6 +61,7 @@ class Histories(RuleBasedStateMachine):
             continuous=continuous,
             tier=self.tier,
         )
+        self.proposes = proposes
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
@@ -128,6 +131,8 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         self._choose_late(all=False)
+        self._propose()
+        entries, running = [*self.s.cache.entries], {q.id for q in self.s.active}
         chunks = self.s.plan()
         if not chunks and any(not q.n_pending for q in self.s.active):
             self._choose_late(all=True)
@@ -137,7 +142,14 @@ class Histories(RuleBasedStateMachine):
         assert chunks or not self.alive.keys() - self.paused, (
             "work is waiting, but nothing is planned"
         )
-        assert sum(c.stop - c.start for c in chunks) <= self.n_batch
+        assert sum(c.n_tokens for c in chunks) <= self.n_batch
+        if any(c.proposed for c in chunks) and all(c.sequence.id in running for c in chunks):
+            n_free, n_new = self.s.cache.n_free, sum(c.n_tokens for c in chunks)
+            assert n_free is None or n_new <= n_free, "cells that nobody has left"
+            if all(c.sequence.is_next for c in chunks) and len(chunks) == len(self.s.active):
+                n_before = self.n_free_before
+                if n_before is not None and n_before >= len(chunks):
+                    assert entries == [*self.s.cache.entries], "a cached text made room for them"
         assert len({c.sequence.id for c in chunks}) == len(chunks)
         if any(not c.sequence.generating for c in chunks):
             served = {c.sequence.id for c in chunks}
@@ -151,11 +163,39 @@ class Histories(RuleBasedStateMachine):
         self.s.advance(chunks)
         for chunk in chunks:
             if not chunk.is_last:
+                assert not chunk.proposed
                 continue
             if chunk.sequence.id in self.slow:
+                self.s.take_back(chunk.sequence)
                 self.postponed[chunk.sequence.id] = chunk.sequence
             else:
-                self._sample(chunk.sequence)
+                self._verify(chunk.sequence, chunk.proposed)
+
+    def _propose(self) -> None:
+        """What is right, or wrong from some place on."""
+        self.n_free_before = self.s.cache.n_free
+        for each in self.s.active:
+            if each.is_next and self.proposes:
+                text = each.tokens.view().tolist()
+                n_right = (each.id + len(text)) % (self.proposes + 1)
+                for n in range(self.proposes):
+                    text.append((sum(text) + (n == n_right)) % 3)
+                each.proposed = tuple(text[-self.proposes :])
+
+    def _verify(self, sequence: Sequence, proposed: tuple[int, ...]) -> None:
+        self._sample(sequence)
+        for n, token in enumerate(proposed):
+            if not sequence.n_ahead:
+                return  # it has ended, or lost a part of its text
+            if sequence.tokens.item(len(sequence.tokens) - 1) != token:
+                self.s.take_back(sequence)
+                return
+            self.s.confirm(sequence)
+            if (sequence.id + n) % 7 == 6:  # the mask for the next one isn't there yet
+                self.s.take_back(sequence)
+                self.postponed[sequence.id] = sequence
+                return
+            self._sample(sequence)
 
     def _choose_late(self, *, all: bool) -> None:
         """The tokens of those whose masks are there now; none of what has left its slot."""
@@ -208,8 +248,15 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def no_room_after_all(self) -> None:
-        if self.s.plan():
-            self.s.relieve()
+        self._propose()
+        chunks = self.s.plan()
+        if not chunks:
+            return
+        active = self.s.active
+        self.s.relieve()
+        if any(c.proposed for c in chunks):
+            assert self.s.active == active, "it is enough to propose nothing"
+            assert not any(c.proposed for c in self.s.plan())
 
     def _sample(self, done: Sequence) -> None:
         done.generating = True
@@ -241,6 +288,16 @@ class Histories(RuleBasedStateMachine):
             assert all(exact[: active.n_exact])
             if not active.n_reuse and active.id not in self.shifted:
                 assert all(exact)
+
+    @invariant()
+    def nothing_is_ahead_between_steps(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for each in [*self.alive.values(), *self.s.active]:
+            assert not each.n_ahead
+            assert not each.proposed or each in self.s.active
+            if each.proposed:
+                assert each.is_next
 
     @invariant()
     def the_cache_claims_what_is_held(self) -> None:

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, GrammarTrigger
+from engine.params import (
+    RANDOM_SEED,
+    SAMPLER_LETTERS,
+    GenerationParams,
+    GrammarTrigger,
+    Speculative,
+)
 from engine.protocol.messages import Timings
 from handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
 from handlers.apis.native.request import (
@@ -222,12 +228,24 @@ def test_every_parameter_can_be_set() -> None:
     wanted |= {"dry_sequence_breakers": ["b"], "grammar": 'root ::= "a"'}
     wanted |= {"lora": [{"id": 1, "scale": 0.5}], "preserved_tokens": ["<a>"]}
     wanted |= {"generation_prompt": "<think>", "grammar_type": "tool_calls"}
+    wanted |= {"json_whitespace": "spaced"}
     wanted |= {"grammar_triggers": [{"type": 1, "value": "x"}, {"type": 0, "token": 7}]}
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
     triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
     made = {"grammar_triggers": triggers, "answer": None, "thinking": None}
-    assert params == wanted | changed | made
+    assert params == wanted | changed | made | {"speculative": Speculative()}
+
+
+def test_proposals_are_bounded_by_those_of_the_server() -> None:
+    server = Speculative("radix", n_max=16, p_min=0.5)
+    defaults = GenerationParams(speculative=server)
+    named = {"speculative.n_max": 40, "speculative.n_min": 3.7, "speculative.p_min": 2}
+    assert generation_params({}, defaults).speculative == server
+    asked = generation_params(named, defaults).speculative
+    assert asked == Speculative("radix", n_max=16, n_min=3, p_min=1.0)
+    assert generation_params({"speculative.n_max": 0}, defaults).speculative.n_max == 0
+    assert generation_params(named, GenerationParams()).speculative == Speculative()
 
 
 def test_unknown_fields_change_nothing() -> None:
@@ -406,7 +424,8 @@ def test_defaults_are_those_of_the_description() -> None:
     described = properties(schemas()["create_completion"])
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
-    del defaults["answer"], defaults["thinking"]  # of no request, and of several fields
+    # Of no request, and of several fields.
+    del defaults["answer"], defaults["thinking"], defaults["speculative"]
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["x-default"] for name in defaults} == defaults
 

@@ -1,0 +1,96 @@
+"""Runs this server on a device, which may be Mesa's software device, beside one on the CPU.
+
+    python -m contract_tests.gpu [--all] [-k REGEX] [--again] [--table]
+
+The environment, with a llama.cpp that computes with Vulkan, is made first. Without --all it is one
+configuration, the tests that touch a backend, and a part of the contract kit. With it all
+configurations are tried that have no result yet, and the whole kit. Exit code 1 if something fails.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from contract_tests.clients.environments import MissingError
+from contract_tests.gpu import environment, results
+from contract_tests.gpu.cases import CASES, DEFAULT, ONE, Case
+from contract_tests.own.servers import ROOT
+
+WAIT = "1800"
+"""Seconds until something is given up: a software device compiles each kernel for a while."""
+UNIT = (
+    *("test_model_options", "test_offload", "test_holdings", "test_room", "test_loaded"),
+    *("test_warming", "test_sampler"),
+)
+KIT = ("generation/test_semantics.py", "operations/test_answers.py")
+INSIDE = "--inside"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="contract_tests.gpu", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="all configurations, and the whole kit")
+    parser.add_argument("-k", dest="choice", help="configurations whose names match, alone")
+    parser.add_argument("--again", action="store_true", help="those as well that have a result")
+    parser.add_argument("--table", action="store_true", help="print the results, run nothing")
+    parser.add_argument("--python", type=Path, help="an interpreter whose llama.cpp has Vulkan")
+    parser.add_argument("--vulkan-include", type=Path, default=environment.INCLUDE)
+    parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.table:
+        print(results.table(results.stored()), end="")
+        return 0
+    if given.inside:
+        return int(not _try(given))
+    try:
+        python = given.python or environment.make(ROOT / ".nox" / "gpu", ROOT, given.vulkan_include)
+    except MissingError as error:
+        print(f"gpu: not run, {error}", file=sys.stderr)
+        return 1
+    return _inside(python)
+
+
+def _inside(python: Path) -> int:
+    """The same command in the environment."""
+    variables = {
+        "GGML_NO_BACKTRACE": "1",
+        "SPECLLAMA_CONTRACT_TIMEOUT": WAIT,
+        **ONE,
+        **os.environ,
+    }
+    command = [str(python), "-m", "contract_tests.gpu", INSIDE, *sys.argv[1:]]
+    return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
+
+
+def _try(given: argparse.Namespace) -> bool:
+    from contract_tests.gpu.trying import run_kit, tried
+
+    found = results.stored()
+    chosen = [case for case in CASES if _is_chosen(case, given)]
+    for case in chosen:
+        if given.all and not given.again and found.get(case.name) == results.PASSED:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            found[case.name] = tried(case, Path(directory))
+        results.store(found)
+        print(f"{case.name}: {found[case.name]}", flush=True)
+    fine = all(found[case.name] == results.PASSED for case in chosen)
+    if given.choice is not None:
+        return fine
+    unit = [f"tests/engine/worker/backend/{name}.py" for name in UNIT]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+    fine &= subprocess.run([*pytest, *unit], cwd=ROOT, check=False).returncode == 0
+    return run_kit(() if given.all else KIT) and fine
+
+
+def _is_chosen(case: Case, given: argparse.Namespace) -> bool:
+    if given.choice is not None:
+        return re.search(given.choice, case.name) is not None
+    return given.all or case is DEFAULT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

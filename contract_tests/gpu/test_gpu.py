@@ -1,0 +1,74 @@
+"""What `python -m contract_tests.gpu` knows before it starts anything."""
+
+from pathlib import Path
+
+import pytest
+
+from contract_tests.gpu import checks, environment, results
+from contract_tests.gpu.cases import CASES, Case
+from contract_tests.gpu.trying import without_devices
+from contract_tests.own.servers import MODEL, ROOT
+from handlers.options import parse
+
+NAMES = [case.name for case in CASES]
+DEVICE = {"name": "Vulkan0", "n_layers": 3, "kv_cache": 1}
+CPU = {"name": "CPU", "n_layers": 0, "kv_cache": 0}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_configuration_is_one_that_the_server_takes(case: Case) -> None:
+    parse(["-m", MODEL, *case.options], {})
+    parse(["-m", MODEL, *without_devices(case.options), "-dev", "none"], {})
+    assert case.check in checks.CHECKS
+
+
+def test_names_are_unique() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_a_server_on_the_cpu_has_no_option_of_devices() -> None:
+    options = ("-ngl", "all", "-nkvo", "-ts", "1,2", "-c", "512", "-fa", "on")
+    assert without_devices(options) == ["-c", "512", "-fa", "on"]
+
+
+def test_a_cache_in_the_wrong_place_is_seen() -> None:
+    checks.told(Case("", (), on_device=("layers", "kv_cache")), [DEVICE, CPU])
+    with pytest.raises(AssertionError, match="no kv_cache where it should be"):
+        checks.told(Case("", (), on_cpu=("kv_cache",)), [DEVICE, CPU])
+
+
+def test_other_probabilities_are_seen() -> None:
+    checks.close({1: -0.1, 2: -2.0}, {1: -0.15, 2: -2.05}, 0.1)
+    with pytest.raises(AssertionError, match=r"differ by 1\.0"):
+        checks.close({1: -0.1, 2: -2.0}, {1: -0.1, 2: -3.0}, 0.1)
+    with pytest.raises(AssertionError, match="other tokens"):
+        checks.close({1: -0.1, 2: -2.0, 3: -3.0}, {4: -0.1, 5: -2.0, 3: -3.0}, 0.1)
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lacks = " ".join(environment.missing(tmp_path, [str(tmp_path / "*.json")]))
+    for package in ("cmake", "glslc", "libvulkan-dev", "mesa-vulkan-drivers"):
+        assert package in lacks
+    header = tmp_path / "vulkan" / "vulkan_core.h"
+    header.parent.mkdir()
+    header.write_text("#define VK_HEADER_VERSION 239", "utf-8")
+    assert "newer headers" in " ".join(environment.missing(tmp_path))
+    header.write_text(f"#define {environment.NEW_ENOUGH}", "utf-8")
+    assert "newer headers" not in " ".join(environment.missing(tmp_path))
+
+
+def test_the_build_is_that_of_the_project() -> None:
+    found = environment.pinned((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert found.startswith("llama-cpp-python==")
+
+
+def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert results.stored(path) == {}
+    results.store({NAMES[0]: results.PASSED, NAMES[1]: "a | b"}, path)
+    lines = results.table(results.stored(path)).splitlines()
+    assert len(lines) == len(CASES) + 2
+    assert lines[2].endswith("| passed |")
+    assert lines[3].endswith("| a \\| b |")
+    assert lines[4].endswith("| not tried |")

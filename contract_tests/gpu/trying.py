@@ -1,0 +1,67 @@
+"""One configuration: a server on the device, one on the CPU, and what is held of both."""
+
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from contract_tests.gpu import checks, results
+from contract_tests.gpu.cases import DEFAULT, Case
+from contract_tests.own.servers import ROOT, Specllama, model_file, start
+
+_ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev")
+"""Options with a value that are of devices."""
+_ON_CPU_TOO = ("-nkvo", "--no-op-offload", "--no-host", "--backend-sampling")
+LONGEST = 300  # characters of a failure
+
+
+def tried(case: Case, directory: Path) -> str:
+    """`results.PASSED`, or how the failure begins."""
+    shared = ("--slot-save-path", str(directory), "--slots")
+    model = ("-m", model_file(case.model)) if case.model else ()
+    try:
+        with ExitStack() as stack:
+
+            def serving(*options: str) -> Specllama:
+                server = start(
+                    directory,
+                    *(*options, *shared, *model),
+                    named=bool(model),
+                    variables=case.variables,
+                )
+                stack.callback(server.close)
+                return server
+
+            device = serving(*case.options)
+            checks.told(case, device.get("/props").json()["devices"])
+            cpu = serving(*without_devices(case.options), "-dev", "none")
+            checks.CHECKS[case.check](device, cpu)
+    except (AssertionError, OSError) as error:
+        return " ".join(str(error).split())[-LONGEST:] or type(error).__name__
+    return results.PASSED
+
+
+def without_devices(options: tuple[str, ...]) -> list[str]:
+    """The options of a server on the CPU."""
+    left, found = list(options), []
+    while left:
+        option = left.pop(0)
+        if option in _ON_CPU:
+            left.pop(0)
+        elif option not in _ON_CPU_TOO:
+            found.append(option)
+    return found
+
+
+def run_kit(files: tuple[str, ...]) -> bool:
+    """The contract kit, or `files` of it, against a server on the device."""
+    kit = ROOT / "contract_tests" / "kit"
+    with tempfile.TemporaryDirectory() as directory:
+        options = (*DEFAULT.options, "--slots", "--props", "--metrics")
+        server = start(Path(directory), *options, variables=DEFAULT.variables)
+        with closing(server):
+            command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+            chosen = [str(kit / each) for each in files] or [str(kit)]
+            command += [*chosen, "--base-url", server.url]
+            return subprocess.run(command, cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,217 @@
+"""Examples of answers beside answers that came back, and their places in the description."""
+
+import json
+import textwrap
+from typing import Any
+
+import yaml
+
+from contract_tests.kit import lint
+
+KEPT = {
+    # the same in all examples
+    "call_id", "completed_at", "created", "created_at", "expires_at", "first_id", "id", "item_id",
+    "last_id", "modified_at", "seed", "signature", "started_at", "tool_call_id",
+    # about the machine, the build and files on it
+    "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
+    "path", "system_fingerprint",
+    # words of a model that knows none, and long ones
+    "arguments", "chat_template", "context", "embedding", "embeddings", "grammar", "input",
+    "partial_json", "response", "template",
+}  # fmt: skip
+"""Fields that keep their values when an example is recorded."""
+VARYING = KEPT | {
+    # what the model says, and what follows from that
+    "bytes", "completion_tokens", "content", "delta", "done_reason", "eval_count",
+    "finish_reason", "has_new_line", "incomplete_details", "index", "is_done", "logprob",
+    "n_decoded", "n_remain", "output_text", "output_tokens", "piece", "prob", "reasoning_content",
+    "reasoning_tokens", "relevance_score", "score", "status", "stop_reason",
+    "stop_sequence", "stop_type", "stopping_word", "text", "thinking", "token", "tokens",
+    "tokens_predicted", "total_bytes", "total_tokens", "truncated",
+    # what was served before
+    "cache", "cache_creation_input_tokens", "cache_n", "cache_read_input_tokens",
+    "cache_write_tokens", "cached_tokens", "id_slot", "id_task", "input_tokens", "is_processing",
+    "last_used", "n_erased", "n_past", "n_prompt_tokens", "n_prompt_tokens_cache",
+    "n_prompt_tokens_processed", "n_read", "n_restored", "n_saved", "n_tokens", "n_written",
+    "predicted_n", "processed", "prompt_n", "t", "tokens_cached", "tokens_evaluated", "total",
+    # the model's file, and the options of the server
+    "args", "capabilities", "n_ctx", "parameters", "preset", "prompt_prefix", "size", "size_vram",
+    "task_name", "total_slots",
+}  # fmt: skip
+"""Fields whose values differ from answer to answer; their types don't."""
+OPAQUE = {"input"}
+"""Objects whose fields vary, too."""
+TIMES = ("_ms", "_duration", "_second", "_seconds")
+
+
+def differences(
+    example: Any, real: Any, *, varying: bool = True, strict: bool = False, where: str = "answer"
+) -> list[str]:
+    """The places where the two differ in members, in types, or in values that don't vary.
+
+    An element of a list is compared with the one at its place, or beyond the end with any.
+    Where a value varies, null may stand for it, unless this is `strict`.
+    """
+    options: Any = {"varying": varying, "strict": strict}
+    if isinstance(example, dict) and isinstance(real, dict):
+        found = [f"{where}: only the example has {name}" for name in example.keys() - real.keys()]
+        found += [f"{where}: the example lacks {name}" for name in real.keys() - example.keys()]
+        for name in example.keys() & real.keys():
+            one, other, place = example[name], real[name], f"{where}.{name}"
+            if isinstance(one, dict | list) and isinstance(other, dict | list):
+                varies = varying and name in VARYING and isinstance(one, list)
+                varies = varies and not any(isinstance(each, dict) for each in one)
+                if not varies and name not in OPAQUE:
+                    found += differences(one, other, **options, where=place)
+            elif varying and (name in VARYING or name.endswith(TIMES)):
+                found += _kinds(one, other, strict, place)
+            elif one != other or type(one) is not type(other):
+                found.append(f"{place}: {one!r:.80} for {other!r:.80}")
+        return sorted(found)
+    if isinstance(example, list) and isinstance(real, list):
+        found = [f"{where}: nothing for {len(real)} elements"] if real and not example else []
+        for i, value in enumerate(example):
+            others = real[i : i + 1] or real
+            place = f"{where}[{i}]"
+            possible = [differences(value, other, **options, where=place) for other in others]
+            best = min(possible, key=_count, default=[f"{place}: nothing like it"])
+            found += best
+        return found
+    return [] if example == real else [f"{where}: {example!r:.80} for {real!r:.80}"]
+
+
+def _count(found: list[str]) -> int:
+    return len(found)
+
+
+def _kinds(example: Any, real: Any, strict: bool, where: str) -> list[str]:
+    if (not strict and (example is None or real is None)) or _kind(example) == _kind(real):
+        return []
+    return [f"{where}: {_kind(example)} for {_kind(real)}"]
+
+
+def _kind(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__
+
+
+def closest(example: Any, candidates: list[Any]) -> Any:
+    """The candidate of the same type that differs least, above all in its members."""
+
+    def distance(candidate: Any) -> int:
+        found = differences(example, candidate, strict=True)
+        return sum(1 if " for " in each and "nothing" not in each else 3 for each in found)
+
+    return min([each for each in candidates if isinstance(each, type(example))], key=distance)
+
+
+def parsed(text: str) -> Any:
+    """The document in the data of an event, or in a line; what is no JSON as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# ---- recording -------------------------------------------------------------------------------
+
+
+def recorded(example: Any, real: Any, name: str = "") -> Any:
+    """What came back, with the example's values where these are kept. Times are rounded, and
+    vectors cut."""
+    if name in KEPT and example is not None and isinstance(real, type(example)):
+        return example
+    if isinstance(real, dict):
+        fields = example if isinstance(example, dict) else {}
+        names = dict.fromkeys([*(each for each in fields if each in real), *real])
+        return {each: recorded(fields.get(each), real[each], each) for each in names}
+    if isinstance(real, list):
+        shown = real[:3] if name == "embedding" else real
+        before = [*(example if isinstance(example, list) else []), *([None] * len(shown))]
+        return [recorded(before[i], value) for i, value in enumerate(shown)]
+    return round(real, 3) if name.endswith(TIMES) else real
+
+
+def write(operation: str, status: int, kind: str, name: str, value: Any) -> None:
+    """Puts `value` in the place of an example. Raises LookupError if it isn't in the file of its
+    operation."""
+    for path in sorted((lint.DESCRIPTION.parent / "paths").glob("*.yaml")):
+        text = path.read_text("utf-8")
+        root = yaml.compose(text)
+        for mapping in _mappings(root):
+            names = {key.value for key, _ in mapping.value}
+            if _scalar(mapping, "operationId") == operation and "responses" in names:
+                media = _follow(mapping, "responses", str(status), "content", kind)
+                keys = ("example",) if name == "example" else ("examples", name, "value")
+                node = _follow(media, *keys)
+                start, end = node.start_mark.index, node.end_mark.index
+                body = text[start:end].rstrip()
+                changed = text[:start] + _dumped(value, node, text) + text[start + len(body) :]
+                path.write_text(changed, "utf-8")
+                return
+    raise LookupError(operation)
+
+
+def _mappings(node: yaml.Node | None) -> list[yaml.MappingNode]:
+    if isinstance(node, yaml.MappingNode):
+        return [node, *(each for _, value in node.value for each in _mappings(value))]
+    return []
+
+
+def _scalar(mapping: yaml.MappingNode, name: str) -> str | None:
+    found = [value.value for key, value in mapping.value if key.value == name]
+    return found[0] if found else None
+
+
+def _follow(node: yaml.Node, *names: str) -> yaml.Node:
+    for name in names:
+        assert isinstance(node, yaml.MappingNode)
+        found = [value for key, value in node.value if key.value == name]
+        if not found:
+            raise LookupError(name)
+        node = found[0]
+    return node
+
+
+def _dumped(value: Any, node: yaml.Node, text: str) -> str:
+    """The YAML of a value that begins where a node of the text begins."""
+    line = text.split("\n")[node.start_mark.line]
+    margin = len(line) - len(line.lstrip())
+    indent = node.start_mark.column
+    if isinstance(value, str) and value.endswith("\n"):
+        return "|\n" + textwrap.indent(value.rstrip("\n"), " " * (margin + 2))
+    if isinstance(value, dict) and isinstance(value.get("data"), str) and len(value) == 1:
+        data = value["data"]
+        lines = textwrap.wrap(data, 98 - indent, break_long_words=False, break_on_hyphens=False)
+        if " ".join(lines) == data and len(lines) > 1:
+            return "\n".join(["data: >-", *(" " * (indent + 2) + line for line in lines)])
+    dumped = yaml.dump(
+        value,
+        Dumper=_Indented,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=max(40, 98 - indent),
+    )
+    return textwrap.indent(dumped.rstrip("\n"), " " * indent).lstrip(" ")
+
+
+class _Indented(yaml.SafeDumper):
+    """Lists are indented, as they are in the description."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = '"' if "\n" in text or not text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    short = all(not isinstance(each, dict | list) for each in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
+
+
+_Indented.add_representer(str, _text)
+_Indented.add_representer(list, _list)

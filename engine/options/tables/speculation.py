@@ -1,0 +1,223 @@
+"""Options of speculation: which sources propose tokens, and how many."""
+
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from engine.options import files, values
+from engine.options.declaration import INT32_MAX, Opt
+from engine.options.values import OptionError
+
+SpeculationType = Literal[
+    "none",
+    "radix",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "draft-simple",
+]
+
+DRAFT: SpeculationType = "draft-simple"
+MOST = 64
+"""Tokens that a source proposes at once at the most, if it has no option of its own for that."""
+
+_spec = partial(Opt, group="Speculation")
+
+_HEADS = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+_LONGEST = 1024
+"""Tokens that an n-gram or a proposal from text may have; llama-server's limit."""
+
+
+def _types(text: str) -> tuple[SpeculationType, ...]:
+    known: tuple[SpeculationType, ...] = get_args(SpeculationType)
+    names = values.comma_separated(text)
+    for name in names:
+        if name in _HEADS:
+            raise OptionError(
+                f"{name} is not available: it takes a head that reads the model's hidden states"
+            )
+        if name not in known:
+            expected = ", ".join(known)
+            raise OptionError(f"unknown type {values.quote(name)} (known: {expected})")
+    return tuple(kind for name in names for kind in known if kind == name)
+
+
+def _size_n(kind: str) -> Opt:
+    return _spec(
+        names=f"--spec-{kind}-size-n",
+        metavar="N",
+        min=1,
+        max=_LONGEST,
+        help=f"{kind}: look for the last so many tokens in the text.",
+    )
+
+
+def _size_m(kind: str) -> Opt:
+    return _spec(
+        names=f"--spec-{kind}-size-m",
+        metavar="N",
+        min=1,
+        max=_LONGEST,
+        help=f"{kind}: propose at most so many tokens.",
+    )
+
+
+def _min_hits(kind: str) -> Opt:
+    return _spec(
+        names=f"--spec-{kind}-min-hits",
+        metavar="N",
+        min=1,
+        max=INT32_MAX,
+        help=f"{kind}: propose only what follows tokens that occurred so many times before.",
+    )
+
+
+def _of_mod(name: str, help: str, low: int, **more: Any) -> Opt:
+    return _spec(
+        names=f"--spec-ngram-mod-{name}",
+        metavar="N",
+        min=low,
+        max=_LONGEST,
+        help=f"ngram-mod: {help}",
+        **more,
+    )
+
+
+class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How tokens are proposed, to be evaluated several in one step. They change no text."""
+
+    spec_type: Annotated[
+        tuple[SpeculationType, ...],
+        _spec(
+            names="--spec-type",
+            env="LLAMA_ARG_SPEC_TYPE",
+            metavar="TYPE,...",
+            help="Where proposals come from. Earlier in the same text: ngram-simple, ngram-map-k, "
+            "ngram-map-k4v, ngram-mod (or in others of the same API key), ngram-cache. In texts of "
+            "the same API key that began alike: radix. From --model-draft: draft-simple. "
+            "May be given several times.",
+            default="none",
+            repeats=True,
+            read=_types,
+            show=values.show_comma_separated,
+        ),
+    ] = ()
+    spec_default: Annotated[
+        bool,
+        _spec(names="--spec-default", help="The same as --spec-type radix,ngram-mod,ngram-cache."),
+    ] = False
+    spec_draft_n_max: Annotated[
+        int,
+        _spec(
+            names="--spec-draft-n-max --draft --draft-n --draft-max",
+            env="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+            also_env="LLAMA_ARG_DRAFT_MAX",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="The draft model: propose at most so many tokens (0: none).",
+        ),
+    ] = 16
+    spec_draft_n_min: Annotated[
+        int,
+        _spec(
+            names="--spec-draft-n-min --draft-min --draft-n-min",
+            env="LLAMA_ARG_SPEC_DRAFT_N_MIN",
+            also_env="LLAMA_ARG_DRAFT_MIN",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="The draft model: propose nothing rather than fewer tokens; never more than "
+            "--spec-draft-n-max.",
+        ),
+    ] = 0
+    spec_draft_p_min: Annotated[
+        float,
+        _spec(
+            names="--spec-draft-p-min --draft-p-min",
+            env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
+            also_env="LLAMA_ARG_DRAFT_P_MIN",
+            metavar="P",
+            help="The draft model: propose only tokens that it finds as probable as this.",
+        ),
+    ] = 0.75
+    spec_draft_p_split: Annotated[
+        float,
+        _spec(
+            names="--spec-draft-p-split --draft-p-split",
+            env="LLAMA_ARG_SPEC_DRAFT_P_SPLIT",
+            metavar="P",
+            help="Without effect, as in llama-server: proposals don't branch.",
+        ),
+    ] = 0.1
+    spec_ngram_simple_size_n: Annotated[int, _size_n("ngram-simple")] = 12
+    spec_ngram_simple_size_m: Annotated[int, _size_m("ngram-simple")] = 48
+    spec_ngram_simple_min_hits: Annotated[int, _min_hits("ngram-simple")] = 1
+    spec_ngram_map_k_size_n: Annotated[int, _size_n("ngram-map-k")] = 12
+    spec_ngram_map_k_size_m: Annotated[int, _size_m("ngram-map-k")] = 48
+    spec_ngram_map_k_min_hits: Annotated[int, _min_hits("ngram-map-k")] = 1
+    spec_ngram_map_k4v_size_n: Annotated[int, _size_n("ngram-map-k4v")] = 12
+    spec_ngram_map_k4v_size_m: Annotated[int, _size_m("ngram-map-k4v")] = 48
+    spec_ngram_map_k4v_min_hits: Annotated[int, _min_hits("ngram-map-k4v")] = 1
+    spec_ngram_mod_n_match: Annotated[
+        int, _of_mod("n-match", "what follows depends on so many tokens.", 1)
+    ] = 24
+    spec_ngram_mod_n_max: Annotated[
+        int, _of_mod("n-max", "propose at most so many tokens (0: none).", 0)
+    ] = 64
+    spec_ngram_mod_n_min: Annotated[
+        int,
+        _of_mod(
+            "n-min",
+            "propose nothing rather than fewer tokens; never more than --spec-ngram-mod-n-max.",
+            0,
+        ),
+    ] = 48
+    lookup_cache_static: Annotated[
+        str,
+        _spec(
+            names="-lcs --lookup-cache-static",
+            metavar="FILE",
+            help="ngram-cache: a file of llama-lookup-create, with which it compares what the "
+            "text suggests.",
+            default="none",
+            file=files.check_file,
+        ),
+    ] = ""
+    lookup_cache_dynamic: Annotated[
+        str,
+        _spec(
+            names="-lcd --lookup-cache-dynamic",
+            metavar="FILE",
+            help="ngram-cache: another such file, for what the text doesn't suggest. It is never "
+            "written to, as by llama-server.",
+            default="none",
+            file=files.check_file,
+        ),
+    ] = ""
+
+    def draft_sizes(self) -> tuple[int, int]:
+        """The fewest and the most tokens that the draft model proposes."""
+        return min(self.spec_draft_n_min, self.spec_draft_n_max), self.spec_draft_n_max
+
+    def most(self) -> dict[SpeculationType, int]:
+        """The tokens that each source proposes at once at the most."""
+        return {
+            "radix": MOST,
+            "ngram-simple": self.spec_ngram_simple_size_m,
+            "ngram-map-k": self.spec_ngram_map_k_size_m,
+            "ngram-map-k4v": self.spec_ngram_map_k4v_size_m,
+            "ngram-mod": self.spec_ngram_mod_n_max,
+            "ngram-cache": MOST,
+            DRAFT: self.spec_draft_n_max,
+        }
+
+    def types(self) -> frozenset[SpeculationType]:
+        """The sources that are wanted; `none` among them means none of them."""
+        wanted = frozenset(self.spec_type)
+        if self.spec_default:
+            wanted |= {"radix", "ngram-mod", "ngram-cache"}
+        return frozenset() if "none" in wanted else wanted

@@ -1,0 +1,92 @@
+"""Which device holds what of a model.
+
+llama.cpp tells it in its log while it allocates, and nowhere else: its function for that is of C++.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from engine.protocol.devices import CPU, DeviceUse
+
+_BUFFER = re.compile(
+    r"(\S+) +(model|LoRA|KV|RS|DSV4 \S+ state|compute|output) buffer size = +([\d.]+) MiB"
+)
+_LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device ([^\s,]+)")
+_CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
+_WEIGHTS = ("model", "LoRA")
+_AGAIN = ("compute", "output")
+"""Buffers that are told each time they are measured; of the others there are several."""
+
+
+@dataclass
+class Holdings:
+    """The buffers of one model and its newest context, by the names that llama.cpp gives them."""
+
+    layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    cached_layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Layers with a KV cache on a device."""
+    buffers: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    """MiB by name and use."""
+    n_ctx: int = 0
+    """Tokens of the context that was asked for; 0 before the first one."""
+
+    def begin_model(self) -> None:
+        """What is told from now on is of another model."""
+        self.layers.clear()
+        self.buffers.clear()
+        self.begin_context(0)
+
+    def begin_context(self, n_ctx: int) -> None:
+        """The same of another context of this model, of `n_ctx` tokens."""
+        self.n_ctx = n_ctx
+        self.cached_layers.clear()
+        for key in [key for key in self.buffers if key[1] not in _WEIGHTS]:
+            del self.buffers[key]
+
+    def note(self, line: str) -> None:
+        """Learn from a line of llama.cpp's log, if it tells of memory."""
+        if found := _BUFFER.search(line):
+            name, use, size = found.groups()
+            if use in _AGAIN:
+                self.buffers[name, use] = 0.0
+            self.buffers[name, use] += float(size)
+        elif found := _LAYER.search(line):
+            self.layers[found[1]] += 1
+        elif found := _CACHED.search(line):
+            self.cached_layers[found[1]] += 1
+
+    def by_device(self, descriptions: Mapping[str, str]) -> list[DeviceUse]:
+        """The devices that hold anything, those in front that `descriptions` names."""
+        sizes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for (name, use), size in self.buffers.items():
+            sizes[_device(name, descriptions)][use] += size
+        names = [*descriptions, *sorted(sizes.keys() - descriptions.keys())]
+        return [
+            DeviceUse(
+                name=name,
+                description=descriptions.get(name, ""),
+                n_layers=self.layers.get(name, 0),
+                model=_bytes(sizes[name][use] for use in _WEIGHTS),
+                kv_cache=_bytes(
+                    size for use, size in sizes[name].items() if use not in (*_WEIGHTS, *_AGAIN)
+                ),
+                compute=_bytes(sizes[name][use] for use in _AGAIN),
+            )
+            for name in names
+            if name in sizes
+        ]
+
+
+def _device(buffer: str, names: Iterable[str]) -> str:
+    """The device of a buffer: `MTL0` of `MTL0_Mapped`; the CPU of `CPU_Mapped` and of what is the
+    host's part of a device (`Vulkan_Host`)."""
+    for name in names:
+        if buffer == name or buffer.startswith(f"{name}_"):
+            return name
+    return CPU if buffer.startswith(CPU) or buffer.endswith("_Host") else buffer
+
+
+def _bytes(sizes: Iterable[float]) -> int:
+    return int(sum(sizes) * (1 << 20))

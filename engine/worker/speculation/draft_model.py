@@ -1,0 +1,235 @@
+"""A draft model: a small one whose likeliest tokens are proposed to the large one.
+
+All sequences are drafted for together, one token of each in a decode. A text that is new to the
+draft model, such as a long prompt, is evaluated in pieces, a few in each step, and nothing is
+proposed for it before its end: the steps of the others must not become long.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.worker.backend import BackendError, Context, Model, OutOfCellsError
+from engine.worker.speculation.draft_cache import DraftCache, Place
+from engine.worker.speculation.source import Ask
+from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.worker.speculation.draft_model")
+
+N_LIKELY: Final = 10
+"""Tokens among which the probability of the likeliest one is told, as llama-server does."""
+NEAR: Final = 16.0
+"""A logit so far below the highest has no part in that probability."""
+CATCH_UP_SHARE: Final = 0.5
+"""Of the time of a step, what may be spent on texts that are new to the draft model."""
+LEAST_PIECE, FIRST_PIECE = 32, 128
+"""Tokens of such texts for a step: the fewest, and those before it is known how long they take."""
+FEW: Final = 8
+"""Tokens that a text may have grown by to be none that is new: those of a step."""
+FADING: Final = 0.8
+
+
+class _Row(NamedTuple):
+    """One of the asks, whose next token is chosen from the logits at `output` of the batch."""
+
+    ask: int
+    place: Place
+    output: int
+
+
+class DraftModel:
+    """Proposes what a draft model says. `n_vocab` is the size of the vocabulary of the model that
+    it drafts for; a text's first `limit` tokens at most are evaluated.
+
+    A failure ends the drafting, not the step.
+    """
+
+    name = "draft-simple"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        unified: bool,
+        n_vocab: int,
+        limit: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._context = context
+        self._model: Model = context.model
+        self._cache = DraftCache(context, unified=unified)
+        self._n_known = min(n_vocab, self._model.n_vocab)
+        self._limit = min(limit, context.n_ctx_seq)
+        self._pace = _Pace(clock)
+        self._given_up: set[int] = set()  # ids of texts that there is no room for
+        self._is_open = True
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        proposals: list[list[int]] = [[] for _ in asks]
+        if not self._is_open:
+            return proposals
+        try:
+            self._propose(asks, proposals)
+        except Exception as error:
+            reason = str(error) if isinstance(error, BackendError) else repr(error)
+            log.error("the draft model is given up, and the texts go on without: %s", reason)
+            self.close()
+            return [[] for _ in asks]
+        return proposals
+
+    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
+        """Nothing to learn: the next text shows what was right."""
+
+    def forget(self, id: int) -> None:
+        self._cache.forget(id)
+        self._given_up.clear()  # now there is some
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._context.close()
+            self._model.close()
+
+    # ---- a step ------------------------------------------------------------------------------
+
+    def _propose(self, asks: Sequence[Ask], proposals: list[list[int]]) -> None:
+        wanted = [i for i, ask in enumerate(asks) if self._is_wanted(ask)]
+        ids = {asks[i].id for i in wanted}
+        self._pace.begin({asks[i].id: len(asks[i].tokens) for i in wanted})
+        places = {i: self._cache.place(asks[i], ids) for i in wanted}
+        try:
+            rows = self._evaluate(asks, places)
+            self._draft(asks, rows, proposals)
+        except OutOfCellsError:
+            # Room is made for the next step; what was drafted so far is none the worse for it.
+            if (id := self._cache.make_room(places.values())) is not None:
+                self._given_up.add(id)
+        self._pace.end()
+
+    def _is_wanted(self, ask: Ask) -> bool:
+        fits = 0 < len(ask.tokens) <= self._limit
+        return ask.n > 0 and fits and ask.id not in self._given_up
+
+    def _evaluate(self, asks: Sequence[Ask], places: dict[int, Place]) -> list[_Row]:
+        """Evaluate what is new of the texts, as far as time allows, the shortest first; the rows
+        of those that are evaluated as a whole."""
+        n_new, n_left = self._pace.piece, self._context.n_batch
+        taken: list[tuple[int, Place, TokenArray]] = []
+        for i in sorted(places, key=lambda i: len(asks[i].tokens) - len(places[i])):
+            ask, place = asks[i], places[i]
+            stop = min(len(ask.tokens), len(place) + min(n_left, FEW + n_new))
+            piece = ask.tokens.view(len(place), stop)
+            if not len(piece) or piece.max() >= self._n_known:
+                continue  # of tokens that the draft model doesn't have, it can make nothing
+            n_left, n_new = n_left - len(piece), n_new - max(0, len(piece) - FEW)
+            taken.append((i, place, piece))
+        if not taken:
+            return []
+        batch = self._context.batch
+        batch.clear()
+        rows: list[_Row] = []
+        # llama.cpp evaluates separate caches together only in the order of their ids.
+        for i, place, piece in sorted(taken, key=lambda each: each[1].number):
+            is_whole = len(place) + len(piece) == len(asks[i].tokens)
+            output = batch.add(piece, len(place), place.number, output=is_whole)
+            if is_whole:
+                rows.append(_Row(i, place, output))
+        started = self._pace.now()
+        self._context.decode()
+        for _, place, piece in taken:
+            place.text.extend(piece)
+        if batch.n_tokens >= LEAST_PIECE:
+            self._context.synchronize()
+            self._pace.evaluated(batch.n_tokens, started)
+        return rows
+
+    def _draft(self, asks: Sequence[Ask], rows: list[_Row], proposals: list[list[int]]) -> None:
+        """Choose a token for each of `rows`, evaluate these, and so on."""
+        behind = [(row.place, len(row.place), self._cache.save(row.place)) for row in rows]
+        try:
+            while rows:
+                rows = self._go_on(asks, rows, proposals)
+        finally:
+            for place, n, state in behind:
+                self._cache.back(place, n, state)
+
+    def _go_on(
+        self, asks: Sequence[Ask], rows: Sequence[_Row], proposals: list[list[int]]
+    ) -> list[_Row]:
+        """Take the next token for each of `rows`; evaluates those that another one may follow."""
+        more: list[tuple[int, Place, int]] = []
+        for i, place, output in rows:
+            token = likeliest(self._context.logits(output), asks[i].p_min)
+            if token is None or token >= self._n_known:
+                continue
+            proposals[i].append(token)
+            is_last = len(proposals[i]) == asks[i].n or token in self._model.eog
+            if not is_last and len(place) < self._limit:
+                more.append((i, place, token))
+        if not more:
+            return []
+        batch = self._context.batch
+        batch.clear()
+        indices = batch.add_singles(
+            [token for _, _, token in more],
+            [len(place) for _, place, _ in more],
+            [place.number for _, place, _ in more],
+            [True] * len(more),
+        )
+        self._context.decode()
+        for _, place, token in more:
+            place.text.append(token)
+        return [_Row(i, place, index) for (i, place, _), index in zip(more, indices, strict=True)]
+
+
+def likeliest(logits: npt.NDArray[np.float32], p_min: float) -> int | None:
+    """The token with the highest logit, unless its probability among the likeliest ones is below
+    `p_min`; None as well if there are no numbers to choose from."""
+    token = int(logits.argmax())
+    best = float(logits[token])
+    if not np.isfinite(best):
+        return None
+    if p_min > 0:
+        near = logits[logits > best - NEAR].astype(np.float64)
+        if len(near) > N_LIKELY:
+            near = np.partition(near, -N_LIKELY)[-N_LIKELY:]
+        if 1 / np.exp(near - best).sum() < p_min:
+            return None
+    return token
+
+
+class _Pace:
+    """How many tokens of new texts a step may evaluate: what takes a share of the time that the
+    model's own step takes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.now = clock
+        self.piece = FIRST_PIECE
+        self._per_token = 0.0  # seconds
+        self._step = 0.0  # seconds of the model's own step
+        self._ended = 0.0
+        self._lengths: dict[int, int] = {}
+
+    def begin(self, lengths: Mapping[int, int]) -> None:
+        """These are the lengths of the texts, by id. What the model has done since the last call,
+        it has done in as many steps at most as a text has grown by."""
+        n_steps = max((n - self._lengths.get(id, n) for id, n in lengths.items()), default=0)
+        if n_steps > 0:
+            self._step = _faded(self._step, (self.now() - self._ended) / n_steps)
+        self._lengths = dict(lengths)
+        if self._per_token and self._step:
+            self.piece = max(LEAST_PIECE, int(CATCH_UP_SHARE * self._step / self._per_token))
+
+    def end(self) -> None:
+        self._ended = self.now()
+
+    def evaluated(self, n_tokens: int, started: float) -> None:
+        self._per_token = _faded(self._per_token, (self.now() - started) / n_tokens)
+
+
+def _faded(before: float, now: float) -> float:
+    return FADING * before + (1 - FADING) * now if before else now

@@ -1,0 +1,100 @@
+"""ngram-cache: which token most often followed the last one to four tokens of a text, in it and in
+files that were made of other texts."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+
+from engine.worker.speculation.ngram.index import NgramIndex
+from engine.worker.speculation.ngram.lookup_file import MAX_NGRAM, LookupFile
+from engine.worker.speculation.source import Ask
+
+MAX_HITS = 16
+"""The last occurrences of an n-gram that are counted."""
+N_MAX = 8
+"""Tokens that are proposed at most, as by llama-server."""
+N_STATIC = 2
+"""Tokens of the n-grams in the static file."""
+STATIC_WEIGHT = 100
+"""How much more a token counts for each of its occurrences in the static file."""
+
+# By the length of the n-gram, the occurrences and the percentage of them that a token needs.
+_LAX = ((2, 66), (2, 50), (1, 50), (1, 50))
+_STRICT = ((4, 75), (3, 66), (2, 66), (2, 66))
+
+_Followers = Mapping[int, int]
+
+
+class NgramCache:
+    """Proposes one token after the other: what the text suggests, or else the dynamic file, or
+    else the static one, which also weighs the tokens of the others."""
+
+    name = "ngram-cache"
+
+    def __init__(self, static: LookupFile | None = None, dynamic: LookupFile | None = None) -> None:
+        self._static, self._dynamic = static, dynamic
+        self._indices: dict[int, list[NgramIndex]] = {}
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        return [self._propose(ask, min(ask.n, N_MAX)) for ask in asks]
+
+    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
+        """What was accepted changes nothing."""
+
+    def forget(self, id: int) -> None:
+        self._indices.pop(id, None)
+
+    def close(self) -> None:
+        self._indices.clear()
+        self._static = self._dynamic = None
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(index.n_bytes for indices in self._indices.values() for index in indices)
+
+    def _propose(self, ask: Ask, n: int) -> list[int]:
+        indices = self._indices.get(ask.id)
+        if indices is None:
+            indices = [NgramIndex(length) for length in range(1, MAX_NGRAM + 1)]
+            self._indices[ask.id] = indices
+        n_ready = sum(index.update(ask.tokens) for index in indices)
+        last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - MAX_NGRAM)).tolist()
+        if n_ready < len(indices) or len(last) < N_STATIC:
+            return []
+        found: list[int] = []
+        for _ in range(n):
+            token = self._next(ask, indices, last)
+            if token is None:
+                break
+            found.append(token)
+            last = [*last, token][-MAX_NGRAM:]
+        return found
+
+    def _next(self, ask: Ask, indices: list[NgramIndex], last: list[int]) -> int | None:
+        static = self._static.followers(last[-N_STATIC:]) if self._static is not None else {}
+        view = ask.tokens.view()
+        for index in reversed(indices[: len(last)]):
+            ends = index.before_more(ask.tokens, np.array(last[-index.n :], np.int32))
+            counts = Counter(view.item(end) for end in islice(ends, MAX_HITS))
+            if (token := _best(counts, static, *_LAX[index.n - 1])) is not None:
+                return token
+        if self._dynamic is not None:
+            for n in range(len(last), 0, -1):
+                counts = Counter(self._dynamic.followers(last[-n:]))
+                if (token := _best(counts, static, *_STRICT[n - 1])) is not None:
+                    return token
+        return _best(static, {}, *_LAX[N_STATIC - 1])
+
+
+def _best(counts: _Followers, static: _Followers, n_least: int, percent: int) -> int | None:
+    """The token with the highest weight, if it has its part of all occurrences; of several, the one
+    that is named first."""
+    if not counts:
+        return None
+    best = max(counts, key=lambda token: counts[token] * STATIC_WEIGHT * static.get(token, 0.01))
+    n_all = sum(counts.values())
+    if n_all < n_least or 100 * counts[best] < percent * n_all:
+        return None
+    return best

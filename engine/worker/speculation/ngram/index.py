@@ -1,0 +1,124 @@
+"""An index of the n-grams of one text, which grows with it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
+from engine.worker.tokens import TokenArray, TokenBuffer
+
+MAX_STRANGERS = 64
+"""N-grams of the same bucket that are passed over in looking for one."""
+MAX_NEW = 4096
+"""Tokens that are indexed at once: a long prompt makes no step wait."""
+_MIN_BUCKETS = 1 << 10
+_FEW = 16
+"""So many new n-grams are indexed one by one faster than at once."""
+_TAIL = 8
+"""Tokens by which a text that has changed is known."""
+
+
+class NgramIndex:
+    """Where the n-grams of a text end.
+
+    `update` follows a text that grows; one that has changed otherwise is indexed anew. An n-gram
+    that ends at position p is followed by token p of the text. All n-grams of a bucket are a
+    chain: each refers to the one before. It takes 12 to 24 bytes for each token.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._hashing = Hashing(n)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._n_seen = 0  # tokens
+        self._hash = 0  # of the last n-gram
+        self._tail = b""
+        self._heads = np.zeros(_MIN_BUCKETS, np.int32)  # the last end of each bucket; 0: none
+        self._shift = 64 - _MIN_BUCKETS.bit_length() + 1
+        self._before = np.zeros(_MIN_BUCKETS, np.int32)  # by end, the end before in the bucket
+
+    @property
+    def n(self) -> int:
+        return self._hashing.n
+
+    @property
+    def n_bytes(self) -> int:
+        return self._heads.nbytes + self._before.nbytes
+
+    def update(self, tokens: TokenBuffer, most: int = MAX_NEW) -> bool:
+        """Index what is new of a text, `most` tokens of it. True if that was all: only then may
+        it be searched."""
+        n_tokens, seen = len(tokens), self._n_seen
+        if seen > n_tokens or tokens.view(max(0, seen - _TAIL), seen).tobytes() != self._tail:
+            self._reset()
+            seen = 0
+        if n_tokens == seen:
+            return True
+        if n_tokens >= len(self._before):
+            self._grow(n_tokens)
+            seen = self._n_seen
+        stop = min(n_tokens, seen + most)
+        if seen < self.n or stop - seen > _FEW:
+            self._add_all(tokens.view(0, stop), seen)
+        else:
+            for end in range(seen + 1, stop + 1):
+                first = tokens.item(end - 1 - self.n)
+                self._hash = self._hashing.rolled(self._hash, first, tokens.item(end - 1))
+                bucket = mixed(self._hash) >> self._shift
+                self._before[end] = self._heads[bucket]
+                self._heads[bucket] = end
+        self._n_seen = stop
+        self._tail = tokens.view(max(0, stop - _TAIL), stop).tobytes()
+        return stop == n_tokens
+
+    def _grow(self, n_tokens: int) -> None:
+        """Have room for the text and as much again, with nothing in it."""
+        self._reset()
+        size = 1 << (2 * n_tokens - 1).bit_length()
+        self._heads = np.zeros(size // 2, np.int32)
+        self._shift = 64 - size.bit_length() + 2
+        self._before = np.zeros(size, np.int32)
+
+    def _add_all(self, text: TokenArray, seen: int) -> None:
+        """The n-grams that end behind `seen`."""
+        start = max(0, seen - self.n + 1)
+        if len(text) - start < self.n:
+            return
+        hashes = self._hashing.windows(text[start:])
+        self._hash = int(hashes[-1])
+        buckets = (mixed_all(hashes) >> np.uint64(self._shift)).astype(np.int32)
+        ends = np.arange(start + self.n, len(text) + 1, dtype=np.int32)
+        order = np.argsort(buckets, kind="stable")
+        sorted_buckets, sorted_ends = buckets[order], ends[order]
+        before = self._heads[sorted_buckets]
+        same = sorted_buckets[1:] == sorted_buckets[:-1]
+        before[1:][same] = sorted_ends[:-1][same]
+        self._before[sorted_ends] = before
+        last = np.append(~same, True)
+        self._heads[sorted_buckets[last]] = sorted_ends[last]
+
+    def earlier(self, tokens: TokenBuffer) -> Iterator[int]:
+        """The ends of earlier occurrences of the last n-gram of the text, the last one first."""
+        end = len(tokens)
+        if end < self.n:
+            return iter(())
+        return self._chain(tokens, int(self._before[end]), tokens.view(end - self.n).tobytes())
+
+    def before_more(self, tokens: TokenBuffer, ngram: TokenArray) -> Iterator[int]:
+        """The ends of the occurrences of any n-gram that something follows."""
+        bucket = mixed(self._hashing.of(ngram)) >> self._shift
+        end = int(self._heads[bucket])
+        if end == len(tokens):
+            end = int(self._before[end])
+        return self._chain(tokens, end, ngram.tobytes())
+
+    def _chain(self, tokens: TokenBuffer, end: int, wanted: bytes) -> Iterator[int]:
+        view, n, before = tokens.view(), self.n, self._before
+        strangers = 0
+        while end and strangers < MAX_STRANGERS:
+            if view[end - n : end].tobytes() == wanted:
+                yield end
+            else:
+                strangers += 1
+            end = int(before[end])

@@ -1,0 +1,144 @@
+"""ngram-mod: what followed the same tokens in any text of the same key."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from engine.worker.cache.prefix_cache import Key
+from engine.worker.speculation.ngram.hashing import Hashing
+from engine.worker.speculation.ngram.index import MAX_NEW
+from engine.worker.speculation.source import Ask
+from engine.worker.tokens import TokenArray, TokenBuffer
+
+MAX_YOUNG = 1 << 17
+"""N-grams of a key, from which on those that were known before are forgotten."""
+MAX_NGRAMS = 1 << 19
+"""N-grams of all keys, about 100 bytes each. Those of the key that was asked for least recently are
+forgotten."""
+_FEW = 16
+"""So many new n-grams are added one by one faster than at once."""
+_TAIL = 8
+"""Tokens by which a text that has changed is known."""
+
+
+class _Table:
+    """What follows each n-gram: the newest text counts."""
+
+    def __init__(self) -> None:
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def age(self, max_young: int) -> None:
+        """Keep what is new apart from what isn't, which goes next."""
+        if len(self._young) >= max_young:
+            self._young, self._old = {}, self._young
+
+    def add(self, hash: int, next: int) -> None:
+        self._young[hash] = next
+
+    def add_all(self, hashing: Hashing, text: TokenArray) -> None:
+        """All n-grams of a text with a token behind them."""
+        hashes = hashing.windows(text[:-1]).tolist()
+        self._young.update(zip(hashes, text[hashing.n :].tolist(), strict=True))
+
+    def get(self, hash: int) -> int | None:
+        found = self._young.get(hash)
+        return self._old.get(hash) if found is None else found
+
+
+class _Seen:
+    """How much of a sequence's text is in a table."""
+
+    __slots__ = ("hash", "n", "tail")
+
+    def __init__(self) -> None:
+        self.n = 0  # tokens
+        self.hash = 0  # of the last n-gram
+        self.tail = b""
+
+
+class NgramMod:
+    """Proposes up to `n_max` tokens, one after the other, by what followed the `n_match` before;
+    none rather than fewer than `n_min`, or than what was asked for."""
+
+    name = "ngram-mod"
+
+    def __init__(
+        self,
+        n_match: int,
+        n_max: int,
+        n_min: int,
+        *,
+        max_young: int = MAX_YOUNG,
+        max_ngrams: int = MAX_NGRAMS,
+    ) -> None:
+        self._hashing = Hashing(n_match)
+        self._n_max, self._n_min = n_max, n_min
+        self._max_young, self._max_ngrams = max_young, max_ngrams
+        self._tables: OrderedDict[Key, _Table] = OrderedDict()
+        self._seen: dict[int, _Seen] = {}
+
+    def __len__(self) -> int:
+        """The number of n-grams that are known."""
+        return sum(len(table) for table in self._tables.values())
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        found = [self._propose(ask, min(ask.n, self._n_max)) for ask in asks]
+        while len(self._tables) > 1 and len(self) > self._max_ngrams:
+            self._tables.popitem(last=False)
+        return found
+
+    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
+        """What was accepted changes nothing."""
+
+    def forget(self, id: int) -> None:
+        self._seen.pop(id, None)
+
+    def close(self) -> None:
+        self._seen.clear()
+        self._tables.clear()
+
+    def _propose(self, ask: Ask, n: int) -> list[int]:
+        table = self._tables.setdefault(ask.key, _Table())
+        self._tables.move_to_end(ask.key)
+        seen = self._added(table, ask)
+        last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - self._hashing.n)).tolist()
+        if n <= 0 or seen.n < len(ask.tokens) or len(last) < self._hashing.n:
+            return []
+        hash, rolled = seen.hash, self._hashing.rolled
+        for i in range(n):
+            token = table.get(hash)
+            if token is None:
+                break
+            last.append(token)
+            hash = rolled(hash, last[i], token)
+        found = last[self._hashing.n :]
+        return found if len(found) >= min(self._n_min, n) else []
+
+    def _added(self, table: _Table, ask: Ask) -> _Seen:
+        """How much of a text `table` knows, after more of it was added."""
+        seen = self._seen.setdefault(ask.id, _Seen())
+        tokens, n = ask.tokens, self._hashing.n
+        if seen.n > len(tokens) or _tail(tokens, seen.n) != seen.tail:
+            seen.n = 0
+        table.age(self._max_young)
+        stop = min(len(tokens), seen.n + MAX_NEW)
+        if seen.n < n or stop - seen.n > _FEW:
+            start = max(0, seen.n - n)
+            if stop - start > n:
+                table.add_all(self._hashing, tokens.view(start, stop))
+            if stop >= n:
+                seen.hash = self._hashing.of(tokens.view(stop - n, stop))
+        else:
+            for at in range(seen.n, stop):
+                token = tokens.item(at)
+                table.add(seen.hash, token)
+                seen.hash = self._hashing.rolled(seen.hash, tokens.item(at - n), token)
+        seen.n, seen.tail = stop, _tail(tokens, stop)
+        return seen
+
+
+def _tail(tokens: TokenBuffer, n: int) -> bytes:
+    return tokens.view(max(0, n - _TAIL), n).tobytes()

@@ -1,0 +1,207 @@
+"""The number of proposed tokens that a step evaluates: as many as pay.
+
+A row more costs time, and gives a token with the chance that it is confirmed. Of all numbers of
+rows, the one with the most expected tokens per second is taken; which tokens they are follows from
+their chances. Both are measured: the chances by sequence and source
+(`engine.worker.speculation.acceptance`), the costs by sequences and rows
+(`engine.worker.scheduling.step_cost`), as no machine's cost is linear. What doesn't pay is tried
+again, ever more seldom.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter, mul
+
+from engine.worker.scheduling.step_cost import StepCost
+from engine.worker.speculation.acceptance import FADING, FADING_OF_ALL, Acceptance
+
+GAIN = 1.05
+"""Proposals have to promise so much more speed: what is measured is never exact."""
+HOPE = 1.1
+"""A number of rows that was never measured is tried if it would give so much more speed for
+nothing."""
+PAUSE = 8
+"""Least steps between two such trials."""
+RETRY = 512
+"""Steps after which a number of rows that didn't pay is tried again: costs change."""
+LEAP = 3.0
+"""No trial if what is known says that the step would take so many times as long."""
+STRETCH = 1.5
+"""Proposals may make a step so many times as long, where it misses its target anyway."""
+SOON, LATE = 4, 64
+"""Steps of a sequence from a proposal that failed to the next trial: they double, from the first
+number up to the other one."""
+PLAIN = 128
+"""Of so many steps with proposals, one goes without: what these save has to be known."""
+NEW = 16
+"""The same before the first trial, where the source has not paid for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`n` tokens that `source` has for sequence `id`, of which less than `n_min` are of no use."""
+
+    id: int
+    source: str
+    n: int
+    n_min: int = 0
+
+
+class _Record:
+    """The past of a source with one sequence."""
+
+    def __init__(self, wait: int) -> None:
+        self.acceptance = Acceptance(FADING)
+        self.wait = self.n_steps = wait
+        """Steps from trial to trial, and how many are left of these."""
+        self.n_worth = 0
+        """Steps in a row that it was worth its time."""
+
+    def worth(self) -> None:
+        self.n_worth += 1
+        if self.n_worth >= SOON:
+            self.wait = self.n_steps = SOON
+
+    def is_due(self) -> bool:
+        """True if the time has come for a trial, though it isn't worth its time."""
+        self.n_worth = 0
+        self.n_steps -= 1
+        return self.n_steps <= 0
+
+    def begin_trial(self) -> None:
+        """What was measured long ago says little of the next tokens."""
+        self.acceptance.age(FADING ** (self.wait / SOON))
+        self.wait = self.n_steps = min(2 * self.wait, LATE)
+
+
+class Pace:
+    """Learns from the steps. `target` is that of a step in seconds, 0 for none."""
+
+    def __init__(self, target: float, n_batch: int) -> None:
+        self._target = target
+        self._n_batch = n_batch
+        self._costs: dict[int, StepCost] = {}  # by generating sequences
+        self._tried: dict[tuple[int, int], int] = {}  # steps, by sequences and rows
+        self._of_all: dict[str, Acceptance] = {}  # by source
+        self._records: dict[tuple[int, str], _Record] = {}
+        self._n_steps = self._last_trial = 0
+        self._n_plain: dict[int, int] = {}  # steps without proposals, by sequences
+        self._since_plain = 0
+
+    # ---- choosing ------------------------------------------------------------------------
+
+    def choose(
+        self, n_generating: int, offers: Sequence[Offer], seconds_each: float = 0.0
+    ) -> list[int]:
+        """How many tokens of each of `offers` are to be evaluated beside the `n_generating` that
+        come anyway. `seconds_each` is what finding takes for the first token of all, for the
+        second one, and so on."""
+        chosen = self._worth(n_generating, offers, seconds_each)
+        for at, offer in enumerate(offers):
+            record = self._record(offer)
+            if chosen[at]:
+                record.worth()
+            elif record.is_due() and offer.n:
+                record.begin_trial()
+                chosen[at] = min(offer.n, max(1, offer.n_min))
+        return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
+
+    def _worth(self, n_generating: int, offers: Sequence[Offer], seconds_each: float) -> list[int]:
+        gains: list[tuple[float, int, int]] = []  # tokens, the offer, its position
+        for at, offer in enumerate(offers):
+            chances = self._chances(offer)
+            gains += [(g, at, position) for position, g in enumerate(accumulate(chances, mul))]
+        gains.sort(key=itemgetter(0), reverse=True)
+        del gains[max(0, self._n_batch - n_generating) :]
+        n = self._number(n_generating, gains, seconds_each)
+        chosen = [0] * len(offers)
+        for _, at, _ in gains[:n]:
+            chosen[at] += 1
+        return chosen
+
+    def _number(
+        self, n_generating: int, gains: Sequence[tuple[float, int, int]], seconds_each: float
+    ) -> int:
+        """How many of `gains`, the largest in front, are worth their time."""
+        cost = self._costs.get(n_generating)
+        if cost is None or self._n_plain.get(n_generating, 0) < 2 or self._since_plain >= PLAIN:
+            return 0
+        usual = cost.decode_seconds(n_generating)
+        most = max(self._target, STRETCH * usual) if self._target else float("inf")
+        best, best_rate = 0, GAIN * n_generating / usual
+        tokens = list(accumulate((gain for gain, _, _ in gains), initial=float(n_generating)))
+        depths = list(accumulate((p + 1 for _, _, p in gains), max, initial=0))
+        sizes = [n for n in cost.sizes if n < len(gains)] + [len(gains)] * bool(gains)
+        trial = 0
+        for n in sizes:
+            finding = seconds_each * depths[n]
+            seconds = cost.seconds(n_generating, n, 0)
+            if seconds is not None:
+                seconds = max(usual, seconds) + finding
+                if seconds <= most and tokens[n] / seconds > best_rate:
+                    best, best_rate = n, tokens[n] / seconds
+            if not trial and self._may_try(n_generating, n, cost):
+                hoped = tokens[n] / (usual + finding)
+                is_far = seconds is not None and seconds > LEAP * usual + finding
+                trial = n if hoped > HOPE * best_rate and not is_far else 0
+        if trial and trial != best:
+            self._last_trial = self._n_steps
+            return trial
+        return best
+
+    def _may_try(self, n_generating: int, n: int, cost: StepCost) -> bool:
+        """True if `n` rows more are worth a trial, as far as their cost isn't known: each power of
+        two behind the one before it."""
+        if n & (n - 1) or self._n_steps - self._last_trial < PAUSE:
+            return False
+        tried = self._tried.get((n_generating, n))
+        if tried is not None:
+            return self._n_steps - tried >= RETRY
+        return n <= 2 or (n_generating, n // 2) in self._tried
+
+    def usual(self, n_generating: int) -> float:
+        """Seconds of a step of so many sequences without proposals; 0 if this is not known."""
+        cost = self._costs.get(n_generating)
+        return cost.decode_seconds(n_generating) if cost is not None else 0.0
+
+    # ---- learning ------------------------------------------------------------------------
+
+    def verified(self, id: int, source: str, n_proposed: int, n_accepted: int) -> None:
+        """So many of a proposal's tokens that were evaluated are confirmed."""
+        if not n_proposed:
+            return
+        record = self._record(Offer(id, source, n_proposed))
+        record.acceptance.verified(n_proposed, n_accepted)
+        self._all(source).verified(n_proposed, n_accepted)
+
+    def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
+        """A step without prompts took so long, until the device had finished it."""
+        self._n_steps += 1
+        self._since_plain += 1
+        if not n_proposed:
+            self._n_plain[n_generating] = self._n_plain.get(n_generating, 0) + 1
+            self._since_plain = 0
+        cost = self._costs.setdefault(n_generating, StepCost(self._n_batch))
+        cost.observe(n_generating, n_proposed, 0, seconds)
+        size = cost.size_of(n_proposed) if n_proposed else None
+        if size is not None:
+            self._tried[n_generating, size] = self._n_steps
+
+    def forget(self, id: int) -> None:
+        """The sequence has ended."""
+        for key in [key for key in self._records if key[0] == id]:
+            del self._records[key]
+
+    def _all(self, source: str) -> Acceptance:
+        return self._of_all.setdefault(source, Acceptance(FADING_OF_ALL))
+
+    def _record(self, offer: Offer) -> _Record:
+        key = offer.id, offer.source
+        if key not in self._records:
+            self._records[key] = _Record(NEW)
+        return self._records[key]
+
+    def _chances(self, offer: Offer) -> list[float]:
+        expected = self._all(offer.source).chances(offer.n)
+        return self._record(offer).acceptance.chances(offer.n, expected)

@@ -1,0 +1,163 @@
+"""Asks the sources what may come next in each sequence, and takes of it what pays."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engine.worker.scheduling.sequences import Chunk
+from engine.worker.scheduling.sequences import Sequence as Text
+from engine.worker.speculation.pace import Offer, Pace
+from engine.worker.speculation.source import Ask, Source
+
+GRAMMAR = "grammar"
+"""The source of what a constraint makes likely."""
+MOST = 64
+"""Tokens that a source is asked for."""
+CHEAP = 0.03
+"""A source that takes no more than this part of a step is asked for all that it knows."""
+FADING = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A sequence that sources may propose up to `n` tokens for; less than `n_min` are of no use,
+    and a draft model has to be as sure as `p_min`.
+
+    `forced` are tokens that are bound to come, `likely` those that a constraint suggests behind
+    them. They come instead."""
+
+    sequence: Text
+    n: int
+    n_min: int = 0
+    p_min: float = 0.0
+    forced: Sequence[int] = ()
+    likely: Sequence[int] = ()
+
+
+class Proposing:
+    """The proposals of all sequences. Belongs to the thread that steps.
+
+    The first of `sources` that has something worth its time for a sequence is heard.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        pace: Pace,
+        *,
+        limits: Mapping[str, tuple[int, int]] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`limits` are the fewest and the most tokens of a source that doesn't keep them itself."""
+        self._sources = {source.name: source for source in sources}
+        self._pace = pace
+        self._limits = limits or {}
+        self._clock = clock
+        self._seconds = dict.fromkeys(self._sources, 0.0)  # for each token, one behind the other
+        self._asked: dict[int, str] = {}  # the source of what is proposed, by id of the sequence
+        self._known: set[int] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the sources, in their order."""
+        return list(self._sources)
+
+    def propose(self, wishes: Sequence[Wish], n_generating: int) -> None:
+        """Set what is proposed for the sequences of `wishes`, which are some of those that get
+        one token each anyway."""
+        open_wishes: list[Wish] = []
+        for wish in wishes:
+            sequence = wish.sequence
+            self._known.add(sequence.id)
+            sequence.proposed, sequence.n_forced = tuple(wish.forced), len(wish.forced)
+            if not wish.forced and wish.n > 0:
+                open_wishes.append(wish)
+        self._suggest(wishes, n_generating)
+        for source in self._sources.values():
+            open_wishes = [wish for wish in open_wishes if not wish.sequence.proposed]
+            if not open_wishes:
+                return
+            self._hear(source, open_wishes, n_generating)
+
+    def _suggest(self, wishes: Sequence[Wish], n_generating: int) -> None:
+        likely = [replace(wish, n_min=0) for wish in wishes if wish.likely]
+        self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
+
+    def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
+        name, each = source.name, self._seconds[source.name]
+        n_min, n_max = self._limits.get(name, (0, MOST))
+        wishes = [replace(wish, n_min=max(wish.n_min, n_min)) for wish in wishes]
+        most = [min(wish.n, n_max, MOST) for wish in wishes]
+        is_cheap = each * max(most) <= CHEAP * self._pace.usual(n_generating)
+        if not is_cheap:
+            offers = [
+                Offer(wish.sequence.id, name, n, wish.n_min)
+                for wish, n in zip(wishes, most, strict=True)
+            ]
+            most = self._pace.choose(n_generating, offers, each)
+        asked = [(wish, n) for wish, n in zip(wishes, most, strict=True) if n]
+        if not asked:
+            return
+        asks = [
+            Ask(s.id, s.tokens, s.n_prompt, s.text_key, n, p_min)
+            for s, n, p_min in ((wish.sequence, n, wish.p_min) for wish, n in asked)
+        ]
+        started = self._clock()
+        found = source.propose(asks)
+        if longest := max(map(len, found), default=0):
+            taken = (self._clock() - started) / longest
+            self._seconds[name] = FADING * each + (1 - FADING) * taken if each else taken
+        if is_cheap:
+            self._take(name, [wish for wish, _ in asked], found, n_generating)
+            return
+        for (wish, n), tokens in zip(asked, found, strict=True):
+            self._set(name, wish, tokens[:n])
+
+    def _take(
+        self, name: str, wishes: Sequence[Wish], found: Sequence[list[int]], n_generating: int
+    ) -> None:
+        """Take of what was `found` the part that pays."""
+        some = [(wish, tokens) for wish, tokens in zip(wishes, found, strict=True) if tokens]
+        if not some:
+            return
+        offers = [Offer(w.sequence.id, name, len(tokens), w.n_min) for w, tokens in some]
+        numbers = self._pace.choose(n_generating, offers)
+        for (wish, tokens), n in zip(some, numbers, strict=True):
+            self._set(name, wish, tokens[:n])
+
+    def _set(self, name: str, wish: Wish, tokens: Sequence[int]) -> None:
+        if tokens and len(tokens) >= wish.n_min:
+            wish.sequence.proposed += tuple(tokens)
+            self._asked[wish.sequence.id] = name
+
+    def verified(self, chunk: Chunk, n_accepted: int, *, is_refuted: bool) -> None:
+        """So many of the tokens that were proposed in `chunk` are confirmed; the next one is wrong
+        if it `is_refuted`, else nobody knows."""
+        n_forced = chunk.n_forced
+        name = self._asked.pop(chunk.sequence.id, None)
+        n_proposed = len(chunk.proposed) - n_forced
+        if name is None or n_proposed <= 0:
+            return
+        n_accepted = max(0, n_accepted - n_forced)
+        n_known = n_proposed if is_refuted else n_accepted
+        self._pace.verified(chunk.sequence.id, name, n_known, n_accepted)
+        if (source := self._sources.get(name)) is not None:
+            source.verified(chunk.sequence.id, n_proposed, n_accepted)
+
+    def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
+        """A step without prompts took so long."""
+        self._pace.observe(n_generating, n_proposed, seconds)
+
+    def forget(self, id: int) -> None:
+        """The sequence has left its slot."""
+        if id not in self._known:
+            return
+        self._known.remove(id)
+        self._asked.pop(id, None)
+        self._pace.forget(id)
+        for source in self._sources.values():
+            source.forget(id)
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()

@@ -1,0 +1,62 @@
+"""The sources that propose what texts have said before."""
+
+from engine.options.tables.speculation import SpeculationOptions
+from engine.worker.speculation.ngram.cache import NgramCache
+from engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
+from engine.worker.speculation.ngram.lookup_file import LookupFile
+from engine.worker.speculation.ngram.mod import NgramMod
+from engine.worker.speculation.radix import Radix
+from engine.worker.speculation.source import Source
+
+
+def text_sources(options: SpeculationOptions, n_vocab: int) -> list[Source]:
+    """Those that are wanted, the likeliest to be right in front. Raises BackendError for a file
+    that can't be used."""
+    wanted = options.types()
+    sources: list[Source] = []
+    if "radix" in wanted:
+        sources.append(Radix())
+    if "ngram-simple" in wanted:
+        sources.append(
+            NgramSimple(
+                options.spec_ngram_simple_size_n,
+                options.spec_ngram_simple_size_m,
+                options.spec_ngram_simple_min_hits,
+            )
+        )
+    if "ngram-map-k" in wanted:
+        sources.append(
+            NgramMapK(
+                options.spec_ngram_map_k_size_n,
+                options.spec_ngram_map_k_size_m,
+                options.spec_ngram_map_k_min_hits,
+            )
+        )
+    if "ngram-map-k4v" in wanted:
+        sources.append(
+            NgramMapK4V(
+                options.spec_ngram_map_k4v_size_n,
+                options.spec_ngram_map_k4v_size_m,
+                options.spec_ngram_map_k4v_min_hits,
+            )
+        )
+    if "ngram-mod" in wanted:
+        sources.append(
+            NgramMod(
+                options.spec_ngram_mod_n_match,
+                options.spec_ngram_mod_n_max,
+                options.spec_ngram_mod_n_min,
+            )
+        )
+    if "ngram-cache" in wanted:
+        sources.append(
+            NgramCache(
+                _lookup_file(options.lookup_cache_static, n_vocab),
+                _lookup_file(options.lookup_cache_dynamic, n_vocab),
+            )
+        )
+    return sources
+
+
+def _lookup_file(path: str, n_vocab: int) -> LookupFile | None:
+    return LookupFile(path, n_vocab) if path else None

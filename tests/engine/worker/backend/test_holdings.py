@@ -1,0 +1,90 @@
+"""Which device holds what, from llama.cpp's own words."""
+
+from engine.options import EngineOptions
+from engine.protocol.devices import DeviceUse, told
+from engine.shipped import model_path
+from engine.worker.backend import Context, Model, device_uses, initialize
+from engine.worker.backend.holdings import Holdings
+from tests.support.options_support import engine_options
+
+MIB = 1 << 20
+LOADED = """
+load_tensors: layer   0 assigned to device Vulkan0, is_swa = 0
+load_tensors: layer   1 assigned to device Vulkan0, is_swa = 0
+load_tensors: layer   2 assigned to device CPU, is_swa = 0
+load_tensors:   CPU_Mapped model buffer size =     0.50 MiB
+load_tensors:      Vulkan0 model buffer size =     2.00 MiB
+load_tensors:      Vulkan0 model buffer size =     1.00 MiB
+"""
+CREATED = """
+llama_context: Vulkan_Host  output buffer size =     0.25 MiB
+llama_kv_cache: layer   0: dev = Vulkan0
+llama_kv_cache: layer   1: dev = Vulkan0
+llama_kv_cache:    Vulkan0 KV buffer size =  8.00 MiB
+llama_kv_cache:    Vulkan0 KV buffer size =  4.00 MiB
+sched_reserve:    Vulkan0 compute buffer size =    16.00 MiB
+sched_reserve:    Vulkan0 compute buffer size =    15.00 MiB
+sched_reserve: Vulkan_Host compute buffer size =     0.75 MiB
+"""
+NAMES = {"Vulkan0": "some GPU"}
+
+
+def heard(*texts: str) -> Holdings:
+    holdings = Holdings()
+    for text in texts:
+        for line in text.splitlines():
+            holdings.note(line)
+    return holdings
+
+
+def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
+    gpu, cpu = heard(LOADED, CREATED).by_device(NAMES)
+    assert gpu == DeviceUse(
+        name="Vulkan0",
+        description="some GPU",
+        n_layers=2,
+        model=3 * MIB,
+        kv_cache=12 * MIB,
+        compute=15 * MIB,
+    )
+    assert cpu == DeviceUse(name="CPU", n_layers=1, model=MIB // 2, compute=MIB)
+    assert told([gpu, cpu]) == [
+        "Vulkan0: 2 layers, weights 3.0 MiB, KV cache 12 MiB, compute buffers 15 MiB",
+        "CPU: 1 layer, weights 0.5 MiB, KV cache 0.0 MiB, compute buffers 1.0 MiB",
+    ]
+
+
+def test_another_context_takes_the_place_of_the_one_before() -> None:
+    holdings = heard(LOADED, CREATED)
+    holdings.begin_context(1024)
+    gpu, _ = holdings.by_device(NAMES)
+    assert (gpu.model, gpu.kv_cache, gpu.compute) == (3 * MIB, 0, 0)
+    holdings.begin_model()
+    assert holdings.by_device(NAMES) == []
+
+
+def test_a_part_of_a_buffer_that_is_mapped_is_of_its_device() -> None:
+    holdings = heard(
+        "load_tensors:  MTL0_Mapped model buffer size =  7.00 MiB",
+        "load_tensors:  CUDA_Split model buffer size =  5.00 MiB",
+        "load_tensors:  MTL1 model buffer size =  3.00 MiB",
+    )
+    uses = {use.name: use.model // MIB for use in holdings.by_device({"MTL0": "", "MTL1": ""})}
+    assert uses == {"MTL0": 7, "MTL1": 3, "CUDA_Split": 5}
+
+
+def test_llama_cpp_tells_of_all_that_it_allocates() -> None:
+    initialize()
+    options: EngineOptions = engine_options(device=("none",), ctx_size=1024, parallel=1)
+    model = Model(str(model_path()), options)
+    context = Context(model, options, 1, unified=False)
+    [use] = device_uses()
+    assert use.name == "CPU"
+    assert use.n_layers == model.n_layer + 1
+    assert abs(use.model - model.size) < MIB
+    # Two numbers of two bytes for each token and place of a layer.
+    assert use.kv_cache >= 2 * 2 * context.n_ctx * model.n_layer
+    assert use.compute > 0
+    assert told([use]) == []
+    context.close()
+    model.close()

@@ -1,0 +1,122 @@
+"""Sentences on what a device has no room for, with a stand-in for the device."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llama_cpp import llama_cpp
+
+from engine.errors import BackendError
+from engine.worker.backend import Context, Model, room
+from engine.worker.backend.holdings import Holdings
+from tests.support.options_support import engine_options
+
+MIB = 1 << 20
+_ABORT = """
+from engine.worker.backend import ggml, initialize, last_words
+import ctypes
+initialize()
+with last_words(print):
+    ggml.function("ggml_abort", None, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)(
+        b"/some/file.cpp", 941, b"it can't be"
+    )
+print("after")
+"""
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with 100 of 1000 MiB free, and tensors of 8 MiB at the most."""
+    monkeypatch.setattr(room, "devices", lambda: [("GPU0", "a GPU", 100 * MIB, 1000 * MIB)])
+    monkeypatch.setattr(room, "largest_tensor", lambda _name: 8 * MIB)
+
+
+def holdings() -> Holdings:
+    """A context of 4096 tokens, in tensors of 16 MiB."""
+    found = Holdings()
+    for layer in range(3):
+        found.note(f"load_tensors: layer {layer} assigned to device GPU0, is_swa = 0")
+    found.note("load_tensors: GPU0 model buffer size = 300.00 MiB")
+    found.begin_context(4096)
+    for layer in range(2):
+        found.note(f"llama_kv_cache: layer {layer}: dev = GPU0")
+    found.note("llama_kv_cache: GPU0 KV buffer size = 64.00 MiB")
+    return found
+
+
+def test_the_sentence_has_what_is_there_what_was_asked_and_what_fits(device: None) -> None:
+    text = room.explain(holdings(), room.fits_in_tensors(holdings()))
+    assert "GPU0 has 100 MiB of 1,000 MiB free" in text
+    assert "300 MiB of weights and 64 MiB of KV cache" in text
+    assert "4096 tokens were asked for: -c 2048 would fit" in text
+
+
+def test_a_model_that_is_on_no_device_has_no_such_sentence(device: None, tmp_path: Path) -> None:
+    assert room.explain(Holdings()) == ""
+    assert room.explain_weights(Holdings(), weights(tmp_path, 1)) == ""
+    assert room.fits_in_tensors(Holdings()) == 0
+
+
+def weights(directory: Path, *sizes: int) -> str:
+    """A file for each of these sizes in MiB, parts of one model."""
+    for i, size in enumerate(sizes, start=1):
+        with (directory / f"m-{i:05}-of-{len(sizes):05}.gguf").open("wb") as file:
+            file.truncate(size * MIB)
+    return str(directory / f"m-00001-of-{len(sizes):05}.gguf")
+
+
+def test_layers_that_fit_are_in_proportion_to_the_free_memory(device: None, tmp_path: Path) -> None:
+    text = room.explain_weights(holdings(), weights(tmp_path, 200, 100))
+    assert "3 layers take 300 MiB: about -ngl 1 would fit" in text
+    assert "a smaller -ngl may fit" in room.explain_weights(holdings(), weights(tmp_path, 90))
+
+
+@pytest.mark.parametrize("most", [300, 512, 1000, 4000, 4095])
+def test_a_size_that_works_is_found(most: int) -> None:
+    found = room.fits_by_trial(4096, 256, lambda n: n <= most)
+    assert found % 256 == 0
+    assert found <= most < found + max(256, 4096 // 8)
+
+
+def test_nothing_works() -> None:
+    assert room.fits_by_trial(4096, 256, lambda _n: False) == 0
+
+
+def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
+    device: None, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.worker.backend import context as module
+
+    create, sizes = llama_cpp.llama_init_from_model, list[int]()
+
+    def limited(handle: object, params: object) -> object:
+        sizes.append(params.n_ctx)  # type: ignore[attr-defined]
+        if sizes[-1] > 1024:
+            monkeypatch.setattr(
+                "engine.worker.backend.library._errors", ["failed to allocate buffer"]
+            )
+            return None
+        return create(handle, params)
+
+    monkeypatch.setattr(module, "holdings", holdings())
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", limited)
+    with pytest.raises(BackendError, match=r"failed to allocate.*32768 tokens.*-c 1024 would fit"):
+        Context(model, engine_options(), 1, unified=False)
+    assert sizes[0] == 32768
+
+
+def test_the_cpu_takes_large_tensors(model: Model) -> None:
+    assert room.largest_tensor("CPU") > 1 << 40
+
+
+def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", _ABORT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip() == "llama.cpp gives up: it can't be"

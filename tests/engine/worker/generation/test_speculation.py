@@ -1,0 +1,318 @@
+"""Proposed tokens change no text: same seed, same tokens, whatever is proposed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.params import GenerationParams, Speculative
+from engine.protocol.messages import Delta, Failed, Finished, Submit
+from engine.worker.backend import Model, OutOfCellsError
+from engine.worker.generation.answering import Answering
+from engine.worker.generation.engine import Engine
+from engine.worker.generation.request import Request
+from engine.worker.generation.speculation import Speculation
+from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.sequences import Sequence
+from tests.support.playing import GREEDY
+from tests.support.speculating import MODES, Mode, Oracle, speculating
+
+PROMPTS = [f"def function_{i}(self, value):" for i in range(3)]
+N = 40
+
+GRAMMAR = 'root ::= ("a" | "b" | " " | "return" | "\\n")+'
+SCHEMA = (
+    '{"type":"object","properties":{"first":{"type":"integer"},"second":{"type":"boolean"},'
+    '"third":{"enum":["red","green"]}},"required":["first","second","third"],'
+    '"additionalProperties":false}'
+)
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "sampled": {"seed": 5, "ignore_eos": True},
+    "until the end": {"seed": 5},
+    "hot": {"seed": 6, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "grammar": {"seed": 7, "grammar": GRAMMAR},
+    "schema": {"seed": 8, "json_schema": SCHEMA, "n_predict": 120},
+    "schema, probs": {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "n_probs": 2},
+    "stop": {**GREEDY, "stop": ["value", "self."]},
+    "probs": {**GREEDY, "n_probs": 3},
+    "probs behind": {"seed": 3, "n_probs": 3, "post_sampling_probs": True},
+    "penalties": {"seed": 4, "repeat_penalty": 1.4, "presence_penalty": 0.3},
+    "mirostat 1": {"seed": 4, "mirostat": 1},
+    "mirostat 2": {"seed": 4, "mirostat": 2},
+    "dry": {**GREEDY, "dry_multiplier": 0.9},
+    "adaptive": {"seed": 2, "samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.3},
+    "xtc": {"seed": 2, "xtc_probability": 0.6},
+    "dynamic": {"seed": 2, "dynatemp_range": 0.5},
+    "biased": {"seed": 2, "logit_bias": [(5, 3.0), (7, -4.0)]},
+    "one": {**GREEDY, "n_predict": 1},
+    "two": {**GREEDY, "n_predict": 2},
+    "indent": {**GREEDY, "n_indent": 4},
+    "streamed": {"seed": 9, "stream": True},
+}
+
+
+def teach(model: Model, oracle: Oracle, prompts: list[str], told: Mapping[str, Finished]) -> None:
+    for prompt in prompts:
+        tokens = model.tokenize(prompt.encode(), add_special=True, parse_special=True).tolist()
+        oracle.texts.append([*tokens, *told[prompt].tokens])
+
+
+def compare(
+    model: Model, plain: Engine, e: Engine, oracle: Oracle, params: dict[str, Any]
+) -> dict[str, Finished]:
+    """Both engines say the same."""
+    given = {"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
+    wanted = run(plain, PROMPTS, given)
+    teach(model, oracle, PROMPTS, wanted)
+    found = run(e, PROMPTS, given)
+    for prompt, each in found.items():
+        expected = wanted[prompt]
+        assert each.tokens == expected.tokens
+        assert each.text == expected.text
+        assert each.probs == expected.probs
+        assert (each.stop_type, each.stopping_word) == (expected.stop_type, expected.stopping_word)
+        assert each.n_decoded == expected.n_decoded
+        assert each.timings.predicted_n == expected.timings.predicted_n
+    assert not e.scheduler.active
+    assert not e.context._kept
+    assert not oracle.known, "who has ended is forgotten"
+    return found
+
+
+def run(e: Engine, prompts: list[str], params: dict[str, Any]) -> dict[str, Finished]:
+    """Together; of streams, with all that their events had."""
+    results: dict[str, Finished] = {}
+    streamed: dict[int, tuple[str, list[int]]] = {}
+    for id, prompt in enumerate(prompts, start=1):
+        e.submit(e.prepare(Submit(id, [prompt], GenerationParams(**params))))
+    while e.has_work:
+        for event in e.step():
+            assert not isinstance(event, Failed), event
+            if isinstance(event, Delta):
+                assert "�" not in event.text
+                text, tokens = streamed.get(event.id, ("", []))
+                streamed[event.id] = text + event.text, tokens + event.tokens
+            if isinstance(event, Finished):
+                text, tokens = streamed.get(event.id, ("", []))
+                results[prompts[event.id - 1]] = msgspec.structs.replace(
+                    event, text=text + event.text, tokens=tokens + event.tokens
+                )
+        assert not any(sequence.n_ahead for sequence in e.scheduler.active)
+    return results
+
+
+@pytest.mark.parametrize("options", [{"parallel": 3}, {"parallel": 1, "kv_unified": True}], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_same_text_whatever_is_proposed(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, name: str, options: dict[str, Any]
+) -> None:
+    oracle = Oracle(mode, model.n_vocab)
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    e = speculating(monkeypatch, model, oracle, **options)
+    found = compare(model, plain, e, oracle, REQUESTS[name])
+    n_decoded = sum(each.n_decoded for each in found.values())
+    if mode == "right" and n_decoded > 40:
+        assert oracle.n_accepted > n_decoded / 3
+        assert e.stats().n_decode < n_decoded / 2, "several tokens in a step"
+    if mode == "wrong":
+        assert not oracle.n_accepted
+    timings, stats = [each.timings for each in found.values()], e.stats()
+    n_drafted = sum(each.draft_n for each in timings)
+    n_accepted = sum(each.draft_n_accepted for each in timings)
+    assert (stats.n_drafted, stats.n_drafts_accepted) == (n_drafted, n_accepted)
+    assert oracle.n_accepted <= n_accepted <= n_drafted
+    e.close()
+
+
+def submit(e: Engine, id: int, prompt: str, **params: Any) -> None:
+    given = GenerationParams(
+        **{"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
+    )
+    e.submit(e.prepare(Submit(id, [prompt], given)))
+
+
+@pytest.mark.parametrize("at", [1, 14, 37])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_in_the_middle(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, at: int
+) -> None:
+    """Of what was proposed, and goes on behind it."""
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    whole = run(plain, PROMPTS, {"n_predict": N, **GREEDY})
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, whole)
+    e = speculating(monkeypatch, model, oracle, parallel=3)
+    params = {**GREEDY, "stop": [each.text[at : at + 4] for each in whole.values()]}
+    found = compare(model, plain, e, oracle, params)
+    assert all(each.stopping_word for each in found.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_context_shift_in_the_middle(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """A text that loses a part of itself takes back what was proposed behind the old one."""
+    options = {"parallel": 1, "ctx_size": 256, "context_shift": True}
+    oracle = Oracle(mode, model.n_vocab)
+    plain = speculating(monkeypatch, model, None, **options)
+    e = speculating(monkeypatch, model, oracle, **options)
+    found = compare(model, plain, e, oracle, {**GREEDY, "n_predict": 400})
+    assert all(each.truncated for each in found.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_end_of_a_context(model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    options = {"parallel": 1, "ctx_size": 256, "context_shift": False}
+    oracle = Oracle(mode, model.n_vocab)
+    plain = speculating(monkeypatch, model, None, **options)
+    e = speculating(monkeypatch, model, oracle, **options)
+    found = compare(model, plain, e, oracle, {**GREEDY, "n_predict": -1})
+    assert {each.stop_type for each in found.values()} == {"limit"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("leaves", ["pause", "preempt", "cancel another"])
+def test_who_leaves_its_slot(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, leaves: str
+) -> None:
+    prompt = PROMPTS[0]
+    plain = speculating(monkeypatch, model, None, parallel=2)
+    wanted = run(plain, PROMPTS, {"n_predict": N, **GREEDY})
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, wanted)
+    e = speculating(monkeypatch, model, oracle, parallel=2)
+    submit(e, 2, PROMPTS[1], **GREEDY)
+    submit(e, 1, prompt, **GREEDY)
+    finished: dict[int, Finished] = {}
+    for n in range(200):
+        finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        if n == 3 and leaves == "pause":
+            e.pause(1)
+        elif n == 3 and leaves == "preempt":
+            e.scheduler._preempt_youngest()
+        elif n == 3:
+            e.cancel(2)
+        if n == 5:
+            e.resume(1)
+        if not e.has_work:
+            break
+    assert finished[1].tokens == wanted[prompt].tokens
+    if leaves != "cancel another":
+        assert finished[2].tokens == wanted[PROMPTS[1]].tokens
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_texts_of_one_prompt(model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Which share its cells."""
+    oracle = Oracle(mode, model.n_vocab)
+    found: list[dict[int, list[int]]] = []
+    for source in (None, oracle):
+        e = speculating(monkeypatch, model, source, parallel=3)
+        for id in range(1, 4):
+            submit(e, id, PROMPTS[0], seed=id, ignore_eos=True)
+        told: dict[int, list[int]] = {}
+        while e.has_work:
+            told |= {event.id: event.tokens for event in e.step() if isinstance(event, Finished)}
+        found.append(told)
+        begin = model.tokenize(PROMPTS[0].encode(), add_special=True, parse_special=True).tolist()
+        oracle.texts += [[*begin, *tokens] for tokens in told.values()]
+    assert found[0] == found[1]
+
+
+def test_what_a_schema_forces_needs_no_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "json_whitespace": "compact"}
+    e = speculating(monkeypatch, model, None, parallel=1)
+    forced = run(e, PROMPTS[:1], params)[PROMPTS[0]]
+    off = speculating(monkeypatch, model, None, parallel=1)
+    slow = run(off, PROMPTS[:1], {**params, "jump_forward": False})[PROMPTS[0]]
+    assert forced.tokens == slow.tokens
+    assert off.stats().n_decode == slow.n_decoded
+    assert e.stats().n_decode < off.stats().n_decode
+
+
+def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp finds none, though there should be some: the step is done again without."""
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    wanted = run(plain, PROMPTS[:1], {"n_predict": N, **GREEDY})
+    oracle = Oracle("right", model.n_vocab)
+    teach(model, oracle, PROMPTS[:1], wanted)
+    e = speculating(monkeypatch, model, oracle, parallel=1)
+    decode, n_tokens = e.context.decode, []
+
+    def full() -> None:
+        n_tokens.append(e.context.batch.n_tokens)
+        if len(n_tokens) in (3, 6):
+            raise OutOfCellsError
+        decode()
+
+    monkeypatch.setattr(e.context, "decode", full)
+    submit(e, 1, PROMPTS[0], **GREEDY)
+    tokens: list[int] = []
+    while e.has_work:
+        tokens += [t for event in e.step() if isinstance(event, Finished) for t in event.tokens]
+    assert tokens == wanted[PROMPTS[0]].tokens
+    assert n_tokens[2] > 1
+    assert n_tokens[3] == 1
+
+
+# ---- mutants -----------------------------------------------------------------------------
+
+
+def accepts_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(self: Speculation, request: Request, token: int) -> None:
+        chosen(self, request, token)
+        if (run := self._runs.get(request.id)) is not None and request.sequence.n_ahead:
+            run.n_accepted += not run.is_right
+            run.is_right = True
+
+    chosen = Speculation.chosen
+    monkeypatch.setattr(Speculation, "chosen", always)
+
+
+def forgets_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Scheduler, sequence: Sequence) -> None:
+        sequence.n_ahead = 0
+
+    monkeypatch.setattr(Scheduler, "take_back", forget)
+
+
+def skips_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(self: Answering, request: Request, *args: Any, **kwargs: Any) -> Any:
+        found = stop_type(self, request, *args, **kwargs)
+        return "none" if found == "word" and request.sequence.n_ahead > 1 else found
+
+    stop_type = Answering._stop_type
+    monkeypatch.setattr(Answering, "_stop_type", deaf)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "mode"),
+    [
+        (accepts_a_wrong_token, "half"),
+        (forgets_to_take_back, "wrong"),
+        (skips_a_stop_string, "right"),
+    ],
+)
+def test_mutants_are_caught(
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    mode: Mode,
+) -> None:
+    """The tests above fail if the step goes wrong."""
+    whole = run(
+        speculating(monkeypatch, model, None, parallel=1), PROMPTS, {"n_predict": N, **GREEDY}
+    )
+    params = {**GREEDY, "stop": [each.text[14:18] for each in whole.values()]}
+    if mutant is not skips_a_stop_string:
+        params = GREEDY
+    oracle = Oracle(mode, model.n_vocab)
+    teach(model, oracle, PROMPTS, whole)
+    mutant(monkeypatch)
+    e = speculating(monkeypatch, model, oracle, parallel=3)
+    with pytest.raises((AssertionError, IndexError, KeyError)):
+        compare(model, speculating(monkeypatch, model, None, parallel=1), e, oracle, params)
