@@ -13,6 +13,7 @@ from engine.catalog.download.http_errors import DownloadError
 from engine.catalog.download.oci_registry import MAX_MANIFEST, MAX_TOKEN
 from engine.catalog.download.oci_source import open_registry_model
 from engine.catalog.download.parent import Transfer
+from engine.formats.oci_names import Reference
 from tests.support import downloads
 from tests.support.downloads import MODEL, cancelled_when_stalled, variant
 from tests.support.options_support import model_options
@@ -264,7 +265,7 @@ def test_only_a_registry_of_this_machine_has_a_token_server_without_tls() -> Non
         return httpx2.Response(401, headers=headers)
 
     seen: list[str] = []
-    named = oci_registry.Reference("far.example", "me/tiny", "latest", "")
+    named = Reference("far.example", "me/tiny", "latest", "")
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
         registry = oci_registry.Registry(client, named)
         with pytest.raises(DownloadError, match="no https address"):
