@@ -38,7 +38,7 @@ class Reference(NamedTuple):
 
 
 def sha256(digest: str) -> str:
-    """The hexadecimal digits of `sha256:...`, in small letters. Raises ValueError."""
+    """The hexadecimal digits of `sha256:...`, in lower case. Raises ValueError."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise ValueError("a digest is sha256: and 64 hexadecimal digits")
@@ -56,7 +56,9 @@ def reference(text: str) -> Reference:
     if host == HUB and "/" not in name:
         name = _NAMESPACE + name
     if len(name) > _MAX_REPOSITORY or not _REPOSITORY.fullmatch(name):
-        raise ValueError("a name has small letters and digits, with '.', '_', '-' and '/' between")
+        raise ValueError(
+            "a name has lower-case letters and digits, with '.', '_', '-' and '/' between"
+        )
     return Reference(host, name, tag or "latest", hexadecimal)
 
 
