@@ -402,7 +402,7 @@ def test_options_of_the_whole_server_have_no_effect(tmp_path: Path, key: str) ->
 
 def test_documented_options_of_the_whole_server_are_among_them() -> None:
     documented = "host port api-key api-key-file ssl-key-file ssl-cert-file models-dir models-max"
-    documented += " models-preset models-autoload log-file log-disable threads-http webui no-webui"
+    documented += " models-preset models-autoload log-file log-disable threads-http webui"
     assert set(documented.split()) <= {*SERVER_KEYS}
     assert {key for key in documented.split() if protects(key)} == {
         *("host", "api-key", "api-key-file", "ssl-key-file", "ssl-cert-file"),
