@@ -50,6 +50,9 @@ READING = {
 }
 """Eight fixed keys with numbers, booleans and enums: little of a document is the model's choice."""
 
+SPACES = [" " * n for n in range(1, 9)] + ["\n", "\n\n", "\n\n\n", "\t", "\t\t", "\r", "\r\n"]
+"""White space that a model which writes JSON tight has no use for."""
+
 LINES = [f"    total_{n} = compute_{n}(left, right, offset={n * 7})" for n in range(12)]
 
 
@@ -143,6 +146,11 @@ def json_variants(_: Path) -> list[Variant]:
     forms = ("flexible", "compact", "spaced")
     found = [Variant("free text", fields=FREE)]
     found += [Variant(form, fields={**JSON, "json_whitespace": form}) for form in forms]
+    found.append(
+        Variant(
+            "flexible, none wanted", fields={**JSON, "logit_bias": [[t, False] for t in SPACES]}
+        )
+    )
     return found + [
         Variant(
             f"{form}, no jump",

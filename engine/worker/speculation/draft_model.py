@@ -7,7 +7,7 @@ proposed for it before its end: the steps of the others must not become long.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,11 +65,13 @@ class DraftModel:
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
         self._pace = _Pace(clock)
+        self.unread: Set[int] = set()
         self._given_up: set[int] = set()  # ids of texts that there is no room for
         self._is_open = True
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
         proposals: list[list[int]] = [[] for _ in asks]
+        self.unread = set()
         if not self._is_open:
             return proposals
         try:
@@ -101,8 +103,13 @@ class DraftModel:
         ids = {asks[i].id for i in wanted}
         self._pace.begin({asks[i].id: len(asks[i].tokens) for i in wanted})
         places = {i: self._cache.place(asks[i], ids) for i in wanted}
+        before = {i: len(place) for i, place in places.items()}
         try:
             rows = self._evaluate(asks, places)
+            whole = {row.ask for row in rows}
+            self.unread = {
+                asks[i].id for i, n in before.items() if i not in whole and len(places[i]) > n
+            }
             self._draft(asks, rows, proposals)
         except OutOfCellsError:
             # Room is made for the next step; what was drafted so far is none the worse for it.

@@ -5,7 +5,8 @@ rows, the one with the most expected tokens per second is taken; which tokens th
 their chances. Both are measured: the chances by sequence and source
 (`engine.worker.speculation.acceptance`), the costs by sequences and rows
 (`engine.worker.scheduling.step_cost`), as no machine's cost is linear. What doesn't pay is tried
-again, ever more seldom.
+again, ever more seldom; trials of all sources and sequences together may take a small part of the
+time.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,14 @@ from operator import itemgetter, mul
 from engine.worker.scheduling.step_cost import StepCost
 from engine.worker.speculation.acceptance import FADING, FADING_OF_ALL, Acceptance
 
-GAIN = 1.05
+GAIN = 1.1
 """Proposals have to promise so much more speed: what is measured is never exact."""
 HOPE = 1.1
 """A number of rows that was never measured is tried if it would give so much more speed for
 nothing."""
 PAUSE = 8
 """Least steps between two such trials."""
-RETRY = 512
+RETRY = 1024
 """Steps after which a number of rows that didn't pay is tried again: costs change."""
 LEAP = 3.0
 """No trial if what is known says that the step would take so many times as long."""
@@ -32,6 +33,8 @@ STRETCH = 1.5
 SOON, LATE = 4, 64
 """Steps of a sequence from a proposal that failed to the next trial: they double, from the first
 number up to the other one."""
+TRIALS = 0.015
+"""Part of the time that may go into trials."""
 PLAIN = 128
 """Of so many steps with proposals, one goes without: what these save has to be known."""
 NEW = 16
@@ -57,9 +60,12 @@ class _Record:
         """Steps from trial to trial, and how many are left of these."""
         self.n_worth = 0
         """Steps in a row that it was worth its time."""
+        self.is_put_off = False
+        """True if a trial has begun, and the source wasn't ready."""
 
     def worth(self) -> None:
         self.n_worth += 1
+        self.is_put_off = False
         if self.n_worth >= SOON:
             self.wait = self.n_steps = SOON
 
@@ -71,6 +77,9 @@ class _Record:
 
     def begin_trial(self) -> None:
         """What was measured long ago says little of the next tokens."""
+        if self.is_put_off:
+            self.is_put_off = False
+            return
         self.acceptance.age(FADING ** (self.wait / SOON))
         self.wait = self.n_steps = min(2 * self.wait, LATE)
 
@@ -88,6 +97,7 @@ class Pace:
         self._n_steps = self._last_trial = 0
         self._n_plain: dict[int, int] = {}  # steps without proposals, by sequences
         self._since_plain = 0
+        self._debt = 0.0  # seconds that trials took, as far as they aren't made up for
 
     # ---- choosing ------------------------------------------------------------------------
 
@@ -96,16 +106,25 @@ class Pace:
     ) -> list[int]:
         """How many tokens of each of `offers` are to be evaluated beside the `n_generating` that
         come anyway. `seconds_each` is what finding takes for the first token of all, for the
-        second one, and so on."""
+        second one, and so on; 0 if they are found already."""
         chosen = self._worth(n_generating, offers, seconds_each)
         for at, offer in enumerate(offers):
             record = self._record(offer)
             if chosen[at]:
                 record.worth()
-            elif record.is_due() and offer.n:
+            elif record.is_due() and offer.n and self._debt <= 0:
                 record.begin_trial()
                 chosen[at] = min(offer.n, max(1, offer.n_min))
+                self._debt += self._price(n_generating, chosen[at], seconds_each)
         return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
+
+    def _price(self, n_generating: int, n: int, seconds_each: float) -> float:
+        """Seconds that a trial of `n` tokens is expected to take; nothing as long as costs aren't
+        known."""
+        cost = self._costs.get(n_generating)
+        usual = cost.decode_seconds(n_generating) if cost is not None else 0.0
+        seconds = cost.seconds(n_generating, n, 0) if cost is not None else None
+        return n * seconds_each + max(0.0, (seconds or usual) - usual)
 
     def _worth(self, n_generating: int, offers: Sequence[Offer], seconds_each: float) -> list[int]:
         gains: list[tuple[float, int, int]] = []  # tokens, the offer, its position
@@ -151,14 +170,15 @@ class Pace:
         return best
 
     def _may_try(self, n_generating: int, n: int, cost: StepCost) -> bool:
-        """True if `n` rows more are worth a trial, as far as their cost isn't known: each power of
-        two behind the one before it."""
-        if n & (n - 1) or self._n_steps - self._last_trial < PAUSE:
+        """True if `n` rows more are worth a trial, as far as their cost isn't known: each size
+        after the one before it."""
+        if n not in cost.sizes or self._n_steps - self._last_trial < PAUSE:
             return False
         tried = self._tried.get((n_generating, n))
         if tried is not None:
             return self._n_steps - tried >= RETRY
-        return n <= 2 or (n_generating, n // 2) in self._tried
+        at = cost.sizes.index(n)
+        return at < 2 or (n_generating, cost.sizes[at - 1]) in self._tried
 
     def usual(self, n_generating: int) -> float:
         """Seconds of a step of so many sequences without proposals; 0 if this is not known."""
@@ -175,8 +195,16 @@ class Pace:
         record.acceptance.verified(n_proposed, n_accepted)
         self._all(source).verified(n_proposed, n_accepted)
 
+    def put_off(self, id: int, source: str, seconds: float) -> None:
+        """The source was asked and wasn't ready, which has taken so long: nothing is learned, and
+        it is asked again as soon as there is time for it."""
+        record = self._record(Offer(id, source, 0))
+        record.is_put_off, record.n_steps = True, 0
+        self._debt += seconds
+
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
         """A step without prompts took so long, until the device had finished it."""
+        self._debt = max(0.0, self._debt - TRIALS * seconds)
         self._n_steps += 1
         self._since_plain += 1
         if not n_proposed:

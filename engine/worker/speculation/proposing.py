@@ -1,13 +1,13 @@
 """Asks the sources what may come next in each sequence, and takes of it what pays."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.scheduling.sequences import Sequence as Text
 from engine.worker.speculation.pace import Offer, Pace
-from engine.worker.speculation.source import Ask, Source
+from engine.worker.speculation.source import Ask, Reading, Source
 
 GRAMMAR = "grammar"
 """The source of what a constraint makes likely."""
@@ -54,7 +54,10 @@ class Proposing:
         self._limits = limits or {}
         self._clock = clock
         self._seconds = dict.fromkeys(self._sources, 0.0)  # for each token, one behind the other
-        self._asked: dict[int, str] = {}  # the source of what is proposed, by id of the sequence
+        self._in_vain = dict.fromkeys(self._sources, 0.0)  # seconds where nothing is found
+        # The source of what is proposed, and the tokens that it was asked for, by id of the
+        # sequence.
+        self._asked: dict[int, tuple[str, int]] = {}
         self._known: set[int] = set()
 
     @property
@@ -84,17 +87,19 @@ class Proposing:
         self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
 
     def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
-        name, each = source.name, self._seconds[source.name]
+        name = source.name
         n_min, n_max = self._limits.get(name, (0, MOST))
         wishes = [replace(wish, n_min=max(wish.n_min, n_min)) for wish in wishes]
         most = [min(wish.n, n_max, MOST) for wish in wishes]
-        is_cheap = each * max(most) <= CHEAP * self._pace.usual(n_generating)
+        each, in_vain = self._seconds[name], self._in_vain[name]
+        usual = self._pace.usual(n_generating)
+        is_cheap = max(in_vain, each * max(most)) <= CHEAP * usual
         if not is_cheap:
             offers = [
                 Offer(wish.sequence.id, name, n, wish.n_min)
                 for wish, n in zip(wishes, most, strict=True)
             ]
-            most = self._pace.choose(n_generating, offers, each)
+            most = self._pace.choose(n_generating, offers, max(each, in_vain))
         asked = [(wish, n) for wish, n in zip(wishes, most, strict=True) if n]
         if not asked:
             return
@@ -103,15 +108,44 @@ class Proposing:
             for s, n, p_min in ((wish.sequence, n, wish.p_min) for wish, n in asked)
         ]
         started = self._clock()
-        found = source.propose(asks)
-        if longest := max(map(len, found), default=0):
-            taken = (self._clock() - started) / longest
-            self._seconds[name] = FADING * each + (1 - FADING) * taken if each else taken
+        proposals = source.propose(asks)
+        taken = self._clock() - started
+        unread = source.unread if isinstance(source, Reading) else frozenset[int]()
+        ready = self._ready(name, unread, asked, proposals, taken)
         if is_cheap:
-            self._take(name, [wish for wish, _ in asked], found, n_generating)
+            found = [tokens for _, _, tokens in ready]
+            self._take(name, [wish for wish, _, _ in ready], found, n_generating)
             return
-        for (wish, n), tokens in zip(asked, found, strict=True):
-            self._set(name, wish, tokens[:n])
+        for wish, n, tokens in ready:
+            if len(tokens) >= max(1, wish.n_min):
+                self._set(name, wish, tokens[:n], n)
+            else:  # as good as wrong: the time is spent
+                self._pace.verified(wish.sequence.id, name, 1, 0)
+
+    def _ready(
+        self,
+        name: str,
+        unread: Set[int],
+        asked: Sequence[tuple[Wish, int]],
+        proposals: Sequence[list[int]],
+        taken: float,
+    ) -> list[tuple[Wish, int, list[int]]]:
+        """Those of the wishes whose texts aren't `unread`, with what the source says. It took so
+        many seconds for all of them."""
+        ready = [
+            (wish, n, tokens)
+            for (wish, n), tokens in zip(asked, proposals, strict=True)
+            if wish.sequence.id not in unread
+        ]
+        if len(ready) < len(asked):  # the time says nothing of what proposals take
+            for id in unread:
+                self._pace.put_off(id, name, taken / len(unread))
+            return ready
+        if longest := max(len(tokens) for _, _, tokens in ready):
+            self._seconds[name] = _faded(self._seconds[name], taken / longest)
+        else:
+            self._in_vain[name] = _faded(self._in_vain[name], taken)
+        return ready
 
     def _take(
         self, name: str, wishes: Sequence[Wish], found: Sequence[list[int]], n_generating: int
@@ -125,21 +159,24 @@ class Proposing:
         for (wish, tokens), n in zip(some, numbers, strict=True):
             self._set(name, wish, tokens[:n])
 
-    def _set(self, name: str, wish: Wish, tokens: Sequence[int]) -> None:
+    def _set(self, name: str, wish: Wish, tokens: Sequence[int], n_asked: int = 0) -> None:
         if tokens and len(tokens) >= wish.n_min:
             wish.sequence.proposed += tuple(tokens)
-            self._asked[wish.sequence.id] = name
+            self._asked[wish.sequence.id] = name, n_asked
 
     def verified(self, chunk: Chunk, n_accepted: int, *, is_refuted: bool) -> None:
         """So many of the tokens that were proposed in `chunk` are confirmed; the next one is wrong
         if it `is_refuted`, else nobody knows."""
         n_forced = chunk.n_forced
-        name = self._asked.pop(chunk.sequence.id, None)
+        asked = self._asked.pop(chunk.sequence.id, None)
         n_proposed = len(chunk.proposed) - n_forced
-        if name is None or n_proposed <= 0:
+        if asked is None or n_proposed <= 0:
             return
+        name, n_asked = asked
         n_accepted = max(0, n_accepted - n_forced)
         n_known = n_proposed if is_refuted else n_accepted
+        if n_accepted == n_proposed < n_asked:
+            n_known += 1  # the source knew no further, which is as good as wrong
         self._pace.verified(chunk.sequence.id, name, n_known, n_accepted)
         if (source := self._sources.get(name)) is not None:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
@@ -161,3 +198,7 @@ class Proposing:
     def close(self) -> None:
         for source in self._sources.values():
             source.close()
+
+
+def _faded(before: float, now: float) -> float:
+    return FADING * before + (1 - FADING) * now if before else now

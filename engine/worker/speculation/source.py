@@ -1,8 +1,8 @@
 """Where proposals come from: tokens that may follow a text, evaluated before they are chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.tokens import TokenBuffer
@@ -37,3 +37,12 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Frees what it holds."""
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A source that has to read a text before it can say what follows."""
+
+    @property
+    def unread(self) -> Set[int]:
+        """The ids of the last asks whose texts it has read a part of so far."""

@@ -1,13 +1,13 @@
 """Drafting with another vocabulary: texts, rather than tokens, go to the draft model and back."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from engine.worker.backend import Model
-from engine.worker.speculation.source import Ask, Source
+from engine.worker.speculation.source import Ask, Reading, Source
 from engine.worker.tokens import TokenBuffer, common_prefix
 
 SETTLED: Final = 64
@@ -53,6 +53,10 @@ class Translation:
         return [
             self._proposal(ask, proposal) for ask, proposal in zip(asks, proposals, strict=True)
         ]
+
+    @property
+    def unread(self) -> Set[int]:
+        return self._inner.unread if isinstance(self._inner, Reading) else frozenset()
 
     def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
         self._inner.verified(id, n_proposed, n_accepted)

@@ -93,7 +93,7 @@ def expected(cost: Cost, n: int, p: float, n_each: int) -> float:
 @pytest.mark.parametrize("length", [0, 100])
 @pytest.mark.parametrize("n", [1, 4, 8])
 def test_what_is_never_right_costs_next_to_nothing(cost: Cost, n: int, length: int) -> None:
-    assert Simulation(cost, n, 0.0, length=length).run(1000) >= 0.97
+    assert Simulation(cost, n, 0.0, length=length).run(1000) >= 0.98
 
 
 @pytest.mark.parametrize("cost", MACHINES)
@@ -105,6 +105,13 @@ def test_what_is_often_right_gains(cost: Cost, n: int, p: float) -> None:
     assert gained - 1 >= 0.5 * (possible - 1) - 0.08
 
 
+@pytest.mark.parametrize("cost", MACHINES)
+@pytest.mark.parametrize("p", [0.2, 0.4, 0.6, 0.75, 0.95])
+@pytest.mark.parametrize("n", [1, 4, 8])
+def test_nobody_is_slower_for_it(cost: Cost, n: int, p: float) -> None:
+    assert Simulation(cost, n, p).run(1500) >= 0.96
+
+
 @pytest.mark.parametrize("cost", [flat_gpu, bandwidth_cpu])
 def test_a_change_is_followed(cost: Cost) -> None:
     simulation = Simulation(cost, 4, 0.0)
@@ -114,7 +121,7 @@ def test_a_change_is_followed(cost: Cost) -> None:
     assert simulation.run(200) >= 0.8 * expected(cost, 4, 0.9, 8)
     simulation.p = 0.0
     simulation.run(100)
-    assert simulation.run(400) >= 0.96
+    assert simulation.run(400) >= 0.98
 
 
 def test_a_machine_that_changes_is_followed() -> None:
@@ -122,7 +129,7 @@ def test_a_machine_that_changes_is_followed() -> None:
     assert simulation.run(400) > 2
     simulation.cost = lambda rows: 0.012 * rows
     simulation.run(3 * PLAIN)
-    assert simulation.run(400) >= 0.92
+    assert simulation.run(400) >= 0.95
 
 
 def test_one_that_copies_beside_those_that_do_not() -> None:
@@ -177,3 +184,23 @@ def test_finding_them_takes_time_too() -> None:
         pace.verified(1, "draft", k, min(k, 3))
         pace.observe(1, k, flat_gpu(1 + k))
     assert sum(asked) < 100, "trials"
+
+
+@pytest.mark.parametrize("seconds_each", [0.002, 0.012, 0.03])
+@pytest.mark.parametrize("n", [1, 8])
+def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
+    n: int, seconds_each: float
+) -> None:
+    """Several sources of which none is ever right, and texts that end soon."""
+    pace, seconds, finding = Pace(0.0, 512), 0.0, 0.0
+    steps = 2000
+    for step in range(steps):
+        for source in ("a", "b", "c"):
+            offers = [Offer(n * (step // 100) + at, source, 8) for at in range(n)]
+            chosen = pace.choose(n, offers, seconds_each)
+            finding += seconds_each * max(chosen)
+            for offer, k in zip(offers, chosen, strict=True):
+                pace.verified(offer.id, source, k, 0)
+        pace.observe(n, 0, flat_gpu(n))
+        seconds += flat_gpu(n)
+    assert finding < 0.03 * seconds

@@ -1,6 +1,8 @@
 """Which source is heard, for how many tokens, and what it learns of them."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+
+import pytest
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.speculation.pace import Pace
@@ -86,3 +88,71 @@ def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
         proposing.verified(Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
         proposing.observe(1, len(text.proposed), 0.01)
     assert len(source.asks) < 30
+
+
+class Drafting:
+    """A draft model: each token takes `seconds`, as does finding out that there is none. For the
+    first `n_unread` asks it hasn't read the text."""
+
+    name = "a"
+
+    def __init__(self, now: list[float], seconds: float, found: list[int], n_unread: int) -> None:
+        self.now, self.seconds, self.found, self.n_unread = now, seconds, found, n_unread
+        self.n_asked = 0
+
+    @property
+    def unread(self) -> Set[int]:
+        return {1} if self.n_asked <= self.n_unread else set()
+
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        self.n_asked += 1
+        [ask] = asks
+        found = [] if self.unread else self.found[: ask.n]
+        self.now[0] += self.seconds * max(1, len(found))
+        return [found]
+
+    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
+        pass
+
+    def forget(self, id: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def drafted(source: Drafting, steps: int, most: int = 8) -> float:
+    """Tokens per second, as a multiple of those without; a step takes 10 ms, whatever its rows.
+    All that is found is right."""
+    now, text, tokens = source.now, sequence(1, [1, 2]), 0
+    proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
+    begun = now[0]
+    for _ in range(steps):
+        proposing.propose([Wish(text, most)], 1)
+        n = len(text.proposed)
+        proposing.verified(Chunk(text, 1, 2, text.proposed), n, is_refuted=False)
+        now[0] += 0.01
+        proposing.observe(1, n, 0.01)
+        tokens += 1 + n
+    return tokens * 0.01 / (now[0] - begun)
+
+
+@pytest.mark.parametrize("seconds", [0.002, 0.01])
+def test_a_draft_model_that_is_never_sure_costs_next_to_nothing(seconds: float) -> None:
+    assert drafted(Drafting([0.0], seconds, [], 0), 1000) >= 0.97
+
+
+def test_a_draft_model_that_takes_as_long_as_the_model_costs_next_to_nothing() -> None:
+    assert drafted(Drafting([0.0], 0.0105, [4] * 8, 0), 1000) >= 0.97
+
+
+def test_a_fast_draft_model_that_is_sure_of_a_few_tokens_gains() -> None:
+    assert drafted(Drafting([0.0], 0.001, [4, 5, 6], 0), 300) >= 2
+
+
+def test_reading_a_text_says_nothing_of_what_drafting_takes() -> None:
+    source = Drafting([0.0], 0.02, [4] * 8, 5)
+    assert drafted(source, 5) < 1
+    assert source.n_asked == 5, "it is asked until it has read"
+    source.seconds = 0.001
+    assert drafted(source, 300) >= 3
