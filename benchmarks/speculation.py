@@ -131,6 +131,12 @@ def again(plan: Plan, seed: int) -> list[Request]:
     return short_prompts(plan, seed)[:1] * 2
 
 
+def retry(plan: Plan, seed: int) -> list[Request]:
+    """The same prompt twice, with another seed: what was said before is of no use."""
+    first, second = again(plan, seed)
+    return [first, {**second, "seed": seed + 1, "temperature": 3.0}]
+
+
 def copying(plan: Plan, seed: int) -> list[Request]:
     """A text that is to be repeated with a small change."""
     body = "\n".join(f"{line}  # {words(seed + n, 2)}" for n, line in enumerate(LINES))
@@ -170,11 +176,18 @@ def text_variants(_: Path) -> list[Variant]:
 
 
 def draft_variants(model: Path) -> list[Variant]:
+    """A draft model as large as the model is the worst case: it can only be a burden. It is sure of
+    nothing if the weights are random; without a bound it is always right about a greedy text, and
+    hardly ever about one that is chosen by chance."""
     draft = ("--model-draft", str(model))
+    every = (*draft, "--spec-draft-p-min", "0")
+    greedy = {**FREE, "temperature": 0.0}
+    chance = {**FREE, "temperature": 3.0}
     return [
-        Variant("without", fields=FREE),
-        Variant("itself", draft, FREE),
-        Variant("never right", ("--spec-type", "radix", "--spec-synth-rates", "0"), FREE),
+        Variant("without", fields=greedy),
+        Variant("always right", every, greedy),
+        Variant("not sure", draft, greedy),
+        Variant("hardly ever right", every, chance),
     ]
 
 
@@ -187,6 +200,7 @@ SCENARIOS = {
     ),
     "draft": Scenario(short_prompts, draft_variants, for_peers=(Variant("", fields=FREE),)),
     "again": Scenario(again, text_variants, n_unmeasured=1),
+    "retry": Scenario(retry, text_variants, n_unmeasured=1),
 }
 
 

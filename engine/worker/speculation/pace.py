@@ -195,12 +195,15 @@ class Pace:
         record.acceptance.verified(n_proposed, n_accepted)
         self._all(source).verified(n_proposed, n_accepted)
 
-    def put_off(self, id: int, source: str, seconds: float) -> None:
-        """The source was asked and wasn't ready, which has taken so long: nothing is learned, and
-        it is asked again as soon as there is time for it."""
+    def owe(self, seconds: float) -> None:
+        """A source has taken so much longer than was expected when it was chosen."""
+        self._debt = max(0.0, self._debt + seconds)
+
+    def put_off(self, id: int, source: str) -> None:
+        """The source was asked and wasn't ready: nothing is learned, and it is asked again as soon
+        as there is time for it."""
         record = self._record(Offer(id, source, 0))
         record.is_put_off, record.n_steps = True, 0
-        self._debt += seconds
 
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
         """A step without prompts took so long, until the device had finished it."""

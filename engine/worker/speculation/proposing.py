@@ -110,6 +110,8 @@ class Proposing:
         started = self._clock()
         proposals = source.propose(asks)
         taken = self._clock() - started
+        if not is_cheap:  # the first time with a text, that is read as well
+            self._pace.owe(taken - max(each, in_vain) * max(n for _, n in asked))
         unread = source.unread if isinstance(source, Reading) else frozenset[int]()
         ready = self._ready(name, unread, asked, proposals, taken)
         if is_cheap:
@@ -139,7 +141,7 @@ class Proposing:
         ]
         if len(ready) < len(asked):  # the time says nothing of what proposals take
             for id in unread:
-                self._pace.put_off(id, name, taken / len(unread))
+                self._pace.put_off(id, name)
             return ready
         if longest := max(len(tokens) for _, _, tokens in ready):
             self._seconds[name] = _faded(self._seconds[name], taken / longest)

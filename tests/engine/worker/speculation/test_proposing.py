@@ -156,3 +156,19 @@ def test_reading_a_text_says_nothing_of_what_drafting_takes() -> None:
     assert source.n_asked == 5, "it is asked until it has read"
     source.seconds = 0.001
     assert drafted(source, 300) >= 3
+
+
+def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
+    """Each text has to be read first, which takes as long as thirty steps."""
+    source = Drafting([0.0], 0.01, [], 0)
+    now = source.now
+    proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
+    for id in range(1, 100):
+        text, n_asked = sequence(id, [1, 2]), source.n_asked
+        for _ in range(100):
+            source.seconds = 0.3 if source.n_asked == n_asked else 0.01
+            proposing.propose([Wish(text, 8)], 1)
+            now[0] += 0.01
+            proposing.observe(1, 0, 0.01)
+        proposing.forget(id)
+    assert 9900 * 0.01 / now[0] >= 0.95
