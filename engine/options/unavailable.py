@@ -121,14 +121,6 @@ _MODEL = [
         refused=True,
     ),
     *_options(
-        "drafts that are accepted by chance would change the texts",
-        """
---spec-synth-len N LLAMA_ARG_SPEC_SYNTH_LEN
---spec-synth-rates P,... LLAMA_ARG_SPEC_SYNTH_RATES
-""",
-        refused=True,
-    ),
-    *_options(
         "removed: the options of one kind took its place, such as --spec-ngram-simple-size-n",
         """
 --spec-ngram-size-n N

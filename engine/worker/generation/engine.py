@@ -248,7 +248,7 @@ class Engine:
             request.stop("eos", now)
             return self._finish(request)
         token, is_final = sampled
-        self._speculation.chosen(request, token)
+        token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
         event = self._answering.accept(request, token, is_final=is_final)
