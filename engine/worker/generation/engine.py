@@ -142,7 +142,7 @@ class Engine:
         request = self._requests.get(id)
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
-            self.scheduler.drop_proposed(request.sequence)
+            self.scheduler.ahead.drop_proposed(request.sequence)
 
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""

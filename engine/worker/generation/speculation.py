@@ -159,15 +159,15 @@ class Speculation:
         if not sequence.n_ahead:  # nothing was proposed there, or the text has ended
             return False
         if not self._runs[request.id].is_right:
-            self._scheduler.take_back(sequence)
+            self._scheduler.ahead.take_back(sequence)
             return False
-        self._scheduler.confirm(sequence)
+        self._scheduler.ahead.confirm(sequence)
         return True
 
     def end(self) -> None:
         """The step is over: what isn't confirmed is taken back."""
         for run in self._runs.values():
-            self._scheduler.take_back(run.chunk.sequence)
+            self._scheduler.ahead.take_back(run.chunk.sequence)
             self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
         self._runs.clear()
 

@@ -13,7 +13,7 @@ from engine.worker.generation.answering import Answering
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
 from engine.worker.generation.speculation import Speculation
-from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.ahead import Ahead
 from engine.worker.scheduling.sequences import Sequence
 from tests.support.playing import GREEDY
 from tests.support.speculating import MODES, Mode, Oracle, speculating
@@ -275,10 +275,10 @@ def accepts_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: Scheduler, sequence: Sequence) -> None:
+    def forget(self: Ahead, sequence: Sequence) -> None:
         sequence.n_ahead = 0
 
-    monkeypatch.setattr(Scheduler, "take_back", forget)
+    monkeypatch.setattr(Ahead, "take_back", forget)
 
 
 def skips_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
