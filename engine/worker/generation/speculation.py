@@ -168,8 +168,11 @@ class Speculation:
         """The step is over: what isn't confirmed is taken back."""
         for run in self._runs.values():
             self._scheduler.ahead.take_back(run.chunk.sequence)
-            self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
+            self._learn(run)
         self._runs.clear()
+
+    def _learn(self, run: "_Run") -> None:
+        self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
@@ -179,6 +182,8 @@ class Speculation:
 
     def forget(self, id: int) -> None:
         """The request has left its slot."""
+        if (run := self._runs.pop(id, None)) is not None:  # its text has ended in the step
+            self._learn(run)
         self._proposing.forget(id)
 
     def close(self) -> None:
