@@ -8,11 +8,13 @@ be: recurrent states, sliding windows, shared layers.
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llama_cpp import llama_cpp as C
 
 from engine.options import EngineOptions
-from engine.protocol.devices import DeviceUse
+from engine.protocol.devices import CPU, DeviceUse
 from engine.worker.backend.context_params import context_params
 from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.library import devices, failure, forget_errors, heard_by
@@ -24,6 +26,13 @@ MEASURED = 1 << 20
 memory even so; more tokens take more in proportion."""
 _NO_VOCABULARY = "tokenizer.ggml.model=str:no_vocab"
 _CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB")
+_ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^\s,]+)")
+_TENSOR = re.compile(r"- tensor split +\d+: +(\S+) .* ([\d.]+) MiB")
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_INPUTS = ("token_", "position_", "per_layer_token_")
+_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+_TRACE = "LLAMA_TRACE"
+"""The variable that lets llama.cpp tell of each tensor."""
 _CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
 
 
@@ -33,6 +42,8 @@ class Planned(Holdings):
     def __init__(self) -> None:
         super().__init__()
         self._layers: dict[str, int] = defaultdict(int)  # of the next cache
+        self._places: dict[int, str] = {}  # the devices of layers
+        self._tensors: dict[str, float] = {}  # MiB
 
     def note(self, line: str) -> None:
         """Learn from a line of llama.cpp's log: it tells the size of a KV cache behind the devices
@@ -45,12 +56,23 @@ class Planned(Holdings):
             for name, n in self._layers.items():
                 self.buffers[name, "KV"] += float(found[1]) * n / n_layers
             self._layers.clear()
+        elif found := _ASSIGNED.search(line):
+            self._places[int(found[1])] = found[2]
+        elif found := _TENSOR.search(line):
+            self._tensors[found[1]] = float(found[2])
 
-    def share(self, n_bytes: int) -> None:
-        """Let `n_bytes` be the weights: each device has them by its layers."""
-        n_layers = sum(self.layers.values())
-        for name, n in self.layers.items():
-            self.buffers[name, "model"] = n_bytes / (1 << 20) * n / n_layers
+    def place_weights(self, n_bytes: int) -> None:
+        """Let each device have the weights of its layers, the CPU those of the input, and the
+        device of the last layer those of the output. `n_bytes` is the exact size of all."""
+        told = sum(self._tensors.values())
+        scale = n_bytes / (1 << 20) / told if told else 0.0
+        last = self._places.get(max(self._places, default=0), CPU)
+        for name, size in self._tensors.items():
+            layer = _BLOCK.match(name)
+            place = self._places.get(int(layer[1]), CPU) if layer else last
+            self.buffers[CPU if name.startswith(_INPUTS) else place, "model"] += size * scale
+        if last != CPU and _OUTPUT not in self._tensors:  # a copy of the input's
+            self.buffers[last, "model"] += self._tensors.get(_EMBEDDING, 0.0) * scale
 
 
 class DryRun(ModelFacts):
@@ -62,7 +84,7 @@ class DryRun(ModelFacts):
         # The vocabulary takes most of the time, and is of no use here. But its size is, and not
         # every file has that beside it.
         given = options.model.override_kv
-        with heard_by(self._planned):
+        with heard_by(self._planned), _traced():
             forget_errors()
             self._model = self._load(path, options, (*given, _NO_VOCABULARY))
             if not self._model:
@@ -71,7 +93,7 @@ class DryRun(ModelFacts):
                 self._model = self._load(path, options, given)
         if not self._model:
             raise failure(f"cannot measure the model {path!r}")
-        self._planned.share(self.size)
+        self._planned.place_weights(self.size)
 
     def _load(self, path: str, options: EngineOptions, overrides: tuple[str, ...]) -> object:
         params, _kept = model_params(options)
@@ -124,6 +146,19 @@ class DryRun(ModelFacts):
             with heard_by(self._planned):
                 C.llama_model_free(self._model)
             self._model = None
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    before = os.environ.get(_TRACE)
+    os.environ[_TRACE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TRACE]
+        else:
+            os.environ[_TRACE] = before
 
 
 def _beyond(half: DeviceUse, full: DeviceUse, factor: float) -> DeviceUse:
