@@ -32,7 +32,7 @@ from engine.shipped import MODEL_NAME
 log = logging.getLogger("engine.catalog")
 
 _IDENTITY: Final = (
-    *("model", "hf_repo", "hf_file", "model_url"),
+    *("model", "hf_repo", "hf_file", "model_url", "docker_repo"),
     *("mmproj", "mmproj_url", "alias", "tags"),
 )
 """Options that say which model it is. Those of the command line and of variables, which are for
@@ -203,7 +203,7 @@ class _EntryMaker:
         elif section is not None and found.source == "preset":
             raise OptionError(
                 f"{section.place}: there is no such model yet, so the section needs model, "
-                "hf-repo or model-url"
+                "hf-repo, model-url or docker-repo"
             )
         layers = [self._everywhere.layer, found.layer]
         if section is not None:

@@ -121,7 +121,8 @@ def open_catalog(
 def _single(options: Options, environ: Mapping[str, str]) -> Entry:
     model, source = options.engine.model, options.source
     aliases = model.aliases()
-    names = [*aliases, model.model, source.hf_repo, _last_component(source.model_url)]
+    remote = [source.hf_repo, source.docker_repo, _last_component(source.model_url)]
+    names = [*aliases, model.model, *remote]
     in_cache = not model.model and bool(source.hf_repo)
     return Entry(
         name=next(filter(None, names), MODEL_NAME),

@@ -12,8 +12,8 @@ Source = Literal["shipped", "cache", "models_dir", "preset", "command_line"]
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the catalog and all that its engine is started with.
 
-    Their `model` is the path of its file, the first of several; "" with a `hf_repo` or a
-    `model_url` is a model that has to be downloaded first, and "" alone is the shipped one.
+    Their `model` is the path of its file, the first of several; "" with a `hf_repo`, a `model_url`
+    or a `docker_repo` is a model that has to be downloaded first, and "" alone is the shipped one.
     `in_cache` is true if its file belongs to the hub's cache. A `hidden` one can be named, and is
     not listed: a preset has the same file. A `removable` one is a download without a preset, whose
     files really lie in the cache.

@@ -1,4 +1,4 @@
-"""The directories of downloaded models: the hub's cache, and one for models from other places."""
+"""The directories of downloaded models: the hub's cache, and those for models from other places."""
 
 import os
 from collections.abc import Mapping
@@ -33,3 +33,8 @@ def url_cache(environ: Mapping[str, str]) -> Path:
     if environ.get("LLAMA_CACHE"):
         return Path(os.path.expandvars(environ["LLAMA_CACHE"])).expanduser()
     return user_cache(environ) / "downloads"
+
+
+def registry_cache(environ: Mapping[str, str]) -> Path:
+    """The directory of models downloaded from registries of containers."""
+    return url_cache(environ) / "registries"

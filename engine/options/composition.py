@@ -190,7 +190,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
 
     def names_model(self) -> bool:
         """Whether there is a model that they are of: a file, a repository, or an address."""
-        return bool(self.engine.model.model or self.source.hf_repo or self.source.model_url)
+        return bool(self.engine.model.model) or self.source.names_model()
 
     def fetches_draft(self) -> bool:
         """Whether the draft model is still to be found in its repository: `model_draft` is no path

@@ -99,13 +99,6 @@ _MODEL = [
 """,
     ),
     *_options(
-        "models come from the Hugging Face Hub (--hf-repo) or an address (--model-url)",
-        """
--dr --docker-repo REPO LLAMA_ARG_DOCKER_REPO
-""",
-        refused=True,
-    ),
-    *_options(
         "slots of a unified cache have no limits of their own: "
         "--no-kv-unified gives each an equal part",
         """

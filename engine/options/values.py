@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from engine.formats import oci_names
 from engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
 
 # Numbers reach llama.cpp as C floats: whatever is not a normal one becomes 0 or infinity there.
@@ -423,6 +424,16 @@ def hf_file(text: str) -> str:
     parts = text.split("/")
     if text and (not text.isprintable() or "\\" in text or {"", ".", ".."} & set(parts)):
         raise OptionError(f"{quote(text)} is not the path of a file in a repository")
+    return text
+
+
+def docker_repo(text: str) -> str:
+    """[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST], as Docker writes it."""
+    try:
+        if text:
+            oci_names.reference(text)
+    except ValueError as error:
+        raise OptionError(f"{quote(text)} does not look like [HOST/]NAME[:TAG]: {error}") from None
     return text
 
 

@@ -48,7 +48,7 @@ def _chosen(options: Options) -> Iterator[tuple[Field, Any]]:
 
 def _belongs(options: Options, field: Field) -> bool:
     source = options.source
-    if field.name == "model" and (source.hf_repo or source.model_url):
+    if field.name == "model" and source.names_model():
         return False
     if field.name == "mmproj" and options.media.mmproj_url:
         return False

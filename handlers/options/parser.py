@@ -54,7 +54,7 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
         found += [f"--reproducible: {name} undoes it" for name in engine.irreproducible()]
     if router.models_dir or router.models_preset:
         vain = "--models-dir" if router.models_dir else "--models-preset"
-        for name in ("model", "hf_repo", "model_url"):
+        for name in ("model", "hf_repo", "model_url", "docker_repo"):
             field = NAMES.fields[name]
             if field.of(options):
                 found.append(f"{vain} has no effect: {field.canonical} names the only model")

@@ -13,7 +13,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "pull": Command("USER/REPO[:QUANT]", "downloads a model of the Hugging Face Hub"),
+    "pull": Command(
+        "USER/REPO[:QUANT]",
+        "downloads a model of the Hugging Face Hub, or (--docker) of a registry",
+    ),
     "list": Command("[--json]", "lists the models that were downloaded"),
     "rm": Command("NAME...", "removes downloaded models"),
     "ps": Command("[--url URL]", "shows the models and slots of a running server"),

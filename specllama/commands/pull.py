@@ -20,23 +20,27 @@ def main(argv: Sequence[str]) -> int:
     error."""
     parser = argparse.ArgumentParser(
         prog="specllama pull",
-        description="Downloads a model of the Hugging Face Hub, or of an address. What was broken "
-        "off goes on; what is there already is not downloaded again.",
+        description="Downloads a model of the Hugging Face Hub, of an address, or of an OCI "
+        "registry. What was broken off goes on; what is there already is not downloaded again.",
     )
     parser.add_argument(
         "name", metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or an http(s) address of a GGUF"
+    )
+    parser.add_argument(
+        "--docker", action="store_true", help="NAME is one of a registry: [HOST/]NAME[:TAG]"
     )
     parser.add_argument("--file", default="", metavar="FILE", help="this file of the repository")
     parser.add_argument("--token", default="", help="for what isn't public (default: HF_TOKEN)")
     given = parser.parse_args(argv)
     is_address = given.name.startswith(("http://", "https://"))
-    words = ["--model-url" if is_address else "--hf-repo", given.name]
+    option = "--docker-repo" if given.docker else "--model-url" if is_address else "--hf-repo"
+    words = [option, given.name]
     words += ["--hf-file", given.file] if given.file else []
     words += ["--hf-token", given.token] if given.token else []
     try:
         options = parse(words, os.environ)
     except OptionError as error:
-        return _failed(str(error).removeprefix("--hf-repo: ").removeprefix("--model-url: "))
+        return _failed(str(error).removeprefix(f"{option}: "))
     logs.configure(options.log)
     logging.getLogger("specllama.download").setLevel(logging.INFO)
     fetched: list[Transfer] = []

@@ -184,6 +184,8 @@ def test_list_devices() -> None:
         (["-hf", "nonsense"], '-hf: "nonsense" does not look like USER/REPO'),
         (["-hf", "user/repo", "-m", "specllama-tiny"], "-m: excludes --hf-repo"),
         (["--hf-file", "model.gguf"], "--hf-repo has to name"),
+        (["-dr", "Nonsense"], '-dr: "Nonsense" does not look like [HOST/]NAME[:TAG]: '),
+        (["-dr", "gemma3", "-hf", "user/repo"], "-hf: excludes --docker-repo"),
         (["-mu", "nonsense"], '-mu: "nonsense" is not an address'),
         (["--rpc", "nonsense"], '--rpc: "nonsense" does not look like HOST:PORT'),
         (["--models-dir", "/does/not/exist"], '--models-dir: cannot use "/does/not/exist"'),

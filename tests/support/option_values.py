@@ -99,6 +99,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
+    "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
     "ui_config": st.dictionaries(TEXT, JSON),
     **dict.fromkeys(
         ("hf_repo", "hf_repo_draft"),

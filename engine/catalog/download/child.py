@@ -30,8 +30,9 @@ from engine.catalog.download.messages import (
     Wanted,
     wanted_decoder,
 )
+from engine.catalog.download.oci_source import open_registry_model
 from engine.catalog.download.url_source import UrlFile, open_url
-from engine.catalog.locations import url_cache
+from engine.catalog.locations import registry_cache, url_cache
 from engine.catalog.sizes import shown_size
 from engine.processes.stdio import Link, leave, take_over
 
@@ -108,6 +109,12 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
             )
             items += hub.items
             model, projector = str(hub.first), str(hub.projector or "")
+        elif wanted.image:
+            hub = open_registry_model(
+                client, wanted.image, registry_cache(os.environ), offline=offline, notify=notify
+            )
+            items += hub.items
+            model = str(hub.first)
         elif wanted.url:
             of_model = open_one(wanted.url)
             items += of_model.items

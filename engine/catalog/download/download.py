@@ -22,6 +22,7 @@ from filelock import Timeout
 from huggingface_hub.utils import WeakFileLock
 
 from engine.catalog.download.http_errors import (
+    NETWORK_FAILURES,
     DownloadError,
     TransientError,
     check_status,
@@ -61,6 +62,7 @@ class Item:
     digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be checked
     magic: bytes = MAGIC  # what it has to begin with
     headers: dict[str, str] = field(default_factory=dict)
+    check: Callable[[httpx2.Response, str], None] = check_status  # raises DownloadError
 
     def n_there(self) -> int:
         """Bytes of it that need no downloading."""
@@ -154,7 +156,7 @@ def _receive(client: httpx2.Client, item: Item, report: Report) -> None:
         while item.size is None or partial.n < item.size:
             try:
                 _receive_piece(client, item, partial)
-            except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+            except NETWORK_FAILURES as error:
                 raise network_failure(error, item.url, item.name) from error
             if item.size is None:
                 break
@@ -167,7 +169,7 @@ def _receive_piece(client: httpx2.Client, item: Item, partial: "_Partial") -> No
         headers["Range"] = f"bytes={start}-{min(start + PIECE, item.size) - 1}"
     with client.stream("GET", item.url, headers=headers) as response:
         host = response.url.host
-        check_status(response, item.name)
+        item.check(response, item.name)
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise DownloadError(f"{host} sends {item.name} in an encoding of its own")
         if response.status_code == 200:

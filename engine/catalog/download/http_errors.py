@@ -3,6 +3,9 @@
 import httpx2
 
 _GATED = "GatedRepo"
+NETWORK_FAILURES = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, UnicodeError)
+"""What a request raises; the last is of a host's name that can't be one."""
+
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -43,9 +46,14 @@ def network_failure(error: Exception, url: str, what: str) -> DownloadError:
     """An exception of the HTTP library as a message for the user."""
     host = _host(url)
     match error:
-        case httpx2.UnsupportedProtocol() | httpx2.TooManyRedirects() | httpx2.InvalidURL():
+        case (
+            httpx2.UnsupportedProtocol()
+            | httpx2.TooManyRedirects()
+            | httpx2.InvalidURL()
+            | UnicodeError()
+        ):
             return DownloadError(
-                f"{host} redirects {what} to an address that can't be used: {error}"
+                f"{host} redirects {what} to an address that can't be used: {_reason(error)}"
             )
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
             return TransientError(f"{host} does not answer: check the network connection")

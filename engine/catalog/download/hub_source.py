@@ -11,6 +11,7 @@ from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import build_hf_headers, validate_repo_id
 
+from engine.catalog.download.blobs import blob_item
 from engine.catalog.download.download import MAGIC, Item, patiently
 from engine.catalog.download.http_errors import DownloadError, check_status, network_failure
 from engine.catalog.download.hub_layout import RepositoryCache, is_commit, is_digest, is_inside
@@ -193,20 +194,11 @@ def _from_hub(
 
     def item(name: str) -> Item:
         file = snapshot.files[name]
-        path, blob = cache.file(commit, name), cache.blob(file.digest)
-
-        def link() -> None:
-            cache.link(file.digest, commit, name)
-
-        return Item(
-            name=name,
+        return blob_item(
+            cache,
+            commit,
+            name,
             url=hf_hub_url(repository, name, revision=commit),
-            target=blob,
-            partial=cache.partial(file.digest),
-            lock=cache.lock(file.digest),
-            is_done=lambda: _has_size(path, file.size),
-            is_complete=lambda: _has_size(blob, file.size),
-            on_arrival=link,
             size=file.size,
             digest=file.digest,
             magic=MAGIC if is_gguf(name) else b"",
@@ -224,13 +216,6 @@ def _from_hub(
         cache.file(commit, projector) if projector else None,
         finish,
     )
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 def _headers(token: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""  # of the repository; "" = chosen by the quantization
     token: str = ""  # "" = the one that huggingface_hub finds
     url: str = ""
+    image: str = ""  # of a registry: [HOST/]NAME[:TAG]
     projector: bool = True  # look for one in the repository
     projector_url: str = ""
     draft_repository: str = ""

@@ -69,6 +69,7 @@ def _wanted(options: Options) -> Wanted:
         file=options.source.hf_file if repository else "",
         token=options.source.hf_token,
         url=options.source.model_url if wants_model(options) and not repository else "",
+        image=options.source.docker_repo if wants_model(options) and not repository else "",
         projector=options.media.mmproj_auto and not named,
         projector_url=options.media.mmproj_url if wants_projector(options) else "",
         draft_repository=options.source.hf_repo_draft if fetches_draft else "",

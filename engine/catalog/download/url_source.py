@@ -13,7 +13,12 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
 from engine.catalog.download.download import MAGIC, Item, patiently
-from engine.catalog.download.http_errors import DownloadError, check_status, network_failure
+from engine.catalog.download.http_errors import (
+    NETWORK_FAILURES,
+    DownloadError,
+    check_status,
+    network_failure,
+)
 from engine.formats.gguf_names import part
 
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
@@ -139,7 +144,7 @@ def _ask_once(client: httpx2.Client, address: httpx2.URL, headers: dict[str, str
                 length = response.headers.get("Content-Range", "").rpartition("/")[2]
             else:
                 length = response.headers.get("Content-Length", "")
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+    except NETWORK_FAILURES as error:
         raise network_failure(error, str(address), shown) from error
     size = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None
     validator = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""

@@ -24,7 +24,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="FILE",
             help="GGUF file to load.",
             default="the small model that ships with the package",
-            excludes=("hf_repo", "model_url"),
+            excludes=("hf_repo", "model_url", "docker_repo"),
             supersedes=("hf_file",),
             file=files.check_named_model,
         ),

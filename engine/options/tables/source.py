@@ -25,7 +25,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             "file.",
             default="none",
             read=values.hf_repo,
-            excludes=("model", "model_url"),
+            excludes=("model", "model_url", "docker_repo"),
             supersedes=("hf_file",),
         ),
     ] = ""
@@ -61,7 +61,21 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Load the GGUF file at this address, downloading it first.",
             default="none",
             read=values.url,
-            excludes=("model", "hf_repo"),
+            excludes=("model", "hf_repo", "docker_repo"),
+            supersedes=("hf_file",),
+        ),
+    ] = ""
+    docker_repo: Annotated[
+        str,
+        _download(
+            names="-dr --docker-repo",
+            env="LLAMA_ARG_DOCKER_REPO",
+            metavar="[HOST/]NAME[:TAG]",
+            help="Load a model of an OCI registry, downloading what is not in the cache yet: of "
+            "Docker Hub without HOST, of its ai/ if NAME has no /; without TAG it is latest.",
+            default="none",
+            read=values.docker_repo,
+            excludes=("model", "hf_repo", "model_url"),
             supersedes=("hf_file",),
         ),
     ] = ""
@@ -87,3 +101,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Use what the cache holds, and never the network.",
         ),
     ] = False
+
+    def names_model(self) -> bool:
+        """Whether a model is named that may have to be downloaded."""
+        return bool(self.hf_repo or self.model_url or self.docker_repo)

@@ -45,6 +45,7 @@ def with_presets(hub: Path, text: str, *argv: str, **environ: str) -> Catalog:
         (["-m", "{file}", "--alias", "b,a"], "a"),
         (["-hf", "u/r:Q8_0"], "u/r:Q8_0"),
         (["-hf", "u/r", "-a", "x"], "x"),
+        (["-dr", "gemma3:4B"], "gemma3:4B"),
         (["-mu", "http://localhost/a/x.gguf?download=true"], "x.gguf"),
     ],
 )
@@ -179,6 +180,14 @@ def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
         "",
     )
     assert (shipped.source, shipped.options.source.hf_repo) == ("preset", "u/r")
+
+
+def test_a_section_can_name_a_model_of_a_registry(hub: Path) -> None:
+    for key in ("docker-repo", "LLAMA_ARG_DOCKER_REPO"):
+        entry = with_presets(hub, f"[x]\n{key} = box:5000/tiny\n").entries["x"]
+        assert (entry.source, entry.in_cache) == ("preset", False)
+        assert entry.options.source.docker_repo == "box:5000/tiny"
+        assert arguments(entry.options)[1:3] == ["--docker-repo", "box:5000/tiny"]
 
 
 def test_a_section_can_name_a_model_by_a_shortcut(hub: Path) -> None:

@@ -222,8 +222,8 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
         ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
         ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
         ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
-        ("[a]\ndocker_repo = x", ":2: docker_repo is not available: ", "--hf-repo"),
-        ("[a]\nLLAMA_ARG_DOCKER_REPO = x", ":2: ", "is not available: "),
+        ("[a]\nspec_synth_len = 1", ":2: spec_synth_len is not available: ", "chance"),
+        ("[a]\nLLAMA_ARG_SPEC_SYNTH_LEN = 1", ":2: ", "is not available: "),
     ],
 )
 def test_an_unknown_key_refuses_its_section_alone(
@@ -402,7 +402,7 @@ def test_options_of_the_whole_server_have_no_effect(tmp_path: Path, key: str) ->
 
 def test_documented_options_of_the_whole_server_are_among_them() -> None:
     documented = "host port api-key api-key-file ssl-key-file ssl-cert-file models-dir models-max"
-    documented += " models-preset models-autoload log-file log-disable threads-http webui no-webui"
+    documented += " models-preset models-autoload log-file log-disable threads-http webui"
     assert set(documented.split()) <= {*SERVER_KEYS}
     assert {key for key in documented.split() if protects(key)} == {
         *("host", "api-key", "api-key-file", "ssl-key-file", "ssl-cert-file"),

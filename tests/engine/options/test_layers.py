@@ -123,6 +123,8 @@ def test_a_layer_without_lines_is_named() -> None:
         ("--model-url", ["http://h/f.gguf", "https://h:1/f?x=1", "http://[::1]:8/f"],
          ["f.gguf", "ftp://h/f", "http://", "http://h:x/f", "http://h/a b", "file:///f",
           "http://[::1/f", "http://h:0/f"]),
+        ("--docker-repo", ["gemma3", "ai/smollm2:135M-Q4_0", "localhost:5000/x"],
+         ["Gemma3", "a:", "a b", "http://h/x", "h.io:0/x"]),
         ("--hf-token", ["hf_abc", " hf_abc "], ["a b", "ä", "a\nb", "x" * 2000]),
         ("--sleep-idle-seconds", ["-1", "1", "2147483647"], ["0", "-2", "1.5", "x", "2147483648"]),
         ("--models-max", ["0", "1"], ["-1", "x"]),

@@ -57,6 +57,8 @@ def test_arguments_are_those_of_the_model_and_no_secrets() -> None:
 
 
 def test_where_a_download_lies_is_not_among_the_arguments() -> None:
+    options = model_options(docker_repo="gemma3", model="/cache/x.gguf")
+    assert arguments(options) == ["specllama", "--docker-repo", "gemma3"]
     options = model_options(hf_repo="a/b", model="/cache/x.gguf")
     assert arguments(options) == ["specllama", "--hf-repo", "a/b"]
     options = model_options(

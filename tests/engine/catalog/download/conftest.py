@@ -1,10 +1,11 @@
-"""A hub to download from."""
+"""A hub and a registry to download from."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import registry as registries
 from tests.support.hub import Hub, serving
 
 
@@ -31,3 +32,23 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hu
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled download stays as it is, instead of being tried again."""
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "600")
+
+
+@pytest.fixture(scope="module")
+def running_registry() -> Iterator[registries.Registry]:
+    with registries.serving() as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(
+    running_registry: registries.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> registries.Registry:
+    """An empty registry without faults, and an empty cache in tmp_path."""
+    running_registry.reset()
+    for name in ("LLAMA_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    monkeypatch.setattr("engine.catalog.download.download.BACKOFF", (0.0,) * 4)
+    return running_registry
