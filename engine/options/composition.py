@@ -96,8 +96,9 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
 
         The shipped model is so small that each of its slots can have those.
         """
-        if self.context.ctx_size or self.unified_kv_cache() or self.context.parallel >= 0:
-            return self.context.ctx_size
+        given = max(self.context.ctx_size, 0)
+        if given or self.unified_kv_cache() or self.context.parallel >= 0:
+            return given
         if self.is_shipped() and not self.embedding.embeds():
             return self.context.n_slots() * SHIPPED_CONTEXT
         return 0

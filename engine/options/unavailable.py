@@ -92,13 +92,6 @@ _MODEL = [
 """,
     ),
     *_options(
-        "options aren't fitted to the memory of devices here: set --ctx-size and --gpu-layers",
-        """
--fitt --fit-target MIB,... LLAMA_ARG_FIT_TARGET
--fitc --fit-ctx TOKENS LLAMA_ARG_FIT_CTX
-""",
-    ),
-    *_options(
         "the cache decides by itself when it copies texts and makes checkpoints",
         """
 --cache-idle-slots --no-cache-idle-slots LLAMA_ARG_CACHE_IDLE_SLOTS
