@@ -1,4 +1,8 @@
-"""llama's decoder in PyTorch, with GGUF's names and llama.cpp's order of rotated pairs."""
+"""llama's decoder in PyTorch, with GGUF's names.
+
+A position turns pairs of a head's channels: here each channel of the first half with that of the
+second, which is fast, and in llama.cpp neighbours. The exported rows are in its order.
+"""
 
 import math
 from collections.abc import Iterator
@@ -35,8 +39,8 @@ class Layer(nn.Module):
         k = _linear(h, self.attn_k).view(batch, length, shared, -1).transpose(1, 2)
         v = _linear(h, self.attn_v).view(batch, length, shared, -1).transpose(1, 2)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
-        k = k.repeat_interleave(heads // shared, 1)
-        v = v.repeat_interleave(heads // shared, 1)
+        if shared < heads:
+            k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output)
         h = _normed(x, self.ffn_norm)
@@ -80,6 +84,10 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
 
     for name, values in state.items():
         kind = shape.weight_type if values.dim() == 2 else WeightType.F32
+        if name.endswith("attn_q"):
+            values = _neighbours(values, shape.n_head)
+        elif name.endswith("attn_k"):
+            values = _neighbours(values, shape.n_head_kv)
         yield f"{name}.weight", values.float().numpy(), kind
 
 
@@ -97,7 +105,12 @@ def _normed(x: Tensor, scales: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of neighbours, turned by their position's angles."""
-    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
-    return turned.flatten(-2).to(x.dtype)
+    first, second = x.float().chunk(2, -1)
+    turned = torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+    return turned.to(x.dtype)
+
+
+def _neighbours(weight: Tensor, n_heads: int) -> Tensor:
+    """The rows of a query or key matrix with the channels of a pair side by side."""
+    halves = weight.view(n_heads, 2, -1, weight.shape[1])
+    return halves.transpose(1, 2).reshape(weight.shape)
