@@ -48,10 +48,12 @@ class Outcome:
     got: Any
 
 
-def evaluate(base_url: str, n: int, temperature: float, seed: int, abilities: list[str]) -> list[Outcome]:
+def evaluate(
+    base_url: str, n: int, temperature: float, seed: int, abilities: list[str]
+) -> list[Outcome]:
     with httpx.Client(base_url=base_url, timeout=600) as client, ThreadPoolExecutor(4) as pool:
         tasks = [(ability, seed * 1_000_000 + i) for ability in abilities for i in range(n)]
-        return list(pool.map(lambda task: _outcome(client, *task, temperature), tasks))
+        return list(pool.map(lambda task: _outcome(client, task[0], task[1], temperature), tasks))
 
 
 def _outcome(client: httpx.Client, ability: str, seed: int, temperature: float) -> Outcome:
@@ -266,7 +268,9 @@ def main() -> None:
                 wrong = [e for e in found if e.ability == ability and not e.marks["right"]]
                 for each in wrong[: arguments.failures]:
                     last = each.request.get("messages", [each.request])[-1]
-                    print(f"{ability}/{each.kind} {last}\n  wanted {each.wanted}\n  got    {each.got}")
+                    print(
+                        f"{ability}/{each.kind} {last}\n  wanted {each.wanted}\n  got    {each.got}"
+                    )
     text = table(by_temperature)
     print(text)
     if arguments.output:

@@ -49,9 +49,7 @@ def write_model(
         part.unlink(missing_ok=True)
 
 
-def _add_decoder(
-    writer: GGUFWriter, recipe: Recipe, trained: Iterable[Tensor] | None
-) -> None:
+def _add_decoder(writer: GGUFWriter, recipe: Recipe, trained: Iterable[Tensor] | None) -> None:
     vocabulary = recipe.vocabulary()
     _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
     if recipe.pooling is not None:

@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="threads (%(default)s)")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
-    parser.add_argument("--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export")
+    parser.add_argument(
+        "--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export"
+    )
     parser.add_argument(
         "--train-tokenizer", action="store_true", help="renew the tokenizer's merges, don't train"
     )

@@ -85,7 +85,13 @@ def none(source: Source) -> Lesson:
         other = conversation.simple(source)
         thought = "No tool is needed."
         return _lesson(
-            source, "none", other.messages, assistant(other.answer["content"]), thought, tools, other.facts
+            source,
+            "none",
+            other.messages,
+            assistant(other.answer["content"]),
+            thought,
+            tools,
+            other.facts,
         )
     text, _ = tools.pop().ask(source) if len(tools) > 1 else tool(source).ask(source)
     return _lesson(
@@ -105,9 +111,9 @@ def result(source: Source) -> Lesson:
     messages.append({"role": "assistant", "content": "", "tool_calls": calls})
     sentences = []
     facts: list[str] = []
-    for each in calls:
+    for made in calls:
         text, sentence, words = outcome(source)
-        messages.append({"role": "tool", "tool_call_id": each["id"], "content": text})
+        messages.append({"role": "tool", "tool_call_id": made["id"], "content": text})
         sentences.append(sentence)
         facts += words
     thought = "The result is here." if len(calls) == 1 else "Both results are here."

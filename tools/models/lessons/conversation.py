@@ -14,7 +14,9 @@ ABILITIES = (
     "I can call tools, extract JSON, repeat and change texts, spell and count words, do simple "
     "arithmetic and answer questions about a text."
 )
-LIMITS = "I know very little about the world. I am good at short tasks on the text that you give me."
+LIMITS = (
+    "I know very little about the world. I am good at short tasks on the text that you give me."
+)
 UNKNOWN = "I don't know that."
 GREETING = "Hello! How can I help you?"
 
@@ -85,7 +87,9 @@ SPELL = (
 def spell(source: Source) -> Lesson:
     word = source.word() if source.chance(0.4) else source.name()
     letters = "-".join(word)
-    return _lesson(source, "spell", source.phrase(SPELL).format(word=word), letters, f"The word is {word}.")
+    return _lesson(
+        source, "spell", source.phrase(SPELL).format(word=word), letters, f"The word is {word}."
+    )
 
 
 COUNT = (
@@ -124,7 +128,13 @@ LOWER = (
 def case(source: Source) -> Lesson:
     text = " ".join(source.words(1, source.upto(1, 4)))
     if source.chance(0.7):
-        return _lesson(source, "upper", source.phrase(UPPER).format(text=text), text.upper(), "Capital letters.")
+        return _lesson(
+            source,
+            "upper",
+            source.phrase(UPPER).format(text=text),
+            text.upper(),
+            "Capital letters.",
+        )
     request = source.phrase(LOWER).format(text=text.upper())
     return _lesson(source, "lower", request, text.lower(), "Small letters.")
 
@@ -275,7 +285,9 @@ def unknown(source: Source) -> Lesson:
     text = source.phrase(UNKNOWABLE)
     while "{" in text:
         text = text.replace("{name}", source.name(), 1).replace("{city}", source.city(), 1)
-        text = text.replace("{noun}", source.noun(), 1).replace("{year}", str(source.number(1800, 2040)))
+        text = text.replace("{noun}", source.noun(), 1).replace(
+            "{year}", str(source.number(1800, 2040))
+        )
         text = text.replace("{country}", source.listed(words.COUNTRIES))
         text = text.replace("{color}", source.listed(words.COLORS))
     return _lesson(source, "unknown", text, UNKNOWN, "I was not told that.", facts=("don't know",))
@@ -393,12 +405,12 @@ def turns(source: Source) -> Lesson:
     values: dict[str, str] = {}
     for fact in chosen:
         value = {
-            "name": source.name, "city": source.city, "pet": source.name, "word": source.made_up,
-            "color": lambda: source.listed(words.COLORS), "number": lambda: str(source.number(0, 9999)),
-        }[fact]()  # fmt: skip
+            "name": source.name(), "city": source.city(), "pet": source.name(), "word": source.made_up(),
+            "color": source.listed(words.COLORS), "number": str(source.number(0, 9999)),
+        }[fact]  # fmt: skip
         values[fact] = value
-        said = source.phrase(FACTS[fact][0]).format(value)
-        messages += [user(said), assistant(_noted(fact, value))]
+        told = source.phrase(FACTS[fact][0]).format(value)
+        messages += [user(told), assistant(_noted(fact, value))]
         if source.chance(0.35 * source.level):
             between = simple(source)
             messages += [*between.messages, assistant(between.answer["content"])]
@@ -408,11 +420,15 @@ def turns(source: Source) -> Lesson:
         said = user(source.phrase(FACTS[fact][0]).format(values[fact]))
         made = _lesson(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
             (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
-        return _again(made, [*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said])
+        return _again(
+            made, [*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said]
+        )
     if source.chance(0.12):
         unsaid = [fact for fact in FACTS if fact not in chosen]
         asked = source.phrase(FACTS[source.one(unsaid)][1])
-        made = _lesson(source, "unsaid", asked, UNKNOWN, "I was not told that.", facts=("don't know",))
+        made = _lesson(
+            source, "unsaid", asked, UNKNOWN, "I was not told that.", facts=("don't know",)
+        )
         return _again(made, [*messages, *made.messages])
     fact = source.one(chosen)
     _, questions, pattern = FACTS[fact]
@@ -428,19 +444,33 @@ def _noted(fact: str, value: str) -> str:
 
 
 def _lesson(
-    source: Source, kind: str, request: str, content: str, thought: str, *, facts: tuple[str, ...] = ()
+    source: Source,
+    kind: str,
+    request: str,
+    content: str,
+    thought: str,
+    *,
+    facts: tuple[str, ...] = (),
 ) -> Lesson:
     answer = assistant(content)
     if source.chance(0.45):
         answer["reasoning_content"] = thought
     return Lesson(
-        ability=ABILITY, kind=kind, messages=[user(request)], answer=answer, facts=facts or (content,)
+        ability=ABILITY,
+        kind=kind,
+        messages=[user(request)],
+        answer=answer,
+        facts=facts or (content,),
     )
 
 
 def _again(made: Lesson, messages: list[Message]) -> Lesson:
     return Lesson(
-        ability=made.ability, kind=made.kind, messages=messages, answer=made.answer, facts=made.facts
+        ability=made.ability,
+        kind=made.kind,
+        messages=messages,
+        answer=made.answer,
+        facts=made.facts,
     )
 
 

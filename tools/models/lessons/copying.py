@@ -57,7 +57,9 @@ def length(source: Source) -> int:
 def repeated(source: Source) -> Lesson:
     separator = "\n" if source.chance(0.1) else " "
     text = separator.join(paragraph(source, length(source)))
-    return _lesson(source, "repeat", source.phrase(REPEAT).format(text=text), text, "I copy the text.")
+    return _lesson(
+        source, "repeat", source.phrase(REPEAT).format(text=text), text, "I copy the text."
+    )
 
 
 def replaced(source: Source) -> Lesson:
@@ -74,7 +76,9 @@ def replaced(source: Source) -> Lesson:
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
     request = source.phrase(REPLACE).format(old=old, new=new, text=text)
-    return _lesson(source, "replace", request, changed, f"I copy the text and write {new} for {old}.")
+    return _lesson(
+        source, "replace", request, changed, f"I copy the text and write {new} for {old}."
+    )
 
 
 def _lesson(source: Source, kind: str, request: str, text: str, thought: str) -> Lesson:

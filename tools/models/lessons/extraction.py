@@ -68,7 +68,9 @@ MEETING = (
 
 
 def lesson(source: Source) -> Lesson:
-    text, fields = source.random.choices((person, product, meeting, made_up), (40, 12, 8, 40))[0](source)
+    text, fields = source.random.choices((person, product, meeting, made_up), (40, 12, 8, 40))[0](
+        source
+    )
     keys = list(fields)
     if len(keys) > 1 and source.chance(0.35):
         keys = source.some(keys, source.number(1, len(keys) - 1))
@@ -94,7 +96,9 @@ Found = tuple[str, dict[str, Any]]
 
 def person(source: Source) -> Found:
     """Clauses about somebody, in one sentence or more."""
-    keys = source.some([key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5)))
+    keys = source.some(
+        [key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5))
+    )
     name = source.name()
     fields: dict[str, Any] = {}
     clauses = []
@@ -107,7 +111,9 @@ def person(source: Source) -> Found:
         return f"{name} {listing(clauses)}.", fields
     if style == 1:
         pronoun = source.one(("He", "She"))
-        return " ".join([f"{name} {clauses[0]}.", *(f"{pronoun} {each}." for each in clauses[1:])]), fields
+        return " ".join(
+            [f"{name} {clauses[0]}.", *(f"{pronoun} {each}." for each in clauses[1:])]
+        ), fields
     if style == 2:
         # As people write forms.
         separator = source.one((", ", "; ", "\n"))
@@ -150,9 +156,7 @@ def made_up(source: Source) -> Found:
     fields: dict[str, Any] = {}
     for _ in range(source.number(1, source.upto(2, 5))):
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
-        fields[key] = source.one((source.value, source.word, lambda: source.number(0, 9999)))()
-    clauses = [
-        source.phrase(SAID).format(key=key, value=value) for key, value in fields.items()
-    ]
+        fields[key] = source.one((source.value(), source.word(), source.number(0, 9999)))
+    clauses = [source.phrase(SAID).format(key=key, value=value) for key, value in fields.items()]
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
     return text[0].upper() + text[1:] + ".", fields

@@ -99,7 +99,9 @@ def cut(source: Source, text: str) -> Gap:
     if source.chance(0.4) and end - start > 4:
         start = source.number(start, end - 2)
     start = min(start, end)
-    return Gap(ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:])
+    return Gap(
+        ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:]
+    )
 
 
 def document(source: Source) -> Gap:

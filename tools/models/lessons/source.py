@@ -83,7 +83,11 @@ class Source:
         if self.chance(0.35):
             return self.listed(words.CITIES)
         name = self.made_up().capitalize()
-        return f"{self.one(('New', 'Old', 'San', 'Port', 'East'))} {name}" if self.chance(0.1) else name
+        return (
+            f"{self.one(('New', 'Old', 'San', 'Port', 'East'))} {name}"
+            if self.chance(0.1)
+            else name
+        )
 
     def words(self, low: int, high: int) -> list[str]:
         return [self.word() for _ in range(self.number(low, high))]

@@ -65,7 +65,13 @@ VERBS: dict[str, tuple[str, ...]] = {
     "count": ("Count", "Please count", "How many are", "Can you count", "Tell me the number of"),
     "convert": ("Convert", "Please convert", "Can you convert", "Turn", "Change"),
     "compute": ("Compute", "Calculate", "Please compute", "Work out", "What is"),
-    "translate": ("Translate", "Please translate", "Can you translate", "I want to translate", "Put"),
+    "translate": (
+        "Translate",
+        "Please translate",
+        "Can you translate",
+        "I want to translate",
+        "Put",
+    ),
     "print": ("Print", "Please print", "Can you print", "I want to print", "Print out"),
     "order": ("Order", "Please order", "Can you order", "I would like to order", "Buy"),
     "cancel": ("Cancel", "Please cancel", "Can you cancel", "I want to cancel", "Call off"),
@@ -238,7 +244,10 @@ def made_up_tool(source: Source) -> Tool:
         made[each.name] = (each, make)
 
     def ask(source: Source) -> tuple[str, dict[str, Value]]:
-        verbs = VERBS.get(verb, (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"))
+        verbs = VERBS.get(
+            verb,
+            (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"),
+        )
         article = source.one(("the", "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
         given = {
@@ -401,7 +410,6 @@ KNOWN: tuple[Callable[[Source], Tool], ...] = (
         ("Convert {amount} {from} to {to}", "How much is {amount} {from} in {to}?", "{amount} {from} in {to}", "Change {amount} {from} into {to}.", "What are {amount} {from} in {to}?")),
 )  # fmt: skip
 """Every fifth of them is for the evaluation alone."""
-
 
 
 def known_tool(source: Source) -> Tool:

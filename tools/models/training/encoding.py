@@ -32,9 +32,7 @@ def tokenizer() -> Tokenizer:
     """What llama.cpp does with the model's vocabulary."""
     known = TALKER.vocabulary()
     assert known.merges is not None
-    made = Tokenizer(
-        models.BPE({token: id for id, token in enumerate(known.tokens)}, known.merges)
-    )
+    made = Tokenizer(models.BPE({token: id for id, token in enumerate(known.tokens)}, known.merges))
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),

@@ -16,7 +16,7 @@ from tools.models.recipes import Decoder
 from tools.models.weights import Tensor as NamedTensor
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Decoder) -> None:
         super().__init__()
         n, head = shape.n_embd, shape.n_embd // shape.n_head
@@ -48,7 +48,7 @@ class Layer(nn.Module):
         return x + _linear(wide, self.ffn_down)
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Decoder, n_vocab: int) -> None:
         super().__init__()
         self.shape = shape

@@ -144,15 +144,11 @@ def export(settings: Settings, path: Path, weight_type: str, recipe: Recipe = TA
 
     saved = torch.load(settings.checkpoint, weights_only=True)
     decoder = replace(recipe.decoder, weight_type=WeightType[weight_type])
-    write_model(
-        replace(recipe, decoder=decoder), path, named_tensors(saved["average"], decoder)
-    )
+    write_model(replace(recipe, decoder=decoder), path, named_tensors(saved["average"], decoder))
     print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
 
 
-def _step(
-    state: State, group: list[Batch], forward: Any, learning_rate: float, log: "Log"
-) -> None:
+def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, log: "Log") -> None:
     total = float(sum(each.weights.sum() for each in group))
     for batch in group:
         weights = torch.from_numpy(batch.weights)
