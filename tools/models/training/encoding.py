@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from tools.models.lessons.lesson import Gap, Lesson, Message
 from tools.models.recipes import CHAT_TEMPLATE, TALKER
@@ -39,6 +39,7 @@ def tokenizer() -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+    made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(each, normalized=False) for each in SPECIAL_TOKENS])
     return made
 
