@@ -26,7 +26,7 @@ from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
-MAX_TOKENS = 700
+MAX_TOKENS = 500
 LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
     calling.ABILITY: calling.lesson,
     extraction.ABILITY: extraction.lesson,
