@@ -55,6 +55,12 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session
+def webui(session: nox.Session) -> None:
+    """The page at / in a browser: a part of the contract tests (a minute)."""
+    session.run(*PYTEST, *WORKERS, "contract_tests/own/page", *session.posargs)
+
+
+@nox.session
 def exhaustive(session: nox.Session) -> None:
     """The same with many more examples and all families of chat templates (hours)."""
     session.run(*PYTEST, *WORKERS, "tests", "--hypothesis-profile=thorough", *session.posargs)

@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from connexion import context
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from engine.options import Options
 from engine.params import RANDOM_SEED
@@ -16,7 +15,7 @@ from handlers.apis.ollama.processes import process_json
 from handlers.apis.ollama.pull import SUCCESS, pull, wanted
 from handlers.http.disconnect import until_disconnect
 from handlers.http.envelopes.ollama import NDJSON, ollama_error
-from handlers.http.errors import Failure, RequestError
+from handlers.http.errors import Failure
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.sse import event_stream, line
 from handlers.models import model_list
@@ -26,15 +25,6 @@ from handlers.running.templates import description, template_source
 
 API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients look at it for what they may ask for."""
-
-
-async def get_root() -> Response:
-    """A text by which Ollama's clients know that the server is there. Raises RequestError for
-    browsers, for which there is no page."""
-    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
-    if any(b"text/html" in value.lower() for value in accepted):
-        raise RequestError(404, "there is no path /")
-    return PlainTextResponse("Ollama is running")
 
 
 async def get_ollama_version() -> Response:

@@ -78,8 +78,8 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "endpoint_slots": options.operations.slots,
         "endpoint_props": server.model.operations.props,
         "endpoint_metrics": server.model.operations.metrics,
-        "ui": False,
-        "ui_settings": {},
+        "ui": server.page.ui,
+        "ui_settings": model.current.page_settings,
         "chat_template": source.removesuffix("\n"),  # which Jinja drops
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",

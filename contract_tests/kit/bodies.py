@@ -141,6 +141,7 @@ POSTS = [
 
 IN_PATH = {
     "asset": "swagger-ui.css",
+    "file": "app.js",
     "id_slot": "0?action=save",
     "response_id": "resp_0",
     "model_id": "specllama-tiny",

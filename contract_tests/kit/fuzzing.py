@@ -99,7 +99,10 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 # No name that is made up is that of a model.
                 {"include-operation-id": "get_model", "checks": _allowing(404)},
                 # An asset's name is any name; of most names there is no asset.
-                {"include-operation-id": "get_docs_asset", "checks": _allowing(404)},
+                {
+                    "include-operation-id": ["get_docs_asset", "get_page_asset"],
+                    "checks": _allowing(404),
+                },
                 # Messages and items that don't fit together; media; tools that are none of ours.
                 {
                     "include-operation-id": [

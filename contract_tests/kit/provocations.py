@@ -180,12 +180,22 @@ def unauthorized(server: Server, name: str) -> list[httpx.Response]:
     ]
 
 
+def _asset(name: str, asset: str) -> str:
+    return path(name).rpartition("/")[0] + f"/{asset}"
+
+
 def no_asset(server: Server, name: str) -> list[httpx.Response]:
-    return [server.get("/docs/nothing.js")]
+    return [server.get(_asset(name, "nothing.js"))]
 
 
 def no_asset_name(server: Server, name: str) -> list[httpx.Response]:
-    return [server.get("/docs/..%00x"), server.get("/docs/" + "a" * 200)]
+    return [server.get(_asset(name, each)) for each in ("..%00x", "a" * 200)]
+
+
+def unchanged_asset(server: Server, name: str) -> list[httpx.Response]:
+    tag = server.get(path(name)).headers["etag"]
+    known = (tag, f"W/{tag}", f'"a", {tag}')
+    return [server.get(path(name), headers={"If-None-Match": each}) for each in known]
 
 
 def bad_query(server: Server, name: str) -> list[httpx.Response]:
@@ -437,7 +447,10 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 501): ([], [other_mode]) for name in OLLAMA_EMBEDDING},
     ("create_ollama_generation", 400): ([bad_request], [too_long_options]),
     ("create_ollama_generation", 501): ([images, template], [does_not_generate]),
-    ("get_root", 404): ([to_a_browser], []),
+    ("get_root", 200): ([to_a_browser], []),
+    ("get_page_asset", 304): ([unchanged_asset], []),
+    ("get_page_asset", 400): ([no_asset_name], []),
+    ("get_page_asset", 404): ([no_asset], []),
     ("pull_ollama_model", 200): ([pulled_lines], []),
     ("pull_ollama_model", 500): ([], [models_fail]),
     ("pull_ollama_model", 503): ([], [nothing_to_pull]),

@@ -153,15 +153,6 @@ _MODEL = [
 
 _SERVER = [
     *_options(
-        "there is no page for people here",
-        """
---ui --webui --no-ui --no-webui LLAMA_ARG_UI LLAMA_ARG_WEBUI
---ui-config --webui-config JSON LLAMA_ARG_UI_CONFIG LLAMA_ARG_WEBUI_CONFIG
---ui-config-file --webui-config-file FILE LLAMA_ARG_UI_CONFIG_FILE LLAMA_ARG_WEBUI_CONFIG_FILE
-""",
-        of_server=True,
-    ),
-    *_options(
         "one thread serves all connections",
         """
 --threads-http N LLAMA_ARG_THREADS_HTTP
@@ -174,14 +165,6 @@ _SERVER = [
 --verbose-prompt
 --log-prompts-dir DIR
 """,
-        of_server=True,
-    ),
-    *_options(
-        "files of a directory aren't served: a web server in front can do that",
-        """
---path DIR LLAMA_ARG_STATIC_PATH
-""",
-        refused=True,
         of_server=True,
     ),
     *_options(

@@ -16,7 +16,7 @@ log = logging.getLogger("http")
 CLIENT_GONE = 499  # as nginx calls it: no answer was begun
 MAX_ERROR = 300  # characters of an error's message in the log
 MAX_PATH = 200
-_POLLED = ("health", "metrics")  # asked for every few seconds by machines
+_POLLED = ("health", "metrics", "slots")  # asked for every few seconds by machines and pages
 
 
 class RequestLog:
@@ -61,8 +61,11 @@ class RequestLog:
 def _level(scope: Scope, status: int, notes: Notes) -> int:
     if 500 in (status, notes.status):
         return logging.WARNING  # ours to mend; other statuses above are states of the server
-    polled = scope["path"].rpartition("/")[2] in _POLLED or scope["method"] == "OPTIONS"
-    return logging.DEBUG if polled and status == 200 else logging.INFO
+    before, _, last = scope["path"].rpartition("/")
+    polled = last in _POLLED or scope["method"] == "OPTIONS"
+    if (polled and status == 200) or (before.endswith("/ui") and status in (200, 304)):
+        return logging.DEBUG
+    return logging.INFO
 
 
 def request_fields(

@@ -37,6 +37,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from handlers.http.errors import RequestError
 from handlers.http.hosts import Hosts, is_foreign
 from handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
+from handlers.http.own_files import OwnFiles
 from handlers.http.request_log import RequestLog
 from handlers.http.security import is_known
 from handlers.http.validation import JsonBody
@@ -271,6 +272,7 @@ MIDDLEWARES = [
     Cors,
     ExceptionMiddleware,
     Hosts,
+    OwnFiles,
     Routing,
     Bodies,
     Security,

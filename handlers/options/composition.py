@@ -20,6 +20,7 @@ from engine.options.tables.speculation import SpeculationOptions
 from handlers.options.tables.general import GeneralOptions
 from handlers.options.tables.http import HttpOptions
 from handlers.options.tables.log import LogOptions
+from handlers.options.tables.page import PageOptions
 from handlers.options.tables.responses import ResponsesOptions
 
 
@@ -30,6 +31,7 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     model: Options = Options()
     router: RouterOptions = RouterOptions()
     http: HttpOptions = HttpOptions()
+    page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
     log: LogOptions = LogOptions()
     general: GeneralOptions = GeneralOptions()
@@ -51,6 +53,7 @@ NAMES = Names(
         RouterOptions,
         EntryOptions,
         HttpOptions,
+        PageOptions,
         OperationOptions,
         SlotFileOptions,
         ResponsesOptions,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connexion import context
 
@@ -45,7 +45,8 @@ class Runtime:
     `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
     is None without `--metrics`; `responses` are those of the Responses API that clients may
     come back to, `jobs` those that are generated while nobody waits, `streams` those of
-    conversations, and `steerable` what runs and may be told to come to its answer."""
+    conversations, and `steerable` what runs and may be told to come to its answer. `page_settings`
+    are what the page for chats begins with."""
 
     options: ServerOptions
     catalog: Catalog
@@ -61,6 +62,7 @@ class Runtime:
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     steerable: SteerableTexts = field(default_factory=SteerableTexts)
+    page_settings: dict[str, Any] = field(default_factory=dict)
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     """The command line and the preset of each model, once they have been asked for."""
 
@@ -68,8 +70,8 @@ class Runtime:
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """The state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if the file of API keys can't be read, and if the database of
-        responses can't be opened.
+        Raises OptionError if the file of API keys or that of the page's settings can't be read,
+        and if the database of responses can't be opened.
         """
         api_keys = tuple(key.encode() for key in options.http.api_keys())
         try:
@@ -92,6 +94,7 @@ class Runtime:
             api_keys=api_keys,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
+            page_settings=options.page.settings(),
         )
 
 

@@ -37,6 +37,8 @@ FILES = {
     "cache_disk",
     "lookup_cache_static",
     "lookup_cache_dynamic",
+    "path",
+    "ui_config_file",
 }
 
 SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
@@ -96,6 +98,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "reverse_prompt": st.lists(TEXT, min_size=1).map(tuple),
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
+    "ui_config": st.dictionaries(TEXT, JSON),
     **dict.fromkeys(
         ("hf_repo", "hf_repo_draft"),
         st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),

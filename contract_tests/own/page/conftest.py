@@ -1,0 +1,50 @@
+"""A browser for the tests of the page. Without one they are skipped."""
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from contract_tests.kit.server import OwnServer, Start
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from contract_tests.own.page.visits import Visit
+
+# A failing assertion in it has to show its values.
+pytest.register_assert_rewrite("contract_tests.own.page.visits")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: pip install -e '.[webui]'"
+    )
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip("there is no Chromium to test the page in: apt-get install chromium")
+    with playwright.sync_playwright() as running:
+        # Where the tests run as root, in a container, Chromium's sandbox does not.
+        browser = running.chromium.launch(executable_path=program, chromium_sandbox=False)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: "Browser") -> Iterator["Visit"]:
+    """A new visitor, with an empty storage. What the browser complains of fails the test."""
+    from contract_tests.own.page.visits import Visit
+
+    visit = Visit(browser)
+    yield visit
+    visit.end()
+
+
+@pytest.fixture(scope="module")
+def plain(browser: "Browser", module_server: Start) -> OwnServer:
+    """A server of the shipped model; `browser` comes first, as nothing is started without one."""
+    return module_server("--parallel", "2", "--metrics")

@@ -1,0 +1,224 @@
+"""Who can use the page, and where: keys, prefixes, routers, phones, keyboards, screen readers."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from contract_tests.kit.server import OwnServer, Start
+from contract_tests.own.page.visits import Visit
+from tools.models.zoo import CHAT, OTHER_CHAT, Zoo
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+KEY = "a-key-of-the-tests"
+
+_STORED = """async () => {
+  const databases = await indexedDB.databases();
+  const rows = await Promise.all(databases.map(({ name }) => new Promise((resolve) => {
+    indexedDB.open(name).onsuccess = ({ target: { result } }) => {
+      const all = result.transaction("conversations").objectStore("conversations").getAll();
+      all.onsuccess = () => resolve(all.result);
+    };
+  })));
+  return JSON.stringify([{ ...localStorage }, rows, document.cookie]);
+}"""
+
+
+def test_the_key_is_asked_for(own_server: Start, visit: Visit) -> None:
+    server = own_server(api_key=KEY)
+    visit.expected.append("status of 401")
+    visit.page.goto(f"{server.url}/")
+    dialog = visit.page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("Key").fill("wrong")
+    dialog.get_by_role("button", name="Use this key").click()
+    visit.find("dialog", has_text="The server did not take this key").wait_for()
+    dialog.get_by_label("Key").fill(KEY)
+    visit.page.keyboard.press("Enter")
+    visit.ready()
+    visit.script([{"content": "Welcome."}])
+    assert visit.ask("Hello") == "Welcome."
+    assert KEY in visit.page.evaluate("JSON.stringify({ ...sessionStorage })")
+    assert KEY not in visit.page.evaluate(_STORED)
+    visit.page.reload()
+    visit.ready()
+    assert dialog.count() == 0
+
+
+def test_without_a_key_it_says_so(own_server: Start, visit: Visit) -> None:
+    server = own_server(api_key=KEY)
+    visit.expected.append("status of 401")
+    visit.page.goto(f"{server.url}/")
+    visit.click("Cancel")
+    visit.find(".notice", has_text="The server can't be used: Invalid API Key").wait_for()
+
+
+def test_below_a_prefix(own_server: Start, visit: Visit) -> None:
+    server = own_server("--api-prefix", "/llm")
+    visit.open(server.url, max_tokens=8)
+    assert visit.page.url.endswith("/llm/")
+    assert visit.ask("Hello")
+
+
+def test_settings_of_the_operator(own_server: Start, visit: Visit) -> None:
+    """They hold until the user has others."""
+    config = '{"systemMessage": "Be brief.", "temperature": 0.25, "theme": "dark"}'
+    server = own_server("--ui-config", config)
+    visit.open(server.url)
+    bodies = visit.script([{"content": "ok"}])
+    visit.ask("Hello")
+    assert bodies[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert bodies[0]["temperature"] == 0.25
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    visit.click("Settings")
+    visit.page.get_by_label("Temperature").fill("1.5")
+    visit.click("Close")
+    visit.ask("Again")
+    assert bodies[1]["temperature"] == 1.5
+
+
+# ---- routers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def router(browser: "Browser", module_server: Start, zoo: Zoo) -> OwnServer:
+    files = ("--models-dir", str(zoo.directory), "--no-models-autoload")
+    return module_server(*files, "--metrics", router=True)
+
+
+def _choose(visit: Visit, name: str) -> None:
+    visit.find(".picker").click()
+    visit.page.get_by_role("button", name=re.compile(rf"^{name} ")).click()
+
+
+def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
+    visit.open(router.url, max_tokens=8)
+    _choose(visit, CHAT)
+    visit.find(".picker").click()
+    row = visit.find(".model-row").filter(has=visit.page.get_by_text(CHAT, exact=True))
+    row.get_by_role("button", name=f"Load {CHAT}").click()
+    row.get_by_role("button", name=f"Unload {CHAT}").wait_for()
+    row.locator(".dot.loaded").wait_for()
+    visit.page.keyboard.press("Escape")
+    visit.find(".picker .dot.loaded").wait_for()
+    assert visit.ask("Hello")
+    assert CHAT in visit.answered().locator(".told").inner_text()
+
+    _choose(visit, OTHER_CHAT)
+    visit.expected.append("status of 400")
+    visit.say("Hello")
+    assert OTHER_CHAT in visit.answered().locator(".error").inner_text()
+
+    visit.click("Server")
+    section = visit.page.get_by_role("region", name=CHAT, exact=True)
+    section.get_by_text("Cached prompts").wait_for()
+    visit.find(".picker").click()
+    row.get_by_role("button", name=f"Unload {CHAT}").click()
+    section.wait_for(state="detached")
+
+
+# ---- the view of the server --------------------------------------------------------------------
+
+
+def test_the_server(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url, max_tokens=16)
+    visit.ask("Hello")
+    visit.click("Server")
+    tiles = visit.find(".tile").filter(has_text="KV cache")
+    tiles.wait_for()
+    assert re.search(r"\d+ %", tiles.inner_text())
+    assert visit.find(".card", has_text="Slots").locator("tbody tr").count() == 2
+    first = visit.find(".histogram", has_text="Time to the first token")
+    assert "median" in first.inner_text()
+    assert visit.find(".histogram").count() == 4
+    visit.click("Chat")
+    assert visit.find(".message.assistant").is_visible()
+
+
+def test_options_that_are_off(own_server: Start, visit: Visit) -> None:
+    server = own_server("--no-slots")
+    visit.open(server.url)
+    visit.expected.append("status of 501")
+    visit.click("Server")
+    for option in ("--metrics", "--slots"):
+        visit.find(".card code", has_text=option).wait_for()
+
+
+# ---- phones, keys, screen readers -------------------------------------------------------------
+
+
+def test_a_phone(visit: Visit, plain: OwnServer) -> None:
+    visit.page.set_viewport_size({"width": 360, "height": 640})
+    visit.open(plain.url)
+    wide = "word" * 60
+    visit.script([{"content": f"{wide}\n\n```\n{wide}\n```\n\n|{'a|' * 30}\n|{'-|' * 30}\n"}])
+    visit.ask(wide)
+    for tab in ("Server", "Chat"):
+        visit.click(tab)
+        visit.find(f"#{tab.lower()}").wait_for()
+        width = visit.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 360, tab
+    assert not visit.find("#sidebar").is_visible()
+    visit.click("Conversations")
+    visit.find("#sidebar").wait_for()
+    visit.page.get_by_role("button", name="New chat").click()
+    visit.find("#sidebar").wait_for(state="hidden")
+    assert visit.find(".message").count() == 0
+
+
+def test_the_keyboard(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url)
+    visit.script([{"content": "ok"}])
+    assert visit.page.evaluate("document.activeElement.id") == "prompt"
+    visit.page.keyboard.type("one")
+    visit.page.keyboard.press("Shift+Enter")
+    visit.page.keyboard.type("two")
+    visit.page.keyboard.press("Enter")
+    visit.answered()
+    assert visit.find(".message.user .text").inner_text() == "one\ntwo"
+    visit.page.keyboard.press("Control+Shift+O")
+    assert visit.find(".message").count() == 0
+    visit.page.keyboard.press("Control+K")
+    visit.page.keyboard.type("one")
+    assert visit.find(".conversation").count() == 1
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    assert visit.find(".message").count() == 2
+
+
+def _accessible(visit: Visit, where: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found: Any = Axe().run(visit.page).response["violations"]
+    wrong = [
+        f"{each['id']}: {node['target']} {node.get('failureSummary')}"
+        for each in found
+        for node in each["nodes"]
+    ]
+    assert not wrong, where
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -> None:
+    """By axe's rules, which know contrast, names, roles and landmarks."""
+    pytest.importorskip("axe_playwright_python")
+    visit.page.set_viewport_size({"width": width, "height": 700})
+    visit.open(plain.url, theme=theme)
+    _accessible(visit, "nothing said yet")
+    text = "# Title\n\n**Bold** [link](https://example.com) `code`\n\n```python\nx = 'a' # b\n```\n"
+    table = "\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] done\n\n$$x^2$$\n"
+    call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
+    visit.script([{"reasoning_content": "Hm."}, {"content": text + table}, {"tool_calls": [call]}])
+    visit.say("Show me")
+    visit.answered().locator(".katex-display").wait_for()
+    _accessible(visit, "an answer")
+    visit.find(".picker").click()
+    _accessible(visit, "the models")
+    visit.page.keyboard.press("Escape")
+    visit.click("Server")
+    visit.find(".histogram").first.wait_for()
+    _accessible(visit, "the server")
+    visit.click("Settings")
+    _accessible(visit, "the settings")

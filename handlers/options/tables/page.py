@@ -1,0 +1,72 @@
+"""Options of the page at `/`."""
+
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+
+from engine.options import values
+from engine.options.declaration import Opt
+from engine.options.files import check_readable_directory, read_json_object
+
+_page = partial(Opt, group="Server")
+
+
+class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What people see who open the server in a browser."""
+
+    ui: Annotated[
+        bool,
+        _page(
+            names="--ui --webui",
+            negative="--no-ui --no-webui",
+            env="LLAMA_ARG_UI",
+            also_env="LLAMA_ARG_WEBUI",
+            help="Serve a page for chats at /, and the files of --path.",
+        ),
+    ] = True
+    path: Annotated[
+        str,
+        _page(
+            names="--path",
+            env="LLAMA_ARG_STATIC_PATH",
+            metavar="DIR",
+            help="Serve the files of a directory in place of the page, index.html at /. They need "
+            "no key; hidden files and links that lead out of the directory aren't served.",
+            default="none (the page of this server)",
+            file=check_readable_directory,
+        ),
+    ] = ""
+    ui_config: Annotated[
+        dict[str, Any],
+        _page(
+            names="--ui-config --webui-config",
+            env="LLAMA_ARG_UI_CONFIG",
+            also_env="LLAMA_ARG_WEBUI_CONFIG",
+            metavar="JSON",
+            help="Settings that the page begins with, such as "
+            '{"systemMessage": "Be brief.", "temperature": 0.5}.',
+            default="none",
+            read=values.json_object,
+            show=values.show_json,
+            replaces=("ui_config_file",),
+        ),
+    ] = msgspec.field(default_factory=dict)
+    ui_config_file: Annotated[
+        str,
+        _page(
+            names="--ui-config-file --webui-config-file",
+            env="LLAMA_ARG_UI_CONFIG_FILE",
+            also_env="LLAMA_ARG_WEBUI_CONFIG_FILE",
+            metavar="FILE",
+            help="The same, in a file.",
+            default="none",
+            file=read_json_object,
+            replaces=("ui_config",),
+        ),
+    ] = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Those of --ui-config or --ui-config-file. Raises OptionError if the file can't be
+        read."""
+        return read_json_object(self.ui_config_file) if self.ui_config_file else self.ui_config

@@ -1,0 +1,87 @@
+"""The page for people at `/`: a client of this server that runs in a browser."""
+
+import functools
+import hashlib
+from pathlib import Path
+
+from connexion import context
+from starlette.responses import PlainTextResponse, Response
+
+from engine.errors import EngineError
+from handlers.http.own_files import own_file
+from handlers.running.runtime import runtime
+
+FILES = Path(__file__).parent / "webui"
+"""The page's files; those in `vendor` are of other projects, put there by tools/webui."""
+
+_MEDIA_TYPES = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+    ".woff2": "font/woff2",
+}
+_NOSNIFF = {"x-content-type-options": "nosniff"}
+_GUARDED = _NOSNIFF | {
+    # No script and no style but the page's own, nothing from elsewhere, and no frame around it.
+    # HTML becomes part of the page through DOMPurify alone.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "media-src data: blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types dompurify"
+    ),
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+_FRESH = {"cache-control": "no-cache"}  # a new version's page never gets an old one's parts
+
+
+async def get_root() -> Response:
+    """The page, or for clients that are no browsers the text that Ollama's clients look for."""
+    vary = {"vary": "Accept"}
+    if _accepts_html() and (options := runtime().options.page).ui:
+        if not options.path:
+            headers = _GUARDED | _FRESH | vary
+            return Response(_file("index.html")[0], media_type="text/html", headers=headers)
+        if found := await own_file(options.path, "index.html", context.scope):
+            found.headers.update(vary)
+            return found
+    return PlainTextResponse("Ollama is running", headers=vary)
+
+
+def _accepts_html() -> bool:
+    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
+    return any(b"text/html" in value.lower() for value in accepted)
+
+
+async def get_page_asset(file: str) -> Response:
+    """A file of the page. Raises EngineError (not_found_error)."""
+    suffix = Path(file).suffix
+    if file not in _names() or suffix not in _MEDIA_TYPES or not runtime().options.page.ui:
+        raise EngineError.of("not_found_error", f"there is no asset {file}")
+    content, tag = _file(file)
+    headers = _NOSNIFF | _FRESH | {"etag": tag}
+    if tag in _known():
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_MEDIA_TYPES[suffix], headers=headers)
+
+
+def _known() -> list[str]:
+    """The tags of what the client has; weak ones are as good."""
+    given = b",".join(v for name, v in context.scope["headers"] if name == b"if-none-match")
+    return [each.strip().removeprefix("W/") for each in given.decode("latin-1").split(",")]
+
+
+@functools.cache
+def _names() -> dict[str, Path]:
+    """The page's files by name."""
+    return {path.name: path for path in FILES.rglob("*") if path.is_file()}
+
+
+@functools.cache
+def _file(name: str) -> tuple[bytes, str]:
+    """A file's content and its tag."""
+    content = _names()[name].read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'

@@ -1,0 +1,108 @@
+// Where a message is written: text, and files by picker, drop or paste.
+
+import { button, h, replace } from "./dom.js";
+import { accepted, fileView, readFiles } from "./files.js";
+
+export class Composer {
+  files = [];
+  running = false;
+
+  constructor(models, actions) {
+    this.models = models;
+    this.actions = actions;
+    this.attached = h("div", { class: "files", hidden: true });
+    this.area = h("textarea", {
+      id: "prompt", rows: 1, placeholder: "Write a message", "aria-label": "Message",
+      oninput: () => this.changed(),
+      onkeydown: (event) => {
+        if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches) {
+          event.preventDefault();
+          if (!this.running) this.send();
+        }
+      },
+      onpaste: (event) => {
+        const files = [...(event.clipboardData?.files ?? [])];
+        if (!files.length) return;
+        event.preventDefault();
+        this.add(files);
+      },
+    });
+    this.picker = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files",
+      onchange: () => { this.add([...this.picker.files]); this.picker.value = ""; } });
+    this.attach = button("attach", "Add files", () => this.picker.click());
+    this.main = button("send", "Send", () => (this.running ? this.actions.stop() : this.send()), { class: "icon-button send" });
+    this.element = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); this.send(); } },
+      this.attached, this.area, h("div", { class: "composer-foot" }, this.attach, this.picker, h("span", { class: "spacer" }), this.main));
+    models.addEventListener("change", () => this.drawPicker());
+    this.drawPicker();
+    this.listenForDrops();
+    this.changed();
+  }
+
+  listenForDrops() {
+    const target = document.body;
+    const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+    target.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      this.element.classList.add("dropping");
+    });
+    target.addEventListener("dragleave", (event) => {
+      if (!event.relatedTarget) this.element.classList.remove("dropping");
+    });
+    target.addEventListener("drop", (event) => {
+      this.element.classList.remove("dropping");
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      this.add([...event.dataTransfer.files]);
+    });
+  }
+
+  drawPicker() {
+    const { vision, audio } = this.models.modalities;
+    this.picker.accept = accepted(this.models.modalities);
+    const kinds = ["texts", vision && "images", audio && "sounds"].filter(Boolean).join(", ");
+    this.attach.setAttribute("aria-label", `Add files: ${kinds}`);
+    this.attach.title = `Add files: ${kinds}`;
+  }
+
+  async add(files) {
+    this.files.push(...(await readFiles(files, this.models.modalities)));
+    this.drawFiles();
+    this.area.focus();
+  }
+
+  drawFiles() {
+    this.attached.hidden = !this.files.length;
+    replace(this.attached, this.files.map((each) => fileView(each, () => {
+      this.files = this.files.filter((other) => other !== each);
+      this.drawFiles();
+    })));
+    this.changed();
+  }
+
+  changed() {
+    this.area.rows = Math.min(10, Math.max(1, this.area.value.split("\n").length));
+    this.main.disabled = !this.running && !this.area.value.trim() && !this.files.length;
+  }
+
+  setRunning(running) {
+    this.running = running;
+    const [name, label] = running ? ["stop", "Stop"] : ["send", "Send"];
+    const made = button(name, label, () => {});
+    replace(this.main, made.firstChild);
+    this.main.title = label;
+    this.main.setAttribute("aria-label", label);
+    this.changed();
+  }
+
+  send() {
+    const text = this.area.value.trim();
+    if (this.running || (!text && !this.files.length)) return;
+    const { files } = this;
+    this.files = [];
+    this.area.value = "";
+    this.drawFiles();
+    this.actions.send(text, files);
+  }
+}

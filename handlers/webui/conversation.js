@@ -1,0 +1,153 @@
+// A conversation is a tree: a message that is edited or generated again is a branch of its parent.
+// What is shown, and sent, is the path from the root to the leaf.
+
+import { newId } from "./dom.js";
+
+const TITLE = 60;
+const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+$/;
+const AUDIO = /^data:audio\/(wav|mpeg);base64,[A-Za-z0-9+/=]+$/;
+const KIND = "specllama-conversations";
+
+export function newConversation() {
+  const now = Date.now();
+  return { id: newId(), title: "", created: now, updated: now, messages: [], leaf: null };
+}
+
+export function message(conversation, id) {
+  return conversation.messages.find((each) => each.id === id) ?? null;
+}
+
+export function path(conversation) {
+  const found = [];
+  for (let at = message(conversation, conversation.leaf); at; at = message(conversation, at.parent)) {
+    found.unshift(at);
+  }
+  return found;
+}
+
+export function siblings(conversation, of) {
+  return conversation.messages.filter((each) => each.parent === of.parent);
+}
+
+export function append(conversation, parent, fields) {
+  const added = { id: newId(), parent, content: "", created: Date.now(), ...fields };
+  conversation.messages.push(added);
+  conversation.leaf = added.id;
+  choose(conversation, added);
+  conversation.updated = added.created;
+  if (!conversation.title && added.role === "user") conversation.title = titled(added.content);
+  return added;
+}
+
+// Notes which of its parent's branches a message is on, to come back to it.
+function choose(conversation, { id, parent }) {
+  const before = message(conversation, parent);
+  if (before) before.chosen = id;
+}
+
+// Shows the branch that begins with a message, as it was seen last.
+export function follow(conversation, id) {
+  let at = message(conversation, id);
+  choose(conversation, at);
+  for (;;) {
+    const next =
+      conversation.messages.find((each) => each.id === at.chosen && each.parent === at.id) ??
+      conversation.messages.findLast((each) => each.parent === at.id);
+    if (!next) break;
+    at = next;
+  }
+  conversation.leaf = at.id;
+}
+
+// Takes a message away, and all that came after it.
+export function prune(conversation, id) {
+  const parent = message(conversation, id).parent;
+  const gone = new Set([id]);
+  for (const each of conversation.messages) if (gone.has(each.parent)) gone.add(each.id);
+  conversation.messages = conversation.messages.filter((each) => !gone.has(each.id));
+  if (gone.has(conversation.leaf)) {
+    const other = conversation.messages.findLast((each) => each.parent === parent);
+    if (other) follow(conversation, other.id);
+    else conversation.leaf = parent;
+  }
+}
+
+function titled(text) {
+  const line = text.trim().split("\n", 1)[0];
+  return line.length > TITLE ? `${line.slice(0, TITLE).trimEnd()}…` : line || "Attachment";
+}
+
+export function matches(conversation, words) {
+  const text = [conversation.title, ...conversation.messages.map((each) => each.content)]
+    .join("\n")
+    .toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+export function exported(conversations) {
+  return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
+}
+
+// The conversations in a file that may be anybody's: only what has the right form comes in, under
+// ids of our own. Throws Error for another file.
+export function imported(text) {
+  let document;
+  try {
+    document = JSON.parse(text);
+  } catch {
+    throw new Error("the file is not JSON");
+  }
+  if (document?.kind !== KIND || !Array.isArray(document.conversations)) {
+    throw new Error("the file has no conversations of this page");
+  }
+  return document.conversations.filter(isObject).map(adopted);
+}
+
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const text = (value) => (typeof value === "string" ? value : "");
+const time = (value) => (Number.isFinite(value) && Math.abs(value) < 8e15 ? value : Date.now());
+const list = (value) => (Array.isArray(value) ? value.filter(isObject) : []);
+
+function adopted(given) {
+  const made = newConversation();
+  made.title = text(given.title).slice(0, 200);
+  made.created = time(given.created);
+  made.updated = time(given.updated);
+  const ids = new Map();
+  for (const each of list(given.messages)) {
+    // A parent comes before its children, so that there is no circle.
+    if (!["user", "assistant", "tool"].includes(each.role) || ids.has(each.id)) continue;
+    if (each.parent != null && !ids.has(each.parent)) continue;
+    const added = append(made, each.parent == null ? null : ids.get(each.parent), {
+      role: each.role,
+      content: text(each.content),
+      created: time(each.created),
+    });
+    ids.set(each.id, added.id);
+    for (const name of ["reasoning", "model", "error", "finish", "callId"]) {
+      if (typeof each[name] === "string") added[name] = each[name];
+    }
+    if (isObject(each.timings)) {
+      added.timings = Object.fromEntries(
+        Object.entries(each.timings).filter(([, value]) => Number.isFinite(value)),
+      );
+    }
+    const calls = list(each.calls).map(({ id, name, arguments: value }) => ({
+      id: text(id), name: text(name), arguments: text(value),
+    }));
+    if (calls.length) added.calls = calls;
+    const files = list(each.files).map(adoptedFile).filter(Boolean);
+    if (files.length) added.files = files;
+  }
+  made.updated = time(given.updated);
+  if (ids.has(given.leaf)) made.leaf = ids.get(given.leaf);
+  return made;
+}
+
+function adoptedFile({ kind, name, data }) {
+  const right =
+    (kind === "text" && typeof data === "string") ||
+    (kind === "image" && IMAGE.test(data)) ||
+    (kind === "audio" && AUDIO.test(data));
+  return right ? { kind, name: text(name).slice(0, 200), data } : null;
+}

@@ -1,0 +1,68 @@
+// One answer: the request that a conversation makes, and what comes back.
+
+import { events, request } from "./api.js";
+import { contentOf } from "./files.js";
+import { requestFields, setting } from "./settings.js";
+
+export function requestBody(messages, model) {
+  const system = String(setting("systemMessage")).trim();
+  return {
+    ...(model ? { model } : {}),
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map(sent)],
+    ...requestFields(),
+    stream: true,
+    stream_options: { include_usage: true },
+    return_progress: true,
+    timings_per_token: true,
+  };
+}
+
+function sent(message) {
+  if (message.role === "tool") {
+    return { role: "tool", tool_call_id: message.callId, content: message.content };
+  }
+  if (message.role === "user") return { role: "user", content: contentOf(message.content, message.files) };
+  const calls = message.calls?.map(({ id, name, arguments: text }) => ({
+    id, type: "function", function: { name, arguments: text },
+  }));
+  return { role: "assistant", content: message.content || (calls ? null : ""), ...(calls ? { tool_calls: calls } : {}) };
+}
+
+// Fills `answer` with what the model says, and calls `changed` after each part. An answer that is
+// stopped keeps what it has. Throws ApiError, and what a broken connection throws.
+export async function generate(body, answer, signal, changed) {
+  try {
+    const response = await request("v1/chat/completions", { body, signal });
+    for await (const chunk of events(response)) {
+      if (chunk.error) throw new Error(chunk.error.message ?? String(chunk.error));
+      take(answer, chunk);
+      changed();
+    }
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    answer.finish = "stopped";
+  } finally {
+    delete answer.progress;
+  }
+  if (!answer.finish) throw new Error("the connection ended before the answer did");
+}
+
+function take(answer, chunk) {
+  if (typeof chunk.model === "string") answer.model = chunk.model;
+  if (chunk.timings) answer.timings = chunk.timings;
+  if (chunk.prompt_progress) answer.progress = chunk.prompt_progress;
+  const choice = chunk.choices?.[0];
+  if (!choice) return;
+  const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta ?? {};
+  if (reasoning) answer.reasoning = (answer.reasoning ?? "") + reasoning;
+  if (content) answer.content += content;
+  if (reasoning || content || calls) delete answer.progress;
+  for (const { index, id, function: part } of calls ?? []) {
+    answer.calls ??= [];
+    const call = (answer.calls[index] ??= { id: "", name: "", arguments: "" });
+    if (id) call.id = id;
+    if (part?.name) call.name += part.name;
+    if (part?.arguments) call.arguments += part.arguments;
+  }
+  if (choice.finish_reason) answer.finish = choice.finish_reason;
+}

@@ -1,0 +1,1 @@
+"""The libraries of the page at `/`, which come from npm."""
