@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
-from tools.models.lessons import conversation
+from tools.models.lessons.exercises import simple
+from tools.models.lessons.guided import PLAIN_SYSTEMS
+from tools.models.lessons.known_tools import tool
 from tools.models.lessons.lesson import Lesson, Message, assistant, system, user
 from tools.models.lessons.source import Source
-from tools.models.lessons.toolbox import Tool, spoken, tool
+from tools.models.lessons.toolbox import Tool, spoken
 
 ABILITY = "tools"
 
@@ -16,7 +18,24 @@ JOINS = (
     "{first} Besides, {lower}", "1. {first} 2. {second}", "{first}\n{second}", "{first} And also {lower}",
     "First: {first} Second: {second}", "{first} After that {lower}",
 )  # fmt: skip
-ERRORS = ("not found", "no permission", "timed out", "server is down", "invalid value")
+ERRORS = (
+    "not found",
+    "no permission",
+    "timed out",
+    "invalid value",
+    "server is down",
+    "no such id",
+    "access denied",
+    "bad request",
+    "not available",
+    "out of memory",
+)
+DONE, FAILED = "It is done.", "That did not work."
+OUTCOMES = (
+    ('{"ok": true}', DONE), ("ok", DONE), ('{"ok": false}', FAILED), ("done", DONE), ('{"done": true}', DONE),
+    ('{"success": true}', DONE), ('{"status": "ok"}', DONE), ('{"success": false}', FAILED),
+    ('{"status": "failed"}', FAILED), ('{"done": false}', FAILED),
+)  # fmt: skip
 
 
 def call(name: str, arguments: dict[str, Any]) -> Message:
@@ -48,9 +67,9 @@ def opening(source: Source) -> list[Message]:
     """Sometimes a system prompt, and an earlier turn."""
     messages = []
     if source.chance(0.25):
-        messages.append(system(source.phrase(conversation.PLAIN_SYSTEMS)))
+        messages.append(system(source.phrase(PLAIN_SYSTEMS)))
     if source.chance(0.12 * source.level):
-        before = conversation.simple(source)
+        before = simple(source)
         messages += [*before.messages, assistant(before.answer["content"])]
     return messages
 
@@ -82,7 +101,7 @@ def none(source: Source) -> Lesson:
     """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
     tools = distinct(source, source.upto(1, 5))
     if source.chance(0.6):
-        other = conversation.simple(source)
+        other = simple(source)
         thought = "No tool is needed."
         return _lesson(
             source,
@@ -126,13 +145,13 @@ def outcome(source: Source) -> tuple[str, str, list[str]]:
     """What a tool gives back, a sentence that says it, and the words that have to be in it."""
     pick = source.random.random()
     if pick < 0.1:
-        error = source.one(ERRORS) if source.chance(0.5) else " ".join(source.words(2, 4))
+        error = source.phrase(ERRORS) if source.chance(0.5) else " ".join(source.words(2, 4))
         return json.dumps({"error": error}), f"That did not work: {error}.", [error]
     if pick < 0.35:
         text = source.one(
             (
-                " ".join(source.words(2, 7)), str(source.number(0, 9999)), source.value(),
-                f"{source.word()}, {source.number(-20, 40)} degrees",
+                " ".join(source.words(2, 7)), str(source.integer(0, 9999)), source.value(),
+                f"{source.word()}, {source.integer(-20, 40)} degrees",
             )
         )  # fmt: skip
         return text, f"The result is: {text}", [text]
@@ -140,18 +159,12 @@ def outcome(source: Source) -> tuple[str, str, list[str]]:
         items = [source.word() for _ in range(source.number(2, 4))]
         return json.dumps(items), f"The results are {', '.join(items[:-1])} and {items[-1]}.", items
     if pick < 0.48:
-        done, sentence = source.one(
-            (
-                ('{"ok": true}', "It is done."), ("ok", "It is done."), ("done", "It is done."),
-                ('{"success": true}', "It is done."), ('{"ok": false}', "That did not work."),
-                ('{"status": "ok"}', "It is done."), ('{"success": false}', "That did not work."),
-            )
-        )  # fmt: skip
+        done, sentence = source.phrase(OUTCOMES)
         return done, sentence, [sentence[:-1]]
     fields: dict[str, Any] = {}
     for _ in range(source.number(1, 3)):
         key = source.noun() if source.chance(0.8) else f"{source.noun()}_{source.noun()}"
-        fields[key] = source.one((source.number(-50, 9999), source.value(), source.word()))
+        fields[key] = source.one((source.integer(-50, 9999), source.value(), source.word()))
     clauses = [f"the {spoken(key)} is {value}" for key, value in fields.items()]
     sentence = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
     compact = (",", ":") if source.chance(0.3) else None

@@ -41,7 +41,7 @@ def paragraph(source: Source, n_words: int) -> list[str]:
         if n > 5 and source.chance(0.3):
             chosen[n // 2] += source.one((",", ";", ","))
         if source.chance(0.1):
-            chosen[-1] = str(source.number(0, 9999))
+            chosen[-1] = str(source.integer(0, 9999))
         chosen[0] = chosen[0].capitalize()
         sentences.append(" ".join(chosen) + source.one((".", ".", ".", "!", "?")))
     return sentences

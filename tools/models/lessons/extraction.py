@@ -30,16 +30,16 @@ ASK_ALL = (
 
 FIELDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "name": (Source.name, ("{} is here", "his name is {}", "her name is {}", "my name is {}", "I am called {}", "the name is {}", "we met {}", "they call me {}")),
-    "age": (lambda s: s.number(1, 99), ("is {} years old", "aged {}", "turned {} this year", "is {}", "has the age {}", "{} years old")),
+    "age": (lambda s: s.integer(1, 99), ("is {} years old", "aged {}", "turned {} this year", "is {}", "has the age {}", "{} years old")),
     "city": (Source.city, ("lives in {}", "comes from {}", "moved to {}", "is from {}", "works in {}", "stays in {}")),
     "country": (lambda s: s.listed(words.COUNTRIES), ("was born in {}", "grew up in {}", "travelled to {}", "likes {}", "has a house in {}")),
     "job": (lambda s: s.listed(words.JOBS), ("works as a {}", "is a {}", "earns money as a {}", "wants to be a {}", "became a {}")),
-    "email": (lambda s: f"{s.made_up()}@{s.made_up()}.{s.one(('com', 'org', 'net'))}", ("can be reached at {}", "has the email {}", "uses the address {}", "writes from {}", "email {}")),
-    "phone": (lambda s: f"{s.number(100, 999)}-{s.number(1000, 9999)}", ("has the phone number {}", "can be called at {}", "phone {}", "answers at {}", "has the number {}")),
+    "email": (Source.address, ("can be reached at {}", "has the email {}", "uses the address {}", "writes from {}", "email {}")),
+    "phone": (lambda s: s.own(lambda: f"{s.number(100, 999)}-{s.number(1000, 9999)}"), ("has the phone number {}", "can be called at {}", "phone {}", "answers at {}", "has the number {}")),
     "color": (lambda s: s.listed(words.COLORS), ("likes the color {}", "wears {}", "loves {}", "painted the house {}", "prefers {}")),
     "animal": (lambda s: s.listed(words.ANIMALS), ("has a {}", "owns a {}", "feeds a {}", "saw a {}", "loves the {}")),
     "company": (lambda s: s.made_up().capitalize(), ("is at the company {}", "founded {}", "is employed by {}", "owns the company {}", "left the company {}")),
-    "hobby": (lambda s: s.one(("chess", "football", "painting", "reading", "swimming", "cooking", "running", "singing")), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
+    "hobby": (lambda s: s.phrase(("chess", "football", "painting", "reading", "swimming", "cooking", "running", "singing", "dancing", "tennis")), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
 }  # fmt: skip
 PRODUCT = (
     ("product", "price", "quantity"),
@@ -127,8 +127,14 @@ def person(source: Source) -> Found:
 def product(source: Source) -> Found:
     fields = {
         "product": source.listed(words.THINGS) if source.chance(0.5) else source.made_up(),
-        "price": source.one((source.number(1, 999), round(source.number(100, 9999) / 100, 2))),
-        "quantity": source.number(2, 99),
+        "price": source.own(
+            lambda: (
+                source.number(1, 999)
+                if source.chance(0.5)
+                else round(source.number(100, 9999) / 100, 2)
+            )
+        ),
+        "quantity": source.integer(2, 99),
     }
     text = source.phrase(PRODUCT[1])
     return text.format(name=source.name(), **fields), fields
@@ -137,8 +143,8 @@ def product(source: Source) -> Found:
 def meeting(source: Source) -> Found:
     fields = {
         "name": source.name(),
-        "date": f"{source.number(2000, 2039)}-{source.number(1, 12):02}-{source.number(1, 28):02}",
-        "time": f"{source.number(0, 23):02}:{source.number(0, 59):02}",
+        "date": source.date(),
+        "time": source.time(),
         "place": source.listed(words.PLACES),
     }
     return source.phrase(MEETING[1]).format(**fields), fields
@@ -156,7 +162,7 @@ def made_up(source: Source) -> Found:
     fields: dict[str, Any] = {}
     for _ in range(source.number(1, source.upto(2, 5))):
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
-        fields[key] = source.one((source.value(), source.word(), source.number(0, 9999)))
+        fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [source.phrase(SAID).format(key=key, value=value) for key, value in fields.items()]
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
     return text[0].upper() + text[1:] + ".", fields

@@ -58,7 +58,7 @@ def own(source: Source) -> str:
     if source.chance(0.5):
         f = f"{source.noun()}_{source.noun()}"
     text = source.phrase(BODIES)
-    made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.number(1, 99))
+    made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.integer(1, 99))
     try:
         ast.parse(made)
     except SyntaxError:  # a keyword

@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tools.models.lessons.source import Source
+
 Message = dict[str, Any]
+
+CONVERSATION = "conversation"
+THINKS = 0.45
+"""The part of the exercises whose answer begins with a thought."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +59,26 @@ def assistant(content: str) -> Message:
 def listing(words: list[str]) -> str:
     """`a, b and c`"""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def exercise(
+    source: Source,
+    kind: str,
+    request: str,
+    content: str,
+    thought: str,
+    *,
+    facts: tuple[str, ...] = (),
+    ability: str = CONVERSATION,
+) -> Lesson:
+    """One question and its answer, in some of them with the thought."""
+    answer = assistant(content)
+    if source.chance(THINKS):
+        answer["reasoning_content"] = thought
+    return Lesson(
+        ability=ability,
+        kind=kind,
+        messages=[user(request)],
+        answer=answer,
+        facts=facts or (content,),
+    )

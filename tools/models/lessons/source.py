@@ -1,12 +1,14 @@
-"""Words and phrasings, each on one side of the split between training and evaluation.
+"""Words, values and phrasings, each on one side of the split between training and evaluation.
 
-A made-up or listed word belongs to the evaluation if its hash says so, and of each list of
-phrasings every fifth does. So nothing that the evaluation says was ever trained on.
+A word, a number or a date belongs to the evaluation if its hash says so, and of each list of
+phrasings every fifth does. What is put together of them is of their side. Both sides share what
+an answer has to be like: its fixed sentences, and the keys of the sentences about persons, goods
+and meetings.
 """
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tools.models.lessons import words
@@ -41,11 +43,31 @@ class Source:
         return self.random.randint(low, max(low, round(low + (high - low) * self.level)))
 
     def one(self, options: Sequence[T]) -> T:
-        """Any of them: what both sides share."""
+        """Any of them: kinds and forms, which both sides share."""
         return self.random.choice(options)
 
     def some(self, options: Sequence[T], n: int) -> list[T]:
+        """Any `n` of them in any order: see `one`."""
         return self.random.sample(options, n)
+
+    def own(self, make: Callable[[], T]) -> T:
+        """The first value of `make` that is of this side."""
+        while True:
+            value = make()
+            if is_held_out(str(value)) == self.held_out:
+                return value
+
+    def integer(self, low: int, high: int) -> int:
+        """A number that is said, of this side; `number` is for all else."""
+        return self.own(lambda: self.number(low, high))
+
+    def date(self) -> str:
+        return self.own(
+            lambda: f"{self.number(1990, 2039)}-{self.number(1, 12):02}-{self.number(1, 28):02}"
+        )
+
+    def time(self) -> str:
+        return self.own(lambda: f"{self.number(0, 23):02}:{self.number(0, 59):02}")
 
     def phrase(self, options: Sequence[T]) -> T:
         """A phrasing of this side."""
@@ -57,15 +79,17 @@ class Source:
 
     def listed(self, options: Sequence[str]) -> str:
         """A listed word of this side."""
-        while True:
-            word = self.random.choice(options)
-            if is_held_out(word) == self.held_out:
-                return word
+        return self.own(lambda: self.random.choice(options))
 
-    def made_up(self) -> str:
+    def listed_some(self, options: Sequence[str], n: int) -> list[str]:
+        """`n` different listed words of this side."""
+        return self.some([each for each in options if is_held_out(each) == self.held_out], n)
+
+    def made_up(self, longest: int = 99) -> str:
         """A word that no language has, in lower case."""
         while True:
             word = self._letters() if self.chance(0.2) else self._syllables()
+            word = word[:longest]
             if is_held_out(word) == self.held_out and len(word) > 1:
                 return word
 
@@ -84,7 +108,7 @@ class Source:
             return self.listed(words.CITIES)
         name = self.made_up().capitalize()
         return (
-            f"{self.one(('New', 'Old', 'San', 'Port', 'East'))} {name}"
+            f"{self.phrase(('New', 'Old', 'San', 'Port', 'East'))} {name}"
             if self.chance(0.1)
             else name
         )
@@ -110,21 +134,30 @@ class Source:
             return " ".join(self.words(2, 4))
         return self.code()
 
+    def address(self) -> str:
+        """One that mail is sent to."""
+        domain = self.phrase(("com", "org", "net", "io", "info"))
+        return f"{self.made_up()}@{self.made_up()}.{domain}"
+
+    def file(self) -> str:
+        suffix = self.phrase(("txt", "py", "md", "csv", "html", "json", "log", "xml", "toml", "js"))
+        return f"{self.made_up()}.{suffix}"
+
     def code(self) -> str:
         pick = self.number(0, 6)
         if pick == 0:
-            return f"{self.made_up().upper()[:3]}-{self.number(1, 9999)}"
+            return f"{self.made_up(3).upper()}-{self.integer(1, 9999)}"
         if pick == 1:
-            return f"{self.made_up()}@{self.made_up()}.{self.one(('com', 'org', 'net', 'io'))}"
+            return self.address()
         if pick == 2:
-            return f"{self.made_up()}.{self.one(('txt', 'py', 'md', 'csv', 'json', 'log'))}"
+            return self.file()
         if pick == 3:
-            return f"{self.number(1990, 2039)}-{self.number(1, 12):02}-{self.number(1, 28):02}"
+            return self.date()
         if pick == 4:
             return f"/{self.made_up()}/{self.made_up()}"
         if pick == 5:
             return f"{self.made_up()}_{self.made_up()}"
-        return f"{self.number(0, 23):02}:{self.number(0, 59):02}"
+        return self.time()
 
     def _syllables(self) -> str:
         n = self.random.choices((1, 2, 3, 4), (2, 6, 4, 1))[0]

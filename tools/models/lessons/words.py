@@ -35,6 +35,15 @@ COUNTRIES = (
     "Poland Portugal Spain Sweden Switzerland Thailand Turkey Uganda Ukraine Vietnam"
 ).split()
 
+LANGUAGES = (
+    "Arabic Chinese Czech Danish Dutch English Finnish French German Greek Hindi Hungarian Italian "
+    "Japanese Korean Norwegian Polish Portuguese Romanian Russian Spanish Swedish Thai Turkish"
+).split()
+
+CURRENCIES = (
+    "AUD BRL CAD CHF CNY CZK DKK EUR GBP HUF INR JPY KRW MXN NOK NZD PLN SEK SGD THB TRY USD ZAR"
+).split()
+
 JOBS = (
     "actor architect artist baker barber builder butcher carpenter chef clerk cook dancer dentist "
     "designer doctor driver editor engineer farmer firefighter fisher gardener guard judge lawyer "
