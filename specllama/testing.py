@@ -7,14 +7,7 @@ As a context manager:
     with llm_server() as server:
         client = OpenAI(base_url=f"{server.base_url}/v1", api_key="none")
 
-As a fixture of pytest, in `conftest.py`:
-
-    from specllama import testing
-
-    @pytest.fixture(scope="session")
-    def llm_server():
-        with testing.llm_server() as server:
-            yield server
+pytest has it as the fixture `llm_server`, one server for the session: see `pytest_plugin`.
 """
 
 import collections
@@ -64,16 +57,31 @@ def llm_server(
     variables are left out. Raises ServerError if it isn't ready within `timeout` seconds.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
-    command = [sys.executable, "-m", "specllama", "--port", "0", "--model", model, *options]
+    command = [
+        sys.executable,
+        "-m",
+        "specllama.tethered",
+        "--port",
+        "0",
+        "--model",
+        model,
+        *options,
+    ]
     with tempfile.TemporaryDirectory(prefix="specllama-") as directory:
         log = Path(directory) / "server.log"
-        with log.open("wb") as sink:
-            process = subprocess.Popen(command, env=inherited, stdout=sink, stderr=sink)
-        try:
-            base_url = _wait_until_ready(process, log, timeout)
-            yield LLMServer(base_url=base_url, model=Path(model).stem, log=log, process=process)
-        finally:
-            _end(process)
+        # The server ends when the other end of its input is closed: it never outlives this
+        # process, even one that is killed.
+        with (
+            log.open("wb") as sink,
+            subprocess.Popen(
+                command, env=inherited, stdin=subprocess.PIPE, stdout=sink, stderr=sink
+            ) as process,
+        ):
+            try:
+                base_url = _wait_until_ready(process, log, timeout)
+                yield LLMServer(base_url=base_url, model=Path(model).stem, log=log, process=process)
+            finally:
+                _end(process)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:

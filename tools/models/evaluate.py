@@ -6,31 +6,37 @@ the shipped model or `--model FILE`, or the one at `--base-url`.
 """
 
 import argparse
-import ast
 import hashlib
 import json
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx2 as httpx
 
 from engine.shipped import model_path
 from specllama.testing import llm_server
-from tools.models.lessons import calling, conversation, copying, extraction, infill
+from tools.models.judging import Marks, marks_of, marks_of_gap, schema_of
+from tools.models.lessons import calling, conversation, copying, extraction, infill, thinking
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
 MAX_TOKENS = 500
+FORMATS = ("free", "object", "schema")
+"""How an extraction is asked for: as it comes, as any JSON object, by a schema."""
 LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
     calling.ABILITY: calling.lesson,
     extraction.ABILITY: extraction.lesson,
     conversation.ABILITY: conversation.lesson,
+    thinking.ABILITY: thinking.lesson,
     copying.ABILITY: copying.lesson,
     infill.ABILITY: infill.lesson,
 }
@@ -42,7 +48,7 @@ class Outcome:
 
     ability: str
     kind: str
-    marks: dict[str, bool]
+    marks: Marks
     request: dict[str, Any] = field(repr=False)
     wanted: Any
     got: Any
@@ -51,9 +57,16 @@ class Outcome:
 def evaluate(
     base_url: str, n: int, temperature: float, seed: int, abilities: list[str]
 ) -> list[Outcome]:
-    with httpx.Client(base_url=base_url, timeout=600) as client, ThreadPoolExecutor(4) as pool:
+    with httpx.Client(base_url=base_url, timeout=600) as client:
         tasks = [(ability, seed * 1_000_000 + i) for ability in abilities for i in range(n)]
-        return list(pool.map(lambda task: _outcome(client, task[0], task[1], temperature), tasks))
+        pool = ThreadPoolExecutor(4)
+        try:
+            return list(
+                pool.map(lambda task: _outcome(client, task[0], task[1], temperature), tasks)
+            )
+        finally:
+            # After an error or a signal nothing more is asked, and nobody waits for answers.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _outcome(client: httpx.Client, ability: str, seed: int, temperature: float) -> Outcome:
@@ -67,27 +80,31 @@ def _outcome(client: httpx.Client, ability: str, seed: int, temperature: float) 
         "max_tokens": MAX_TOKENS,
         "chat_template_kwargs": {"enable_thinking": lesson.thinks},
     }
+    kind, schema = lesson.kind, None
     if lesson.tools:
         request["tools"] = list(lesson.tools)
     if ability == extraction.ABILITY:
-        request |= _format(seed, json.loads(lesson.answer["content"]))
+        kind = FORMATS[seed % len(FORMATS)]
+        if kind == "object":
+            request["response_format"] = {"type": "json_object"}
+            schema = {"type": "object"}
+        elif kind == "schema":
+            schema = schema_of(json.loads(lesson.answer["content"]))
+            request["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": schema},
+            }
+    if ability == thinking.ABILITY:
+        kind = f"{kind}, {'with' if lesson.thinks else 'without'} a thought"
     answer = _post(client, "/v1/chat/completions", request)
     choice = answer["choices"][0]
-    message = choice["message"]
-    marks = {
-        "right": _is_right(lesson, message),
-        "ends": choice["finish_reason"] != "length",
-        "thinks as told": bool(message.get("reasoning_content")) == lesson.thinks,
-    }
-    if lesson.tools:
-        marks["valid"] = _is_valid(lesson, message)
     return Outcome(
         ability=ability,
-        kind=lesson.kind,
-        marks=marks,
+        kind=kind,
+        marks=marks_of(lesson, choice, schema),
         request=request,
         wanted=lesson.answer,
-        got=message,
+        got=choice["message"],
     )
 
 
@@ -100,85 +117,14 @@ def _infill(client: httpx.Client, gap: Gap, temperature: float, seed: int) -> Ou
         "n_predict": 200,
     }
     answer = _post(client, "/infill", request)
-    marks = {
-        "right": _parses(f"{gap.prefix}{answer['content']}{gap.suffix}"),
-        "exact": answer["content"] == gap.middle,
-        "ends": answer["stop_type"] != "limit",
-    }
     return Outcome(
         ability=gap.ability,
         kind=gap.kind,
-        marks=marks,
+        marks=marks_of_gap(gap, answer),
         request=request,
         wanted=gap.middle,
         got=answer["content"],
     )
-
-
-def _format(seed: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    """A third without a format, a third as any JSON object, a third by a schema."""
-    if seed % 3 == 0:
-        return {}
-    if seed % 3 == 1:
-        return {"response_format": {"type": "json_object"}}
-    types = {str: "string", int: "integer", float: "number", bool: "boolean"}
-    schema = {
-        "type": "object",
-        "properties": {key: {"type": types[type(value)]} for key, value in wanted.items()},
-        "required": list(wanted),
-        "additionalProperties": False,
-    }
-    return {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": schema},
-        }
-    }
-
-
-def _is_right(lesson: Lesson, message: dict[str, Any]) -> bool:
-    content = message.get("content") or ""
-    calls = message.get("tool_calls") or []
-    wanted = lesson.answer.get("tool_calls") or []
-    if wanted or calls:
-        return [_call(each) for each in calls] == [_call(each) for each in wanted]
-    if lesson.ability == extraction.ABILITY:
-        return bool(_parsed(content) == json.loads(lesson.answer["content"]))
-    if lesson.facts:
-        return all(fact in content for fact in lesson.facts)
-    return bool(content.strip() == lesson.answer["content"].strip())
-
-
-def _is_valid(lesson: Lesson, message: dict[str, Any]) -> bool:
-    """True if each call is of a tool that there is, with JSON arguments that it has."""
-    known = {each["function"]["name"]: each["function"]["parameters"] for each in lesson.tools}
-    for each in message.get("tool_calls") or []:
-        name, arguments = _call(each)
-        if name not in known or not isinstance(arguments, dict):
-            return False
-        schema = known[name]
-        if not set(schema.get("required", ())) <= set(arguments) <= set(schema["properties"]):
-            return False
-    return "<tool_call>" not in (message.get("content") or "")
-
-
-def _call(call: dict[str, Any]) -> tuple[str, Any]:
-    return call["function"]["name"], _parsed(call["function"]["arguments"])
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _post(client: httpx.Client, path: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -243,8 +189,14 @@ def _server(base_url: str | None, model: Path) -> Iterator[str]:
     if base_url is not None:
         yield base_url
         return
+    # So that the server ends, too.
+    signal.signal(signal.SIGTERM, _leave)
     with llm_server("--parallel", "4", "--threads", "1", model=str(model)) as server:
         yield server.base_url
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ def replaced(source: Source) -> Lesson:
             parts.insert(source.number(1, len(parts) - 1), old)
         sentences.append(" ".join(parts))
     if not any(old in sentence.split(" ") for sentence in sentences):
-        sentences[0] = f"The {old} " + sentences[0]
+        sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
     request = source.phrase(REPLACE).format(old=old, new=new, text=text)

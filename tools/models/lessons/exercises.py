@@ -169,7 +169,7 @@ UNKNOWABLE = (
     "How many people live in {city}?", "Who wrote {noun}?", "When was {name} born?",
     "What happened in {year}?", "Why is the {noun} {color}?", "How far is {city} from {city}?",
     "Who invented the {noun}?", "What is the meaning of {noun}?", "Who is the president of {country}?",
-    "What is the weather in {city}?", "What day is it today?", "What time is it?",
+    "What is the weather in {city}?", "What day is it today?", "How long does a {noun} live?",
     "How much does a {noun} cost?", "What is a {noun}?", "Explain {noun} to me.",
     "How do I repair a {noun}?", "Which is the biggest {noun} in {country}?",
     "What do you think about {noun}?", "Tell me about {city}.", "Who discovered {noun}?",

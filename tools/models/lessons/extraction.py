@@ -39,7 +39,7 @@ FIELDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "color": (lambda s: s.listed(words.COLORS), ("likes the color {}", "wears {}", "loves {}", "painted the house {}", "prefers {}")),
     "animal": (lambda s: s.listed(words.ANIMALS), ("has a {}", "owns a {}", "feeds a {}", "saw a {}", "loves the {}")),
     "company": (lambda s: s.made_up().capitalize(), ("is at the company {}", "founded {}", "is employed by {}", "owns the company {}", "left the company {}")),
-    "hobby": (lambda s: s.phrase(("chess", "football", "painting", "reading", "swimming", "cooking", "running", "singing", "dancing", "tennis")), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
+    "hobby": (lambda s: s.listed(words.HOBBIES), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
 }  # fmt: skip
 PRODUCT = (
     ("product", "price", "quantity"),

@@ -147,16 +147,16 @@ KNOWN: tuple[Callable[[Source], Tool], ...] = (
         ("List the files in {directory}", "What files are in {directory}?", "Show the files of {directory}", "ls {directory}", "Which files does {directory} have?")),
     _known("get_stock_price", "Get the price of a stock", {"symbol": _symbol}, {},
         ("What is the stock price of {symbol}?", "How much is {symbol}?", "Price of {symbol}", "Get the stock price for {symbol}", "How is {symbol} doing?")),
-    _known("book_flight", "Book a flight", {"origin": Source.city, "destination": Source.city, "passengers": _small}, {"passengers": INTEGER},
-        ("Book a flight from {origin} to {destination}", "I want to fly from {origin} to {destination}", "Flight from {origin} to {destination} for {passengers}", "Book {passengers} seats from {origin} to {destination}.", "Fly me from {origin} to {destination}"), 2),
+    _known("buy_flight", "Book a flight", {"departure": Source.city, "arrival": Source.city, "passengers": _small}, {"passengers": INTEGER},
+        ("Book a flight from {departure} to {arrival}", "I want to fly from {departure} to {arrival}", "Flight from {departure} to {arrival} for {passengers}", "Book {passengers} seats from {departure} to {arrival}.", "Fly me from {departure} to {arrival}"), 2),
     _known("get_user", "Get a user by id", {"user_id": number}, {"user_id": INTEGER},
         ("Get user {user_id}", "Show me the user {user_id}", "Who is user {user_id}?", "Find the user with the id {user_id}", "Which user has id {user_id}?")),
-    _known("roll_dice", "Roll dice", {"count": _small, "sides": _small}, {"count": INTEGER, "sides": INTEGER},
-        ("Roll {count} dice", "Roll {count} dice with {sides} sides", "Throw {count} dice", "Give me {count} dice rolls with {sides} sides", "Roll the dice {count} times"), 1),
+    _known("roll_dice", "Roll dice", {"times": _small, "sides": _small}, {"times": INTEGER, "sides": INTEGER},
+        ("Roll {times} dice", "Roll {times} dice with {sides} sides", "Throw {times} dice", "Give me {times} dice rolls with {sides} sides", "Roll the dice {times} times"), 1),
     _known("run_sql", "Run a query on the database", {"query": lambda s: f"SELECT {s.made_up()} FROM {s.made_up()}"}, {},
         ("Run {query}", "Execute {query}", "Query the database: {query}", "Please run the query {query}", "Do {query}")),
-    _known("convert_currency", "Convert an amount of money", {"amount": number, "from": _currency, "to": _currency}, {"amount": NUMBER},
-        ("Convert {amount} {from} to {to}", "How much is {amount} {from} in {to}?", "{amount} {from} in {to}", "Change {amount} {from} into {to}.", "What are {amount} {from} in {to}?")),
+    _known("convert_currency", "Convert an amount of money", {"amount": number, "source_currency": _currency, "target_currency": _currency}, {"amount": NUMBER},
+        ("Convert {amount} {source_currency} to {target_currency}", "How much is {amount} {source_currency} in {target_currency}?", "{amount} {source_currency} in {target_currency}", "Change {amount} {source_currency} into {target_currency}.", "What are {amount} {source_currency} in {target_currency}?")),
 )  # fmt: skip
 """Every fifth of them is for the evaluation alone."""
 

@@ -107,11 +107,7 @@ class Source:
         if self.chance(0.35):
             return self.listed(words.CITIES)
         name = self.made_up().capitalize()
-        return (
-            f"{self.phrase(('New', 'Old', 'San', 'Port', 'East'))} {name}"
-            if self.chance(0.1)
-            else name
-        )
+        return f"{self.listed(words.CITY_PREFIXES)} {name}" if self.chance(0.1) else name
 
     def words(self, low: int, high: int) -> list[str]:
         return [self.word() for _ in range(self.number(low, high))]
@@ -136,11 +132,11 @@ class Source:
 
     def address(self) -> str:
         """One that mail is sent to."""
-        domain = self.phrase(("com", "org", "net", "io", "info"))
+        domain = self.listed(words.DOMAINS)
         return f"{self.made_up()}@{self.made_up()}.{domain}"
 
     def file(self) -> str:
-        suffix = self.phrase(("txt", "py", "md", "csv", "html", "json", "log", "xml", "toml", "js"))
+        suffix = self.listed(words.FILE_TYPES)
         return f"{self.made_up()}.{suffix}"
 
     def code(self) -> str:

@@ -90,19 +90,8 @@ PARAMETERS = (
     "year zone"
 ).split()
 
-SUFFIXES = (
-    "_id",
-    "_name",
-    "_type",
-    "_code",
-    "_count",
-    "_date",
-    "_size",
-    "_level",
-    "_key",
-    "_value",
-)
-PREFIXES = ("max_", "min_", "new_", "old_", "first_", "last_", "is_", "user_", "start_", "next_")
+SUFFIXES = "id name type code count date size level key value length hour".split()
+PREFIXES = "max min new old first last is user start next body".split()
 FLAGS = (
     "urgent verbose silent public private active enabled recursive force dry_run archived detailed "
     "fast exact draft repeat loud visible hidden shared locked safe anonymous compressed"
@@ -118,9 +107,9 @@ def parameter_name(source: Source) -> str:
     if pick < 0.85:
         return f"{source.made_up()}_{source.made_up()}"
     if pick < 0.92:
-        return source.made_up() + source.phrase(SUFFIXES)
+        return source.made_up() + "_" + source.listed(SUFFIXES)
     if pick < 0.97:
-        return source.phrase(PREFIXES) + source.made_up()
+        return f"{source.listed(PREFIXES)}_{source.made_up()}"
     first, second = source.made_up(), source.made_up()
     return first + second.capitalize()
 

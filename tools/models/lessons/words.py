@@ -44,6 +44,16 @@ CURRENCIES = (
     "AUD BRL CAD CHF CNY CZK DKK EUR GBP HUF INR JPY KRW MXN NOK NZD PLN SEK SGD THB TRY USD ZAR"
 ).split()
 
+CITY_PREFIXES = "New Old San Port East West North South Saint Great Upper Lower Fort Mount".split()
+DOMAINS = "com org net io info biz dev app edu gov eu co site online".split()
+FILE_TYPES = "txt py md csv html json log xml toml js pdf png yaml sql css doc zip ini bin".split()
+
+HOBBIES = (
+    "chess football painting reading swimming cooking running singing dancing tennis gardening sewing "
+    "sailing hiking fishing knitting archery fencing golf yoga rowing juggling surfing pottery boxing skating judo "
+    "baking cycling skiing bowling hockey"
+).split()
+
 JOBS = (
     "actor architect artist baker barber builder butcher carpenter chef clerk cook dancer dentist "
     "designer doctor driver editor engineer farmer firefighter fisher gardener guard judge lawyer "
