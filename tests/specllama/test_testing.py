@@ -1,11 +1,18 @@
 """The server for other programs' tests."""
 
 import json
+import subprocess
+import sys
+import time
 import urllib.request
+from pathlib import Path
 
+import psutil
 import pytest
 
 from specllama.testing import ServerError, llm_server
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_answers_and_ends() -> None:
@@ -44,3 +51,29 @@ def test_an_error_of_the_block_ends_the_server() -> None:
     with pytest.raises(ZeroDivisionError), llm_server("--threads", "1") as server:
         _ = 1 / 0
     assert server.process.poll() == 0
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    """Even if that one is killed."""
+    script = (
+        "import time\n"
+        "from specllama.testing import llm_server\n"
+        "with llm_server('--threads', '1') as server:\n"
+        "    print(server.process.pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        server = int(owner.stdout.readline())
+        owner.kill()
+    while is_running(server):
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
