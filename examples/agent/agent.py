@@ -54,7 +54,8 @@ class Agent:
         raise AssertionError("a model that may not call has called")
 
     def _ask(self, messages: list[Any], choice: str) -> Any:
-        answer = self._client.chat.completions.create(
+        create: Any = self._client.chat.completions.create
+        answer = create(
             model=self._model,
             messages=messages,
             tools=[
@@ -68,7 +69,7 @@ class Agent:
                 }
                 for name, tool in self._tools.items()
             ],
-            tool_choice=choice,  # type: ignore[arg-type]
+            tool_choice=choice,
             **self._settings,
         )
         return answer.choices[0].message

@@ -32,9 +32,12 @@ def test_made_up_words_are_of_one_side() -> None:
 
 def test_phrasings_are_of_one_side() -> None:
     phrases = tuple(str(i) for i in range(23))
-    seen = {side: {Source(i, held_out=side).phrase(phrases) for i in range(500)} for side in (0, 1)}
-    assert seen[0] | seen[1] == set(phrases)
-    assert not seen[0] & seen[1]
+    seen = {
+        side: {Source(i, held_out=side).phrase(phrases) for i in range(500)}
+        for side in (False, True)
+    }
+    assert seen[False] | seen[True] == set(phrases)
+    assert not seen[False] & seen[True]
 
 
 def test_calls_are_of_tools_that_there_are() -> None:

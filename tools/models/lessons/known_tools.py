@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tools.models.lessons import words
@@ -16,6 +17,10 @@ class Choice:
     """An enum; `options` makes its values."""
 
     options: Callable[[Source], Sequence[str]]
+
+
+def _one(options: Sequence[str], source: Source) -> str:
+    return source.one(options)
 
 
 def _known(
@@ -38,7 +43,7 @@ def _known(
             if isinstance(make, Choice):
                 options = list(make.options(source))
                 schema = {"type": "string", "enum": options}
-                makers[key] = lambda source, options=options: source.one(options)
+                makers[key] = partial(_one, options)
             else:
                 makers[key] = make
             made.append(Parameter(name=key, schema=schema, required=i < n))
