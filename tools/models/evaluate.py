@@ -30,6 +30,8 @@ from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
 MAX_TOKENS = 500
+MOST = 100_000
+"""No ability has more tasks."""
 FORMATS = ("free", "object", "schema")
 """How an extraction is asked for: as it comes, as any JSON object, by a schema."""
 LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
@@ -58,7 +60,9 @@ def evaluate(
     base_url: str, n: int, temperature: float, seed: int, abilities: list[str]
 ) -> list[Outcome]:
     with httpx.Client(base_url=base_url, timeout=600) as client:
-        tasks = [(ability, seed * 1_000_000 + i) for ability in abilities for i in range(n)]
+        # Abilities have seeds of their own, and so other words.
+        firsts = {ability: (seed * 100 + i) * MOST for i, ability in enumerate(LESSONS)}
+        tasks = [(ability, firsts[ability] + i) for ability in abilities for i in range(n)]
         pool = ThreadPoolExecutor(4)
         try:
             return list(

@@ -51,7 +51,7 @@ def length(source: Source) -> int:
     """Mostly short, sometimes up to what the level allows."""
     if source.held_out:
         return source.upto(20, 90)
-    return source.upto(3, 25) if source.chance(0.5) else source.upto(10, 140)
+    return source.upto(2, 25) if source.chance(0.5) else source.upto(4, 140)
 
 
 def repeated(source: Source) -> Lesson:

@@ -6,20 +6,21 @@ from tools.models.lessons import calling, conversation, copying, extraction, inf
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
-LESSONS: dict[str, tuple[Callable[[Source], Lesson | Gap], int]] = {
-    calling.ABILITY: (calling.lesson, 36),
-    extraction.ABILITY: (extraction.lesson, 16),
-    conversation.ABILITY: (conversation.lesson, 22),
-    thinking.ABILITY: (thinking.lesson, 6),
-    copying.ABILITY: (copying.lesson, 12),
-    infill.ABILITY: (infill.lesson, 7),
-    "document": (infill.document, 1),
+LESSONS: dict[str, tuple[Callable[[Source], Lesson | Gap], int, int]] = {
+    calling.ABILITY: (calling.lesson, 26, 36),
+    extraction.ABILITY: (extraction.lesson, 14, 16),
+    conversation.ABILITY: (conversation.lesson, 22, 22),
+    thinking.ABILITY: (thinking.lesson, 4, 6),
+    copying.ABILITY: (copying.lesson, 30, 12),
+    infill.ABILITY: (infill.lesson, 3, 7),
+    "document": (infill.document, 1, 1),
 }
-"""Their makers and weights by ability."""
+"""Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,
+since all else is built on that."""
 
-MAKERS = [maker for maker, _ in LESSONS.values()]
-WEIGHTS = [weight for _, weight in LESSONS.values()]
+MAKERS = [maker for maker, _, _ in LESSONS.values()]
 
 
 def lesson(source: Source) -> Lesson | Gap:
-    return source.random.choices(MAKERS, WEIGHTS)[0](source)
+    weights = [first + (last - first) * source.level for _, first, last in LESSONS.values()]
+    return source.random.choices(MAKERS, weights)[0](source)

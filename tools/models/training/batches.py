@@ -45,7 +45,7 @@ def batches(
     rng = random.Random(f"{seed} {first}")
     index = first
     while total < size * POOL:
-        source = Source(seed << 40 | index, level=level * rng.random() ** 0.5)
+        source = Source(seed << 40 | index, level=level * rng.random())
         index += 1
         lesson = curriculum.lesson(source)
         tokens, weights = encode(lesson)
