@@ -127,6 +127,14 @@ def bench_startup(session: nox.Session) -> None:
 
 
 @nox.session
+def evaluate(session: nox.Session) -> None:
+    """What the shipped model can do: the page docs/abilities.md (minutes)."""
+    session.run(
+        "python", "-m", "tools.models.evaluate", "--output=docs/abilities.md", *session.posargs
+    )
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """20,000 random requests, many of them cut short; nothing may be left of them (minutes)."""
     session.run(

@@ -151,8 +151,10 @@ def _versions() -> str:
 
 
 def _print_licenses() -> None:
-    """The licenses of the program and of the installed packages that it asks for."""
+    """The licenses of the program, of the installed packages that it asks for, and of the
+    libraries that its page brings along."""
     import importlib.metadata
+    import importlib.resources
     import re
 
     print(f"specllama {__version__}: MIT")
@@ -167,6 +169,8 @@ def _print_licenses() -> None:
         given = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
         license = given[0].split("\n")[0] or ", ".join(k.rpartition(" :: ")[2] for k in kinds)
         print(f"{name} {metadata['Version']}: {license or 'see the package'}")
+    vendored = importlib.resources.files("handlers") / "webui" / "vendor" / "licenses.txt"
+    print(vendored.read_text("utf-8"), end="")
 
 
 def _print_devices(options: ServerOptions) -> int:
@@ -195,12 +199,12 @@ def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str])
     """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
     if not options.log.is_json():
-        _print_banner(catalog, urls, ready)
+        _print_banner(catalog, urls, ready, has_page=options.page.ui and not options.page.path)
     fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
     log.info("%s", ready, extra={"fields": fields, "in_banner": True})
 
 
-def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str) -> None:
+def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str, *, has_page: bool) -> None:
     lines = [f"specllama {__version__}, {ready}"]
     n_others = len(catalog.entries) - 1
     if not catalog.router:
@@ -215,5 +219,7 @@ def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str) -> None:
         lines.append("         to load your own: specllama -m model.gguf")
     lines += [f"  API    {url}" for url in urls]
     web = [url for url in urls if not url.startswith("unix:")]
+    if has_page:
+        lines += [f"  chat   {url}/" for url in web[:1]]
     lines += [f"  docs   {url}/docs" for url in web[:1]]
     print("\n".join(lines), file=sys.stderr, flush=True)

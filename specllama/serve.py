@@ -45,7 +45,7 @@ def serve(
     on_ready: Callable[[], None],
 ) -> None:
     """Serves on `listeners` until SIGINT or SIGTERM. `on_listening` is called when it accepts
-    requests, `on_ready` when the models are there that are loaded from the start.
+    requests, `on_ready` when the models are there that are loaded from the start, or some of them.
 
     A signal lets running requests go on for `--drain-timeout` seconds. A second Ctrl-C ends
     the process at once. Raises `ServeError`.

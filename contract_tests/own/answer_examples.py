@@ -37,6 +37,8 @@ VARYING = KEPT | {
     # the model's file, and the options of the server
     "args", "capabilities", "n_ctx", "parameters", "preset", "prompt_prefix", "size", "size_vram",
     "task_name", "total_slots",
+    # memory of devices, as this machine divides it up
+    "compute", "kv_cache",
 }  # fmt: skip
 """Fields whose values differ from answer to answer; their types don't."""
 OPAQUE = {"input"}

@@ -86,7 +86,9 @@ class Desk:
             **self.hub,
             HOME=str(self.home),
             LLAMA_ARG_PORT=port,
-            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # an example that is a test needs none
+            # An example that is a test needs ours alone.
+            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+            PYTEST_PLUGINS="specllama.pytest_plugin",
         )
         programs = Path(sys.executable).parent
         environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"

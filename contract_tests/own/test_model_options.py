@@ -1,6 +1,7 @@
 """Options of how the model is loaded and computed, from the command line to the answers."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from contract_tests.kit.server import Start
 from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run
+from engine.shipped import model_path
 
 gguf = pytest.importorskip("gguf", reason="writes files of its own")
 
@@ -70,3 +72,12 @@ def test_what_cannot_be_is_told_in_one_line(options: list[str], named: str, tmp_
     Path(names["damaged"]).write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 100)
     done = run(*(option.format(**names) for option in options))
     assert named.format(**names) in one_line(done)
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says what is free")
+@pytest.mark.usefixtures("launcher")
+def test_a_context_that_memory_has_no_room_for_is_refused_with_one_that_fits() -> None:
+    line = one_line(run("-m", str(model_path()), "-c", str(2**31 - 1)))
+    assert "there is no memory for this: " in line
+    assert "a context of 2147483647 tokens needs " in line
+    assert re.search(r"; -c [1-9]\d* (or -ctk q8_0 -ctv q8_0 )?would fit ", line)

@@ -21,7 +21,7 @@ _CONTEXT: Final = """
 """
 _DEVICES: Final = """
     threads threads_batch n_gpu_layers split_mode tensor_split main_gpu cpu_moe n_cpu_moe n_cpu_ffn
-    fit flash_attn kv_offload op_offload mmap
+    fit fit_target fit_ctx flash_attn kv_offload op_offload mmap
 """
 _ROPE: Final = """
     rope_scaling rope_scale rope_freq_base rope_freq_scale

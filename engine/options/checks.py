@@ -37,6 +37,8 @@ def check(options: Options) -> None:
         raise OptionError(
             f"--cache-type-v-draft {of_draft} needs Flash Attention, which --flash-attn off forbids"
         )
+    has_draft = bool(engine.draft.model_draft or options.source.hf_repo_draft)
+    engine.speculation.synthetic_rates(has_draft=has_draft)
 
 
 def check_files(options: msgspec.Struct) -> None:

@@ -96,8 +96,9 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
 
         The shipped model is so small that each of its slots can have those.
         """
-        if self.context.ctx_size or self.unified_kv_cache() or self.context.parallel >= 0:
-            return self.context.ctx_size
+        given = max(self.context.ctx_size, 0)
+        if given or self.unified_kv_cache() or self.context.parallel >= 0:
+            return given
         if self.is_shipped() and not self.embedding.embeds():
             return self.context.n_slots() * SHIPPED_CONTEXT
         return 0
@@ -160,19 +161,14 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     def speculative(self) -> Speculative:
         """What is proposed for a request that says nothing of it."""
         options = self.speculation
-        drafts = self.draft.model_draft != "" and options.spec_draft_n_max > 0
-        most = options.most()
-        types = [name for name in most if name in options.types()]
-        if drafts and DRAFT not in types:
-            types.append(DRAFT)
-        elif not drafts and DRAFT in types:
-            types.remove(DRAFT)
+        has_draft = self.draft.model_draft != ""
+        types = options.sources(has_draft=has_draft)
         if not types:
             return Speculative()
         return Speculative(
             types=",".join(types),
-            n_max=max(most[name] for name in types),
-            p_min=options.spec_draft_p_min if drafts else 0.0,
+            n_max=options.n_max(has_draft=has_draft),
+            p_min=options.spec_draft_p_min if DRAFT in types else 0.0,
         )
 
 

@@ -29,7 +29,7 @@ def _fim(repo: str, file: str) -> dict[str, str]:
         "hf_repo": repo,
         "hf_file": file,
         "port": "8012",
-        "ctx_size": "0",
+        "ctx_size": "-1",
         "batch_size": "1024",
         "ubatch_size": "1024",
         "cache_reuse": "256",
@@ -56,7 +56,7 @@ def _gemma(size: str) -> dict[str, str]:
     return {
         "hf_repo": f"ggml-org/gemma-3-{size}-it-qat-GGUF",
         "port": "8014",
-        "ctx_size": "0",
+        "ctx_size": "-1",
         "jinja": "on",
     }
 

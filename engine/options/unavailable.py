@@ -92,13 +92,6 @@ _MODEL = [
 """,
     ),
     *_options(
-        "options aren't fitted to the memory of devices here: set --ctx-size and --gpu-layers",
-        """
--fitt --fit-target MIB,... LLAMA_ARG_FIT_TARGET
--fitc --fit-ctx TOKENS LLAMA_ARG_FIT_CTX
-""",
-    ),
-    *_options(
         "the cache decides by itself when it copies texts and makes checkpoints",
         """
 --cache-idle-slots --no-cache-idle-slots LLAMA_ARG_CACHE_IDLE_SLOTS
@@ -110,14 +103,6 @@ _MODEL = [
         "--no-kv-unified gives each an equal part",
         """
 --kv-unified-per-slot TOKENS LLAMA_ARG_KV_UNIFIED_PER_SLOT
-""",
-        refused=True,
-    ),
-    *_options(
-        "drafts that are accepted by chance would change the texts",
-        """
---spec-synth-len N LLAMA_ARG_SPEC_SYNTH_LEN
---spec-synth-rates P,... LLAMA_ARG_SPEC_SYNTH_RATES
 """,
         refused=True,
     ),

@@ -287,6 +287,21 @@ def fit(text: str) -> str:
     return "on" if flag(text) else "off"
 
 
+MAX_FIT_TARGET = 1 << 30  # MiB
+
+
+def fit_target(text: str) -> tuple[int, ...]:
+    """Numbers of MiB; as in llama-server, a slash is as good as a comma."""
+    sizes = tuple(integer(size, 0, MAX_FIT_TARGET) for size in re.split(r"[,/]", text))
+    if len(sizes) >= MAX_DEVICES:
+        raise OptionError(f"{len(sizes)} sizes are too many (at most {MAX_DEVICES - 1})")
+    return sizes
+
+
+def show_fit_target(sizes: Sequence[int]) -> str:
+    return show_comma_separated([str(size) for size in sizes])
+
+
 MAX_LORA_SCALE = 1e6  # as in requests; far above, numbers of the model become infinite
 
 

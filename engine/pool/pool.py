@@ -56,6 +56,7 @@ class ModelPool:
             unload=self._begin_unload,
         )
         """Which models there are; `engine.pool.inventory` says when they change."""
+        self._first: list[ModelRecord] = []  # those that a router loads from the start
         self._stopping = False
 
     async def start(self) -> None:
@@ -71,14 +72,18 @@ class ModelPool:
                 *(len(records), self._models_max),
             )
             records = records[: self._models_max]
+        self._first = records
         for record in records:
             self._start_loading(record)
 
     async def started(self) -> bool:
-        """Wait for the models that are loaded from the start. False if the server can't work: it
-        can't without its only model, and not once it is being stopped."""
+        """Wait for the models that are loaded from the start. False if none of them could be, so
+        that there is nothing to announce, or if the server is being stopped."""
         if self._catalog.router:
-            await _all_of(record.loading for record in self._records.values() if record.loading)
+            await _all_of(record.loading for record in self._first if record.loading)
+            if self._first and all(record.failure for record in self._first):
+                log.error("no model could be loaded; a request that names one tries it again")
+                return False
             return not self._stopping
         supervisor = self._only.supervisor
         assert supervisor is not None, "it is created at the start, and never unloaded"

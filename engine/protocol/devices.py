@@ -11,7 +11,8 @@ CPU = "CPU"
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """One model's part of a device's memory, the CPU's included, as llama.cpp told it while it
-    loaded the model. `n_layers` counts the output's as one."""
+    loaded the model. `n_layers` counts the output's as one. `draft` is what the draft model has in
+    all."""
 
     name: str
     description: str = ""
@@ -19,6 +20,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     model: Bytes = 0
     kv_cache: Bytes = 0  # recurrent states as well
     compute: Bytes = 0  # for what a step computes, its outputs included
+    draft: Bytes = 0
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -38,7 +40,10 @@ def _line(use: DeviceUse) -> str:
     plural = "s" if use.n_layers > 1 else ""
     layers = f"{use.n_layers} layer{plural}, " if use.n_layers else ""
     model, cache, compute = (mib(n) for n in (use.model, use.kv_cache, use.compute))
-    return f"{use.name}: {layers}weights {model}, KV cache {cache}, compute buffers {compute}"
+    draft = f", draft model {mib(use.draft)}" if use.draft else ""
+    return (
+        f"{use.name}: {layers}weights {model}, KV cache {cache}, compute buffers {compute}{draft}"
+    )
 
 
 def mib(n_bytes: int) -> str:

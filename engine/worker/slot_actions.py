@@ -138,7 +138,7 @@ class SlotActions:
     def _perform(self, task: SlotTask) -> None:
         message, scheduler = task.message, self._engine.scheduler
         if message.action == "erase":
-            self._done(task, scheduler.erase(message.slot), 0)
+            self._done(task, scheduler.texts.erase(message.slot), 0)
         elif task.saved is None:
             self._save(task)
         else:
@@ -152,9 +152,9 @@ class SlotActions:
         message, scheduler = task.message, self._engine.scheduler
         if self._engine.context.moves_pending:
             # llama.cpp has given the cells their new positions, but not rotated the keys yet.
-            scheduler.forget_moved(message.slot)
+            scheduler.texts.forget_moved(message.slot)
         entry, state = EMPTY, np.empty(0, np.uint8)
-        if (found := scheduler.cached(message.slot)) is not None:
+        if (found := scheduler.texts.cached(message.slot)) is not None:
             seq_id, entry = found
             state = self._engine.context.save_sequence(seq_id)
         tokens = entry.tokens
@@ -170,15 +170,15 @@ class SlotActions:
         slot, scheduler, n_tokens = task.message.slot, self._engine.scheduler, len(saved.tokens)
         key = self._key(task.message.filename, saved.origin)
         if not n_tokens:
-            scheduler.erase(slot)
+            scheduler.texts.erase(slot)
         else:
-            seq_id = scheduler.adopt(slot, saved.tokens, saved.origin.n_exact, key)
+            seq_id = scheduler.texts.adopt(slot, saved.tokens, saved.origin.n_exact, key)
             if seq_id is None:
                 raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
             try:
                 self._engine.context.restore_sequence(seq_id, saved.state, n_tokens)
             except BackendError as error:
-                scheduler.erase(slot)
+                scheduler.texts.erase(slot)
                 raise invalid_request(
                     f"the slot file {task.message.filename!r} doesn't fit this server: {error}"
                 ) from None

@@ -71,6 +71,7 @@ from engine.worker.backend import (
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
+from engine.worker.fitting import fitted
 from engine.worker.generation.engine import Engine
 from engine.worker.generation.preparation import Preparing
 from engine.worker.generation.prompts import check_tokens, tokenize_prompt
@@ -406,6 +407,7 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
         with last_words(lambda message: link.send(LoadFailed(message))):
+            options = fitted(path, options)
             engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))

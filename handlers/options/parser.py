@@ -50,8 +50,6 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
         found.append("--model-draft has no effect: embeddings have no next tokens to propose")
     if engine.draft.spec_replace and not drafts:
         found.append("--spec-replace has no effect without --model-draft")
-    if engine.compute.fit == "on":
-        found.append("--fit has no effect: set --ctx-size and --gpu-layers to what fits")
     if engine.context.reproducible == "on":
         found += [f"--reproducible: {name} undoes it" for name in engine.irreproducible()]
     if router.models_dir or router.models_preset:

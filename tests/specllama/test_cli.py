@@ -24,6 +24,7 @@ from handlers.options.completion import bash_completion
 from specllama import __version__, logs
 from specllama.commands import COMMANDS
 from specllama.listen import ListenError, Listeners
+from tools.webui.__main__ import LIBRARIES, LICENSES, VENDOR, licenses
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60  # until a hanging test is given up
@@ -223,6 +224,25 @@ def test_the_licenses_are_printed() -> None:
     assert first.startswith("specllama ")
     assert first.endswith(": MIT")
     assert any(re.fullmatch(r"llama[-_]cpp[-_]python \S+: MIT.*", line) for line in others)
+    assert others[-len(LIBRARIES) :] == licenses().splitlines()
+
+
+def test_the_licenses_of_the_page_are_those_of_its_files() -> None:
+    assert (VENDOR / LICENSES).read_text("utf-8") == licenses()
+    for library in LIBRARIES:
+        [name] = [name for name in library.files.values() if name.endswith(".LICENSE.txt")]
+        text = (VENDOR / name).read_text("utf-8")
+        words = {"MIT": "Permission is hereby granted, free of charge", "BSD": "BSD 3-Clause"}
+        assert words.get(library.license[:3], "Apache License") in text
+
+
+def test_the_banner_names_the_page_where_there_is_one(start: Start, tmp_path: Path) -> None:
+    for argv, has_page in (([], True), (["--no-ui"], False), (["--path", str(tmp_path)], False)):
+        server = start("--port", "0", *argv)
+        assert (f"\n  chat   {server.urls[0]}/\n" in server.banner) == has_page
+        assert f"\n  docs   {server.urls[0]}/docs\n" in server.banner
+        server.release()
+        server.stop()
 
 
 def test_the_script_for_bash_is_printed() -> None:

@@ -86,6 +86,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         ("n_gpu_layers", "n_gpu_layers_draft"),
         st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
     ),
+    "fit_target": st.lists(st.integers(0, 1 << 30), min_size=1, max_size=15).map(tuple),
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
     "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),

@@ -4,16 +4,55 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
+from engine.params import GenerationParams
+from engine.protocol.messages import Delta, Failed, Finished, Submit
 from engine.worker.backend import Model
 from engine.worker.generation.engine import Engine
 from engine.worker.speculation.pace import Offer, Pace
 from engine.worker.speculation.source import Ask
 from tests.support.options_support import engine_options
+from tests.support.playing import GREEDY
 
 Mode = Literal["right", "wrong", "half", "random"]
 MODES: tuple[Mode, ...] = ("right", "wrong", "half", "random")
+
+PROMPTS = [f"def function_{i}(self, value):" for i in range(3)]
+N = 40
+
+GRAMMAR = 'root ::= ("a" | "b" | " " | "return" | "\\n")+'
+SCHEMA = (
+    '{"type":"object","properties":{"first":{"type":"integer"},"second":{"type":"boolean"},'
+    '"third":{"enum":["red","green"]}},"required":["first","second","third"],'
+    '"additionalProperties":false}'
+)
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "sampled": {"seed": 5, "ignore_eos": True},
+    "until the end": {"seed": 5},
+    "hot": {"seed": 6, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "grammar": {"seed": 7, "grammar": GRAMMAR},
+    "schema": {"seed": 8, "json_schema": SCHEMA, "n_predict": 120},
+    "schema, probs": {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "n_probs": 2},
+    "stop": {**GREEDY, "stop": ["value", "self."]},
+    "probs": {**GREEDY, "n_probs": 3},
+    "probs behind": {"seed": 3, "n_probs": 3, "post_sampling_probs": True},
+    "penalties": {"seed": 4, "repeat_penalty": 1.4, "presence_penalty": 0.3},
+    "mirostat 1": {"seed": 4, "mirostat": 1},
+    "mirostat 2": {"seed": 4, "mirostat": 2},
+    "dry": {**GREEDY, "dry_multiplier": 0.9},
+    "adaptive": {"seed": 2, "samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.3},
+    "xtc": {"seed": 2, "xtc_probability": 0.6},
+    "dynamic": {"seed": 2, "dynatemp_range": 0.5},
+    "biased": {"seed": 2, "logit_bias": [(5, 3.0), (7, -4.0)]},
+    "one": {**GREEDY, "n_predict": 1},
+    "two": {**GREEDY, "n_predict": 2},
+    "indent": {**GREEDY, "n_indent": 4},
+    "streamed": {"seed": 9, "stream": True},
+}
 
 
 class Oracle:
@@ -77,3 +116,50 @@ def speculating(
         patched.setattr(f"{module}.proposal_sources", lambda model, options: sources)
         patched.setattr(f"{module}.Pace", Eager)
         return Engine(model, engine_options(**options))
+
+
+def run(e: Engine, prompts: list[str], params: dict[str, Any]) -> dict[str, Finished]:
+    """Together; of streams, with all that their events had."""
+    found = run_all(
+        e,
+        [
+            Submit(id, [each], GenerationParams(**params))
+            for id, each in enumerate(prompts, start=1)
+        ],
+    )
+    return {prompts[id - 1]: each for id, each in found.items()}
+
+
+def run_all(e: Engine, submits: Sequence[Submit]) -> dict[int, Finished]:
+    """The same by id. Every event is valid, and nothing of a proposal outlasts its step."""
+    results: dict[int, Finished] = {}
+    streamed: dict[int, tuple[str, list[int], list[Any]]] = {}
+    for submit in submits:
+        e.submit(e.prepare(submit))
+    while e.has_work:
+        for event in e.step():
+            assert not isinstance(event, Failed), event
+            if not isinstance(event, Delta | Finished):
+                continue
+            text, tokens, probs = streamed.get(event.id, ("", [], []))
+            so_far = text + event.text, tokens + event.tokens, probs + event.probs
+            if isinstance(event, Delta):
+                assert "\ufffd" not in event.text
+                streamed[event.id] = so_far
+            else:
+                text, tokens, probs = so_far
+                results[event.id] = msgspec.structs.replace(
+                    event, text=text, tokens=tokens, probs=probs
+                )
+        assert not any(sequence.n_ahead for sequence in e.scheduler.active)
+    return results
+
+
+def assert_same(found: Finished, expected: Finished) -> None:
+    """In all that a client could see, but times and what was proposed."""
+    assert found.tokens == expected.tokens
+    assert found.text == expected.text
+    assert found.probs == expected.probs
+    assert (found.stop_type, found.stopping_word) == (expected.stop_type, expected.stopping_word)
+    assert found.n_decoded == expected.n_decoded
+    assert found.timings.predicted_n == expected.timings.predicted_n

@@ -1,6 +1,7 @@
 """Writes a recipe's model as a GGUF file."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from gguf import GGMLQuantizationType as WeightType
@@ -10,7 +11,7 @@ from gguf.quants import quantize
 from tools.models import encoder
 from tools.models.recipes import Decoder, EncoderRecipe, Recipe
 from tools.models.tokenizer import Vocabulary
-from tools.models.weights import tensors
+from tools.models.weights import Tensor, tensors
 
 FILE_TYPES = {
     WeightType.F32: LlamaFileType.ALL_F32,
@@ -21,8 +22,13 @@ NORM_EPSILON = 1e-5
 ROPE_BASE = 10_000.0
 
 
-def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
-    """Write `path` in one go: it is complete, or not there. The directory must exist."""
+def write_model(
+    recipe: Recipe | EncoderRecipe, path: Path, trained: Iterable[Tensor] | None = None
+) -> None:
+    """Write `path` in one go: it is complete, or not there. The directory must exist.
+
+    `trained` are the tensors of a decoder; without them they are random.
+    """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     architecture = recipe.decoder.architecture if isinstance(recipe, Recipe) else "bert"
     writer = GGUFWriter(part, architecture)
@@ -30,7 +36,7 @@ def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
     writer.add_description(recipe.description)
     writer.add_license("MIT")
     if isinstance(recipe, Recipe):
-        _add_decoder(writer, recipe)
+        _add_decoder(writer, recipe, trained)
     else:
         _add_encoder(writer, recipe)
     try:
@@ -43,7 +49,7 @@ def write_model(recipe: Recipe | EncoderRecipe, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _add_decoder(writer: GGUFWriter, recipe: Recipe) -> None:
+def _add_decoder(writer: GGUFWriter, recipe: Recipe, trained: Iterable[Tensor] | None) -> None:
     vocabulary = recipe.vocabulary()
     _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
     if recipe.pooling is not None:
@@ -51,7 +57,8 @@ def _add_decoder(writer: GGUFWriter, recipe: Recipe) -> None:
     _add_vocabulary(writer, vocabulary)
     if recipe.chat_template is not None:
         writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
-    for name, values, weight_type in tensors(recipe.decoder, vocabulary, recipe.seed):
+    made = tensors(recipe.decoder, vocabulary, recipe.seed) if trained is None else trained
+    for name, values, weight_type in made:
         writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
 
 

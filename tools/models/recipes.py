@@ -11,10 +11,17 @@ from gguf import PoolingType
 from engine.shipped import MODEL_NAME
 from tools.models.encoder import Encoder
 from tools.models.sentencepiece import small_vocabulary
-from tools.models.tokenizer import Vocabulary, extended_vocabulary, shipped_vocabulary
+from tools.models.tokenizer import (
+    Vocabulary,
+    extended_vocabulary,
+    from_merges,
+    load_merges,
+    shipped_vocabulary,
+)
 from tools.models.wordpiece import wordpiece_vocabulary
 
 CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
+TALKER_MERGES = Path(__file__).parent / "training" / "merges.txt"
 
 
 Architecture = Literal["llama", "gemma3", "mamba", "jamba"]
@@ -100,6 +107,23 @@ TINY = Decoder(
     weight_type=WeightType.Q8_0,
     end_bias=0.4,
 )
+
+TALKER = Recipe(
+    file_name=MODEL_NAME,
+    description="The model that ships with specllama: small, and trained to talk.",
+    vocabulary=lambda: from_merges(load_merges(TALKER_MERGES)),
+    decoder=Decoder(
+        n_embd=192,
+        n_layer=6,
+        n_head=3,
+        n_head_kv=3,
+        n_ff=512,
+        n_ctx_train=8192,
+        weight_type=WeightType.Q8_0,
+        tied=True,
+    ),
+)
+"""The model of `tools.models.train`, whose weights are not made here."""
 
 TINY_ENCODER = Encoder(
     n_embd=64,

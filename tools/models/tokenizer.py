@@ -136,9 +136,9 @@ def is_whole_text(data: bytes) -> bool:
     return all(character.isprintable() or character in "\t\n" for character in text)
 
 
-def load_merges() -> list[Merge]:
+def load_merges(path: Path = MERGES_FILE) -> list[Merge]:
     """The trained merges, best first."""
-    pairs = [line.split(" ") for line in MERGES_FILE.read_text("utf-8").splitlines()]
+    pairs = [line.split(" ") for line in path.read_text("utf-8").splitlines()]
     return [(left, right) for left, right in pairs]
 
 
@@ -172,21 +172,29 @@ def extended_vocabulary(size: int, seed: int) -> Vocabulary:
     return from_merges(merges)
 
 
-def train_merges(texts: Iterable[str]) -> list[Merge]:
-    """Learn merges for a vocabulary of VOCABULARY_SIZE tokens. Needs the `tokenizers` package."""
+def train_merges(
+    texts: Iterable[str], size: int = VOCABULARY_SIZE, *, bare_words: bool = False
+) -> list[Merge]:
+    """Learn merges for a vocabulary of `size` tokens. Needs the `tokenizers` package.
+
+    With `bare_words` no token is letters and something else, so that a word is the same tokens
+    behind a space, a quote or an underscore.
+    """
     import json
 
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
+    bare = [pre_tokenizers.Split(Regex(r"\p{L}+"), behavior="isolated")] if bare_words else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            *bare,
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE - len(SPECIAL_TOKENS),
+        vocab_size=size - len(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         max_token_length=MAX_TOKEN_LENGTH,
         show_progress=False,
@@ -196,7 +204,7 @@ def train_merges(texts: Iterable[str]) -> list[Merge]:
     return [(left, right) for left, right in merges]
 
 
-def save_merges(merges: Iterable[Merge]) -> None:
+def save_merges(merges: Iterable[Merge], path: Path = MERGES_FILE) -> None:
     """Replace the committed merges."""
     lines = [f"{left} {right}\n" for left, right in merges]
-    MERGES_FILE.write_text("".join(lines), "utf-8", newline="\n")
+    path.write_text("".join(lines), "utf-8", newline="\n")

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VENDOR = Path(__file__).parents[2] / "handlers" / "webui" / "vendor"
+LICENSES = "licenses.txt"
 
 
 @dataclass(frozen=True)
 class Library:
-    """A package of npm: the SHA-512 of its archive, and the files that are taken of it, by the
-    names that they get. Those of a pattern keep theirs."""
+    """A package of npm: its license, the SHA-512 of its archive, and the files that are taken of
+    it, by the names that they get. Those of a pattern keep theirs."""
 
     package: str
     version: str
+    license: str
     sha512: str
     files: Mapping[str, str]
 
@@ -32,24 +34,28 @@ LIBRARIES = (
     Library(
         "marked",
         "18.2.1",
+        "MIT",
         "ii4bxCTCqqwpT86XZWgJNs+ZnAIZksmLGYMViWA7PDIXYIeNo1x6cDdX3JOip9NM/cI6p8z57FxliACboTruMA==",
         {"lib/marked.esm.js": "marked.esm.js", "LICENSE": "marked.LICENSE.txt"},
     ),
     Library(
         "dompurify",
         "3.4.18",
+        "MPL-2.0 OR Apache-2.0",
         "ofe3wI/uNm68HInABYFJYqQxRw1EaKAjNdrFVKqjUY+UZurvNd2L/HuQe097s/4RivWiZyP6tT7aoT8atjfhwg==",
         {"dist/purify.min.js": "purify.min.js", "LICENSE": "purify.LICENSE.txt"},
     ),
     Library(
         "@highlightjs/cdn-assets",
         "11.12.0",
+        "BSD-3-Clause",
         "KvOKXODaiFmId9xaq3xc5xCL66wVLUuOngDbO9B/kewbFTqdGbn2nJxNhN3H5R1cgDTVj6R8vH0zgiNDEGjpDw==",
         {"es/highlight.min.js": "highlight.min.js", "LICENSE": "highlight.LICENSE.txt"},
     ),
     Library(
         "katex",
         "0.19.1",
+        "MIT",
         "jG8uKntjSEcm2EpQOh0XturpPuuC9r3Sq5HLHdsFdWZT27E672SF19QEi+of0/YeOy15lDgRhKvr5614uRrEfA==",
         {
             "dist/katex.min.js": "katex.min.js",
@@ -95,10 +101,16 @@ def adapted(name: str, content: bytes) -> bytes:
     return text.replace("url(fonts/", "url(").encode()
 
 
+def licenses() -> str:
+    """What `specllama --license` prints of them."""
+    return "".join(f"{each.package} {each.version}: {each.license}\n" for each in LIBRARIES)
+
+
 def main() -> None:
     VENDOR.mkdir(parents=True, exist_ok=True)
     for old in VENDOR.iterdir():
         old.unlink()
+    (VENDOR / LICENSES).write_text(licenses(), "utf-8")
     with tempfile.TemporaryDirectory() as directory:
         for library in LIBRARIES:
             for name, content in taken(library, archive(library, Path(directory))):

@@ -22,6 +22,8 @@ THREAD_PLACEMENT = (
 )
 """Options of CPU threads that need pools of our own."""
 
+DEFAULT_FIT_TARGET = 1024  # MiB
+
 _compute = partial(Opt, group="Threads and devices")
 
 
@@ -297,12 +299,35 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-fit --fit",
             env="LLAMA_ARG_FIT",
             metavar="[on|off]",
-            help="Without effect: llama.cpp's Python bindings can't adapt other options to the "
-            "memory of devices.",
+            help="Fit --ctx-size and --gpu-layers, where they are not given, to the free memory of "
+            "the devices, or of the machine if the model is on none, and refuse a KV cache that "
+            "the machine has no memory for.",
             bare="on",
             read=values.fit,
         ),
-    ] = "off"
+    ] = "on"
+    fit_target: Annotated[
+        tuple[int, ...],
+        _compute(
+            names="-fitt --fit-target",
+            env="LLAMA_ARG_FIT_TARGET",
+            metavar="MIB,...",
+            help="Memory that --fit leaves free on each device, in MiB; one number is for all.",
+            read=values.fit_target,
+            show=values.show_fit_target,
+        ),
+    ] = (DEFAULT_FIT_TARGET,)
+    fit_ctx: Annotated[
+        int,
+        _compute(
+            names="-fitc --fit-ctx",
+            env="LLAMA_ARG_FIT_CTX",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="The smallest context that --fit chooses; of each slot with --no-kv-unified.",
+        ),
+    ] = 4096
     flash_attn: Annotated[
         Switch,
         _compute(
@@ -331,6 +356,13 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Let GPUs compute with tensors that are in host memory.",
         ),
     ] = True
+
+    def fit_margin(self, index: int) -> int:
+        """Bytes that --fit leaves free on the device of this index."""
+        given = self.fit_target
+        if len(given) > 1:
+            given = (*given, *[DEFAULT_FIT_TARGET] * (index + 1 - len(given)))
+        return given[min(index, len(given) - 1)] << 20
 
     def cpus(self) -> list[int]:
         """The CPUs of --cpu-mask and --cpu-range; empty if any may be used."""

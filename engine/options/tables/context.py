@@ -25,12 +25,13 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-c -ctx --ctx-size",
             env="LLAMA_ARG_CTX_SIZE",
             metavar="TOKENS",
-            min=0,
+            min=-1,
             max=INT32_MAX,
-            help="Size of the context, shared by all slots.",
-            default="0 (what the model was trained with; so much for each slot of the shipped one)",
+            help="Size of the context, shared by all slots. 0 is what the model was trained with "
+            "(so much for each slot of the shipped one); -1 is the same, but less where memory is "
+            "too small for it: see --fit.",
         ),
-    ] = 0
+    ] = -1
     parallel: Annotated[
         int,
         _context(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from engine.options import files, values
+from engine.options import files, synthetic, values
 from engine.options.declaration import INT32_MAX, Opt
 from engine.options.values import OptionError
 
@@ -153,6 +153,33 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Without effect, as in llama-server: proposals don't branch.",
         ),
     ] = 0.1
+    spec_synth_len: Annotated[
+        float,
+        _spec(
+            names="--spec-synth-len",
+            env="LLAMA_ARG_SPEC_SYNTH_LEN",
+            metavar="L",
+            min=1,
+            help="For measuring: accept proposed tokens by chance, so that a step gives so many "
+            "tokens on average, its own included. Texts are not what the model would say.",
+            default="none",
+            excludes=("spec_synth_rates",),
+        ),
+    ] = 0.0
+    spec_synth_rates: Annotated[
+        tuple[float, ...],
+        _spec(
+            names="--spec-synth-rates",
+            env="LLAMA_ARG_SPEC_SYNTH_RATES",
+            metavar="P0,P1,...",
+            help="The same, with the chance that at least one proposed token is accepted, at least "
+            "two, and so on: one for each token that may be proposed at once.",
+            default="none",
+            excludes=("spec_synth_len",),
+            read=synthetic.read_rates,
+            show=synthetic.show_rates,
+        ),
+    ] = ()
     spec_ngram_simple_size_n: Annotated[int, _size_n("ngram-simple")] = 12
     spec_ngram_simple_size_m: Annotated[int, _size_m("ngram-simple")] = 48
     spec_ngram_simple_min_hits: Annotated[int, _min_hits("ngram-simple")] = 1
@@ -221,3 +248,21 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         if self.spec_default:
             wanted |= {"radix", "ngram-mod", "ngram-cache"}
         return frozenset() if "none" in wanted else wanted
+
+    def sources(self, *, has_draft: bool) -> list[SpeculationType]:
+        """The sources there are: the draft model among them if there is one that may propose."""
+        wanted = self.types() - {DRAFT}
+        if has_draft and self.spec_draft_n_max > 0:
+            wanted |= {DRAFT}
+        return [name for name in self.most() if name in wanted]
+
+    def n_max(self, *, has_draft: bool) -> int:
+        """The tokens that are proposed at once at the most."""
+        most = self.most()
+        return max((most[name] for name in self.sources(has_draft=has_draft)), default=0)
+
+    def synthetic_rates(self, *, has_draft: bool) -> tuple[float, ...]:
+        """The made-up chances that so many tokens of a proposal are accepted: one, two, and so
+        on; none if the model decides. Raises `OptionError` if they don't go with the sources."""
+        n_max = self.n_max(has_draft=has_draft)
+        return synthetic.rates_of(self.spec_synth_len, self.spec_synth_rates, n_max)

@@ -19,6 +19,7 @@ from engine.worker.backend.context import (
 from engine.worker.backend.library import (
     device_memory,
     device_uses,
+    holdings,
     initialize,
     list_devices,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "add_rpc_servers",
     "device_memory",
     "device_uses",
+    "holdings",
     "initialize",
     "last_words",
     "list_devices",

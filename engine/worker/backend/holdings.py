@@ -5,8 +5,9 @@ llama.cpp tells it in its log while it allocates, and nowhere else: its function
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from engine.protocol.devices import CPU, DeviceUse
 
@@ -18,11 +19,15 @@ _CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
 _WEIGHTS = ("model", "LoRA")
 _AGAIN = ("compute", "output")
 """Buffers that are told each time they are measured; of the others there are several."""
+_DRAFT = "draft"
+_OTHERS = (*_WEIGHTS, *_AGAIN, _DRAFT)
+"""What is no KV cache and no recurrent state."""
 
 
 @dataclass
 class Holdings:
-    """The buffers of one model and its newest context, by the names that llama.cpp gives them."""
+    """The buffers of one model and its newest context, by the names that llama.cpp gives them; and
+    those of the model that drafts for it."""
 
     layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     cached_layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -31,9 +36,24 @@ class Holdings:
     """MiB by name and use."""
     n_ctx: int = 0
     """Tokens of the context that was asked for; 0 before the first one."""
+    draft: "Holdings | None" = None
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """What is told meanwhile is of the model that drafts for this one, and replaces nothing."""
+        own = replace(self)
+        self._become(Holdings())
+        try:
+            yield
+        finally:
+            self._become(replace(own, draft=replace(self)))
+
+    def _become(self, other: "Holdings") -> None:
+        vars(self).update(vars(other))
 
     def begin_model(self) -> None:
         """What is told from now on is of another model."""
+        self.draft = None
         self.layers.clear()
         self.buffers.clear()
         self.begin_context(0)
@@ -62,6 +82,8 @@ class Holdings:
         sizes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for (name, use), size in self.buffers.items():
             sizes[_device(name, descriptions)][use] += size
+        for (name, _), size in self.draft.buffers.items() if self.draft else ():
+            sizes[_device(name, descriptions)][_DRAFT] += size
         names = [*descriptions, *sorted(sizes.keys() - descriptions.keys())]
         return [
             DeviceUse(
@@ -69,10 +91,9 @@ class Holdings:
                 description=descriptions.get(name, ""),
                 n_layers=self.layers.get(name, 0),
                 model=_bytes(sizes[name][use] for use in _WEIGHTS),
-                kv_cache=_bytes(
-                    size for use, size in sizes[name].items() if use not in (*_WEIGHTS, *_AGAIN)
-                ),
+                kv_cache=_bytes(size for use, size in sizes[name].items() if use not in _OTHERS),
                 compute=_bytes(sizes[name][use] for use in _AGAIN),
+                draft=_bytes([sizes[name][_DRAFT]]),
             )
             for name in names
             if name in sizes

@@ -27,6 +27,7 @@ _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging
 holdings = Holdings()
 """What is allocated where, of the newest model and context."""
 
+_heard: Holdings = holdings
 _errors: list[str] = []
 _level = logging.INFO
 
@@ -41,8 +42,9 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
     if _level >= logging.ERROR:
         _errors.append(line)
         del _errors[:-8]
-    holdings.note(line)
-    log.log(_level, "%s", line)
+    _heard.note(line)
+    if _heard is holdings:
+        log.log(_level, "%s", line)
 
 
 _log_callback = C.llama_log_callback(_on_log)
@@ -59,6 +61,18 @@ def initialize(numa: str = "") -> str:
     if numa:
         C.llama_numa_init(_NUMA[numa])
     return settled.remark
+
+
+@contextmanager
+def heard_by(other: Holdings) -> Iterator[None]:
+    """Meanwhile, what llama.cpp tells of memory is for `other`, and nothing of it for the log: it
+    is not of what will be used."""
+    global _heard
+    before, _heard = _heard, other
+    try:
+        yield
+    finally:
+        _heard = before
 
 
 def forget_errors() -> None:

@@ -13,14 +13,11 @@ from llama_cpp import llama_cpp as C
 from engine.errors import BackendError
 from engine.options import EngineOptions
 from engine.worker.backend import room
-from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.ggml import tensor_overrides
-from engine.worker.backend.kernels import settle
-from engine.worker.backend.library import devices, failure, forget_errors, holdings
-from engine.worker.backend.load_modes import modes
+from engine.worker.backend.library import failure, forget_errors, holdings
+from engine.worker.backend.model_facts import ModelFacts
+from engine.worker.backend.model_params import model_params
 from engine.worker.backend.slices import SLICE, Slicer
 from engine.worker.backend.specials import specials
-from engine.worker.backend.verdict import Measure
 from engine.worker.tokens import TokenArray
 
 
@@ -33,13 +30,6 @@ class FimTokens:
     middle: int
     repository: int | None = None
     file: int | None = None
-
-
-_SPLIT_MODES = {
-    "none": C.LLAMA_SPLIT_MODE_NONE,
-    "layer": C.LLAMA_SPLIT_MODE_LAYER,
-    "row": C.LLAMA_SPLIT_MODE_ROW,
-}
 
 
 MAX_CHARACTER = 4  # bytes of UTF-8: an unknown one is a token
@@ -56,7 +46,7 @@ class LoraFile(NamedTuple):
     prompt_prefix: str
 
 
-class Model:
+class Model(ModelFacts):
     """Weights and vocabulary of one GGUF file, and its LoRA adapters; an adapter's id is its
     place in `adapters`.
 
@@ -66,28 +56,7 @@ class Model:
     def __init__(
         self, path: str, options: EngineOptions, progress: Callable[[float], None] | None = None
     ) -> None:
-        params = C.llama_model_default_params()
-        layers = options.compute.n_gpu_layers
-        params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
-        params.split_mode = _SPLIT_MODES[options.compute.split_mode]
-        params.main_gpu = options.compute.main_gpu
-        params.load_mode, params.lazy_mode = modes(options.model)
-        params.check_tensors = options.model.check_tensors
-        params.use_extra_bufts = options.model.repack and settle().measure is not Measure.PLAIN
-        params.no_host = options.model.no_host
-        # ctypes keeps no reference to what a struct points to: these locals do.
-        split = _tensor_split(options)
-        if split is not None:
-            params.tensor_split = split
-        overrides = _kv_overrides(options.model.override_kv)
-        if overrides is not None:
-            params.kv_overrides = overrides
-        placed = tensor_overrides(options)
-        if placed is not None:
-            params.tensor_buft_overrides = ctypes.cast(placed, ctypes.c_void_p)
-        devices = _device_list(options.compute.device)
-        if devices is not None:
-            params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        params, _kept = model_params(options)
 
         def on_progress(fraction: float, _user: Any) -> bool:
             if progress is not None:
@@ -169,38 +138,6 @@ class Model:
         return int(C.llama_vocab_type(self._vocab))
 
     @property
-    def n_ctx_train(self) -> int:
-        return int(C.llama_model_n_ctx_train(self._model))
-
-    @property
-    def is_recurrent(self) -> bool:
-        """True if layers keep a state of all tokens so far, from which none can be taken out."""
-        model = self._model
-        return bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
-
-    @property
-    def n_swa(self) -> int:
-        """The sliding window of attention, in tokens; 0 without one."""
-        return int(C.llama_model_n_swa(self._model))
-
-    @property
-    def n_embd(self) -> int:
-        return int(C.llama_model_n_embd(self._model))
-
-    @property
-    def n_layer(self) -> int:
-        return int(C.llama_model_n_layer(self._model))
-
-    @property
-    def n_params(self) -> int:
-        return int(C.llama_model_n_params(self._model))
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return int(C.llama_model_size(self._model))
-
-    @property
     def description(self) -> str:
         buffer = ctypes.create_string_buffer(256)
         C.llama_model_desc(self._model, buffer, len(buffer))
@@ -230,19 +167,6 @@ class Model:
             )
             for i in range(C.llama_model_meta_count(model))
         }
-
-    @property
-    def has_decoder(self) -> bool:
-        return bool(C.llama_model_has_decoder(self._model))
-
-    @property
-    def has_encoder(self) -> bool:
-        return bool(C.llama_model_has_encoder(self._model))
-
-    @property
-    def has_state(self) -> bool:
-        """True if each sequence has a recurrent state, which takes memory of its own."""
-        return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
 
     @property
     def rerank_template(self) -> str:
@@ -385,52 +309,3 @@ def _adapter_text(adapter: Any, key: str) -> str:
     buffer = ctypes.create_string_buffer(4096)
     n = C.llama_adapter_meta_val_str(adapter, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if n > 0 else ""
-
-
-def _tensor_split(options: EngineOptions) -> Any:
-    if not options.compute.tensor_split:
-        return None
-    shares = (ctypes.c_float * C.llama_max_devices())()
-    for i, share in enumerate(options.compute.tensor_split[: len(shares)]):
-        shares[i] = share
-    return shares
-
-
-def _kv_overrides(texts: Sequence[str]) -> Any:
-    """KEY=TYPE:VALUE texts, already checked by the options, as a zero-terminated array."""
-    if not texts:
-        return None
-    array = (C.llama_model_kv_override * (len(texts) + 1))()
-    for entry, text in zip(array, texts, strict=False):
-        key, _, typed = text.partition("=")
-        kind, _, value = typed.partition(":")
-        entry.key = key.encode()
-        if kind == "int":
-            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_INT
-            entry.value.val_i64 = int(value)
-        elif kind == "float":
-            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT
-            entry.value.val_f64 = float(value)
-        elif kind == "bool":
-            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_BOOL
-            entry.value.val_bool = value == "true"
-        else:
-            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_STR
-            entry.value.val_str = value.encode()
-    return array
-
-
-def _device_list(names: Sequence[str]) -> Any:
-    if not names:
-        return None
-    if list(names) == ["none"]:
-        return (ctypes.c_void_p * 1)()
-    by_name = ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
-    handles = []
-    for name in names:
-        handle = by_name(name.encode())
-        if not handle:
-            known = ", ".join(device[0] for device in devices()) or "none"
-            raise BackendError(f"unknown device {name!r} (available: {known})")
-        handles.append(handle)
-    return (ctypes.c_void_p * (len(handles) + 1))(*handles)

@@ -25,6 +25,7 @@ from engine.worker.backend import (
     warm_up,
 )
 from engine.worker.backend import Vectors as Rows
+from engine.worker.backend.model_facts import ModelFacts
 from engine.worker.backend.model_info import model_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.embedding.jobs import Input, InputPart, Job
@@ -44,7 +45,7 @@ class Embedder:
 
     def __init__(self, model: Model, options: EngineOptions) -> None:
         self.model = model
-        self._n_sequences = _sequences(model, options)
+        self._n_sequences = sequence_count(model, options)
         self.context = context = EmbeddingContext(model, options, self._n_sequences)
         self.n_ctx = min(context.n_ctx, model.n_ctx_train)
         # What came before must not depend on what comes later, and must be remembered.
@@ -321,7 +322,7 @@ class Embedder:
         self.context.close()
 
 
-def _sequences(model: Model, options: EngineOptions) -> int:
+def sequence_count(model: ModelFacts, options: EngineOptions) -> int:
     """The greatest number of inputs in one batch."""
     if options.context.parallel > 0:
         return options.context.parallel

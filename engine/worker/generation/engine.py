@@ -142,7 +142,7 @@ class Engine:
         request = self._requests.get(id)
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
-            self.scheduler.drop_proposed(request.sequence)
+            self.scheduler.ahead.drop_proposed(request.sequence)
 
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
@@ -248,7 +248,7 @@ class Engine:
             request.stop("eos", now)
             return self._finish(request)
         token, is_final = sampled
-        self._speculation.chosen(request, token)
+        token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
         event = self._answering.accept(request, token, is_final=is_final)

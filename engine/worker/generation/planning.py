@@ -4,7 +4,8 @@ import time
 from collections.abc import Sequence
 
 from engine.options import EngineOptions
-from engine.worker.backend import MAX_SEQUENCES, BackendError, Context, Model
+from engine.worker.backend import MAX_SEQUENCES, BackendError, Context
+from engine.worker.backend.model_facts import ModelFacts
 from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache
 from engine.worker.cache.origin import Identity
@@ -25,7 +26,7 @@ SAVING_SECONDS = 3.0
 process."""
 
 
-def sequence_ids(model: Model, options: EngineOptions) -> int:
+def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
     """The number of sequences that a KV cache is made for: the slots, and with a unified one some
     more, but not for memory that has a part for each (recurrent states, sliding windows)."""
     n_slots = options.context.n_slots()

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.options import EngineOptions
+from engine.options.synthetic import show_rates
 from engine.options.tables.speculation import DRAFT
-from engine.worker.backend import Context, OffloadedSampler
+from engine.worker.backend import BackendError, Context, OffloadedSampler
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import FORCED, Output
 from engine.worker.scheduling.scheduler import Scheduler
@@ -18,6 +19,7 @@ from engine.worker.scheduling.sequences import Chunk
 from engine.worker.speculation.pace import Pace
 from engine.worker.speculation.proposing import MOST, Proposing, Wish
 from engine.worker.speculation.sources import proposal_sources
+from engine.worker.speculation.verifying import Exact, Synthetic, Verifier
 
 log = logging.getLogger("engine.worker.generation.speculation")
 
@@ -25,24 +27,41 @@ log = logging.getLogger("engine.worker.generation.speculation")
 def speculation(
     context: Context, options: EngineOptions, scheduler: Scheduler, *, has_offload: bool
 ) -> "Speculation":
-    """The speculation that `options` ask for. Raises `BackendError` if a source has no room."""
+    """The speculation that `options` ask for. Raises `BackendError` if a source has no room, or if
+    there is nothing to be measured."""
     possible = context.is_cuttable and not has_offload
     sources = proposal_sources(context.model, options) if possible else []
+    rates = options.speculation.synthetic_rates(has_draft=options.draft.model_draft != "")
     if not possible and (options.speculation.types() or options.draft.model_draft):
         why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
+        if rates:
+            raise BackendError(f"no acceptance can be made up with {why}: nothing is proposed")
         log.warning("--spec-type and --model-draft have no effect with %s", why)
+    verifier: Verifier = Exact()
+    if rates:
+        log.warning(
+            "which proposed tokens are accepted is made up, for measuring: texts are not what the "
+            "model would say (%.6g tokens of a full proposal, with the model's own; rates: %s)",
+            1 + sum(rates),
+            show_rates(rates),
+        )
+        verifier = Synthetic(rates, context.model.eog)
     pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
     limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
-    return Speculation(Proposing(sources, pace, limits=limits), scheduler, possible=possible)
+    proposing = Proposing(sources, pace, limits=limits)
+    return Speculation(proposing, verifier, scheduler, possible=possible)
 
 
 class Speculation:
     """What is proposed for the requests of one engine. Belongs to the thread that steps."""
 
-    def __init__(self, proposing: Proposing, scheduler: Scheduler, *, possible: bool) -> None:
+    def __init__(
+        self, proposing: Proposing, verifier: Verifier, scheduler: Scheduler, *, possible: bool
+    ) -> None:
         """`possible` says that the memory can take tokens back, and more than one row of a
         sequence can have logits."""
         self._proposing = proposing
+        self._verifier = verifier
         self._scheduler = scheduler
         self._is_possible = possible
         self.n_accepted = 0
@@ -98,17 +117,31 @@ class Speculation:
                 outputs.append((request, index))
         return outputs
 
-    def chosen(self, request: Request, token: int) -> None:
-        """`token` is the next one of `request`, whose text it isn't part of yet."""
+    def chosen(self, request: Request, token: int) -> int:
+        """The model has chosen `token`; the next one of `request`, whose text it isn't part of
+        yet."""
         run = self._runs.get(request.id)
         if run is None or not request.sequence.n_ahead:
-            return
-        run.is_right = token == run.chunk.proposed[run.n_accepted]
-        if run.is_right:
-            run.n_accepted += 1
-            if run.n_accepted > run.chunk.n_forced:
-                request.n_drafts_accepted += 1
-                self.n_accepted += 1
+            return token
+        proposed = run.chunk.proposed[run.n_accepted]
+        depth = run.n_accepted - run.chunk.n_forced
+        if depth < 0:
+            run.is_right = token == proposed
+        else:
+            run.is_right = self._verifier.confirms(
+                proposed,
+                token,
+                depth=depth,
+                seed=request.params.seed,
+                at=len(request.sequence.tokens),
+            )
+        if not run.is_right:
+            return token
+        run.n_accepted += 1
+        if depth >= 0:
+            request.n_drafts_accepted += 1
+            self.n_accepted += 1
+        return proposed
 
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
         """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with
@@ -126,17 +159,20 @@ class Speculation:
         if not sequence.n_ahead:  # nothing was proposed there, or the text has ended
             return False
         if not self._runs[request.id].is_right:
-            self._scheduler.take_back(sequence)
+            self._scheduler.ahead.take_back(sequence)
             return False
-        self._scheduler.confirm(sequence)
+        self._scheduler.ahead.confirm(sequence)
         return True
 
     def end(self) -> None:
         """The step is over: what isn't confirmed is taken back."""
         for run in self._runs.values():
-            self._scheduler.take_back(run.chunk.sequence)
-            self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
+            self._scheduler.ahead.take_back(run.chunk.sequence)
+            self._learn(run)
         self._runs.clear()
+
+    def _learn(self, run: "_Run") -> None:
+        self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
@@ -146,6 +182,8 @@ class Speculation:
 
     def forget(self, id: int) -> None:
         """The request has left its slot."""
+        if (run := self._runs.pop(id, None)) is not None:  # its text has ended in the step
+            self._learn(run)
         self._proposing.forget(id)
 
     def close(self) -> None:

@@ -15,10 +15,9 @@ from where it got to.
 Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
 the end of prompts and where two texts were seen to diverge, so chunks end there.
 
-Behind the token of a generating sequence, a chunk can have proposed ones, if there is room that
-nobody else wants. Their cells are the sequence's, but no part of its text: within the step, each is
-confirmed in its turn, or it is taken back with all behind it. A sequence that leaves its slot or
-loses a part of its text takes them back.
+Behind the token of a generating sequence, a chunk can have proposed ones
+(`engine.worker.scheduling.ahead`). A sequence that leaves its slot or loses a part of its text
+takes them back.
 """
 
 from bisect import insort
@@ -27,8 +26,10 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
+from engine.worker.scheduling.ahead import Ahead
+from engine.worker.scheduling.idle_texts import IdleTexts
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, granted, shares
+from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, shares
 from engine.worker.scheduling.step_cost import FEW_ROWS
 from engine.worker.tokens import TokenArray
 
@@ -66,6 +67,10 @@ class Scheduler:
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
         self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
         self._unified = n_cells is not None
+        self.ahead = Ahead(self.cache, n_batch=n_batch, n_ctx=n_ctx, unified=self._unified)
+        """What is proposed for sequences."""
+        self.texts = IdleTexts(self.cache, unified=self._unified)
+        """Those that idle slots have served last."""
         self._n_cells = n_cells
         self._n_batch = n_batch
         self._similarity = similarity
@@ -79,8 +84,6 @@ class Scheduler:
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
         self._n_shared = 0  # steps that prompts had a part of
-        self._n_proposed = 0  # tokens of the planned step
-        self._is_short = False  # whether there were no cells for them
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -145,7 +148,7 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
-        self.take_back(sequence)
+        self.ahead.take_back(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
         entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
         self.cache.close(sequence.seq_id, entry)
@@ -162,8 +165,8 @@ class Scheduler:
 
         Cells that another running text shares can't be moved: what is behind the gap is evaluated
         again then."""
-        self.take_back(sequence)
-        self.drop_proposed(sequence)
+        self.ahead.take_back(sequence)
+        self.ahead.drop_proposed(sequence)
         stop, id = n_keep + n_discard, sequence.seq_id
         if not self.cache.is_alone(id, stop):
             sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
@@ -181,7 +184,8 @@ class Scheduler:
         del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
         sequence.slot = sequence.seq_id = -1
-        sequence.proposed, sequence.n_forced, sequence.n_ahead = (), 0, 0
+        sequence.n_ahead = 0
+        self.ahead.drop_proposed(sequence)
 
     def finished(self) -> list[tuple[int, TokenArray, Key]]:
         """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
@@ -193,42 +197,6 @@ class Scheduler:
                 self.cache.shorten(id, entry.n_exact)
         texts = [(id, entry.tokens, entry.key) for id, entry in self.cache.entries.items()]
         return texts[::-1]
-
-    # ---- idle slots ------------------------------------------------------------------------
-
-    def erase(self, slot: int) -> int:
-        """Forget the cached text of an idle slot; how many tokens it had."""
-        id = self.cache.of_slot(slot)
-        if id is None:
-            return 0
-        n_tokens = len(self.cache.entries[id].tokens)
-        self.cache.drop(id)
-        return n_tokens
-
-    def cached(self, slot: int) -> tuple[int, Entry] | None:
-        """The text that an idle slot has served last, if it is still there, and its sequence
-        id."""
-        id = self.cache.of_slot(slot)
-        return None if id is None else (id, self.cache.entries[id])
-
-    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> int | None:
-        """A sequence id and cells for a text that is restored into an idle slot, in place of the
-        slot's own; None if there is no room. The caller calls `erase` if the restore fails."""
-        self.erase(slot)
-        if self.cache.make_room(len(tokens)) < len(tokens) or not self.cache.make_id():
-            return None
-        id = self.cache.open(None if self._unified else slot, tokens, key)
-        self.cache.grow(id, len(tokens))
-        self.cache.close(id, Entry(tokens, slot, n_exact, key))
-        return id
-
-    def forget_moved(self, slot: int) -> None:
-        """Keep of the text in an idle slot only the tokens that are exact."""
-        found = self.cached(slot)
-        if found is not None:
-            id, entry = found
-            if entry.n_exact < len(entry.tokens):
-                self.cache.shorten(id, entry.n_exact)
 
     # ---- the step ------------------------------------------------------------------------
 
@@ -317,11 +285,7 @@ class Scheduler:
         if prompts and (self._continuous or not ready):
             parts = self._plan_prompts(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
-        proposed = self._plan_proposed(ready, n_others)
-        pairs = zip(ready, proposed, strict=True)
-        return [
-            Chunk(s, s.n_past, s.n_past + 1, some, min(s.n_forced, len(some))) for s, some in pairs
-        ] + parts
+        return self.ahead.plan(ready, n_others) + parts
 
     def _plan_prompts(
         self, prompts: list[Sequence], n_ready: int, n_prompt: int, n_burst: int
@@ -343,47 +307,16 @@ class Scheduler:
             chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
         return chunks
 
-    def _plan_proposed(self, ready: list[Sequence], n_others: int) -> list[tuple[int, ...]]:
-        """The proposed tokens that go with each of `ready`, beside `n_others` tokens in all."""
-        room = self._n_batch - n_others
-        if (n_free := self.cache.n_free) is not None:
-            room = min(room, n_free - n_others)
-        if self._is_short or not self.cache.is_cuttable:
-            room = 0
-        # llama.cpp evaluates separate caches together in batches of as many tokens of each.
-        parts = granted(ready, max(0, room), self.n_ctx, alike=not self._unified)
-        self._n_proposed = sum(map(len, parts))
-        return parts
-
     def advance(self, chunks: list[Chunk]) -> None:
         """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
         back."""
-        self._is_short = False
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             chunk.sequence.n_past = chunk.stop
-            chunk.sequence.n_ahead = len(chunk.proposed)
-            chunk.sequence.proposed, chunk.sequence.n_forced = (), 0
             if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
                 del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)
-
-    def confirm(self, sequence: Sequence) -> None:
-        """The token that was just added to the text is the first one ahead: it needs no more
-        evaluating."""
-        sequence.n_past += 1
-        sequence.n_ahead -= 1
-
-    def drop_proposed(self, sequence: Sequence) -> None:
-        """Evaluate nothing of what is proposed for `sequence` now."""
-        sequence.proposed, sequence.n_forced = (), 0
-
-    def take_back(self, sequence: Sequence) -> None:
-        """Forget what is ahead of an active sequence."""
-        if sequence.n_ahead:
-            sequence.n_ahead = 0
-            if not self.cache.cut(sequence.seq_id, sequence.n_past):
-                sequence.n_past = 0
+        self.ahead.evaluated(chunks)
 
     def relieve(self) -> bool:
         """Do without proposed tokens in the next step, or evict or preempt, after llama.cpp found
@@ -391,10 +324,7 @@ class Scheduler:
 
         False if only one running sequence is left.
         """
-        if self._n_proposed:
-            self._n_proposed, self._is_short = 0, True
-            return True
-        if self.cache.evict():
+        if self.ahead.relieve() or self.cache.evict():
             return True
         if len(self._active) > 1:
             self._preempt_youngest()

@@ -155,20 +155,3 @@ def evenly(n_pending: int, n_prompt: int) -> int:
     while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
         n_steps -= 1
     return math.ceil(n_pending / n_steps)
-
-
-def granted(
-    ready: SequenceOf[Sequence], n: int, n_ctx: int, *, alike: bool
-) -> list[tuple[int, ...]]:
-    """The part that each of `ready` gets evaluated of what is proposed for it: `n` tokens of all,
-    and of each no more than its context has room for. If `alike`, all get as many."""
-    rooms = [max(0, n_ctx - len(s.tokens) - 1) for s in ready]
-    wanted = [min(len(s.proposed), room) for s, room in zip(ready, rooms, strict=True)]
-    if alike and wanted:
-        wanted = len(wanted) * [min(*wanted, n // len(wanted))]
-    parts: list[tuple[int, ...]] = []
-    for sequence, n_wanted in zip(ready, wanted, strict=True):
-        part = sequence.proposed[: min(n_wanted, n)]
-        n -= len(part)
-        parts.append(part)
-    return parts

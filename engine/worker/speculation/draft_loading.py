@@ -5,7 +5,7 @@ from functools import partial
 
 from engine.options import EngineOptions, replaced
 from engine.options.tables.rope import RopeOptions
-from engine.worker.backend import BackendError, Context, Model, warm_up
+from engine.worker.backend import BackendError, Context, Model, holdings, warm_up
 from engine.worker.speculation.draft_model import DraftModel
 from engine.worker.speculation.source import Source
 from engine.worker.speculation.translation import Translation
@@ -21,15 +21,16 @@ def draft_source(model: Model, options: EngineOptions) -> Source | None:
     if not path:
         return None
     of_draft = draft_options(options)
-    try:
-        draft = Model(path, of_draft)
-    except BackendError as error:
-        raise BackendError(f"draft model: {error}") from error
-    try:
-        return _source(model, draft, options, of_draft)
-    except BackendError:
-        draft.close()
-        raise
+    with holdings.drafting():
+        try:
+            draft = Model(path, of_draft)
+        except BackendError as error:
+            raise BackendError(f"draft model: {error}") from error
+        try:
+            return _source(model, draft, options, of_draft)
+        except BackendError:
+            draft.close()
+            raise
 
 
 def _source(model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions) -> Source:

@@ -15,7 +15,7 @@ from tests.support.preset_files import presets, section
 
 # ---- shortcuts ---------------------------------------------------------------------------
 
-FIM = {"port": 8012, "ctx_size": 0, "batch_size": 1024, "ubatch_size": 1024, "cache_reuse": 256}
+FIM = {"port": 8012, "ctx_size": -1, "batch_size": 1024, "ubatch_size": 1024, "cache_reuse": 256}
 DRAFT = {
     "hf_repo_draft": "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF",
     "model_draft": "qwen2.5-coder-0.5b-q8_0.gguf",

@@ -11,7 +11,8 @@ from tests.support.options_support import FIELDS, error, server_options
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        ("--ctx-size", 0, INT32_MAX),
+        ("--ctx-size", -1, INT32_MAX),
+        ("--fit-ctx", 0, INT32_MAX),
         ("--batch-size", 1, INT32_MAX),
         ("--ubatch-size", 1, INT32_MAX),
         ("--parallel", -1, 256),
@@ -126,6 +127,8 @@ def test_real_numbers_are_finite_c_floats(field: Field, bad: str) -> None:
         ("--cors-origins", ["*", "localhost", "https://a.example:1,null"], ["a b", "a", "x://a b"]),
         ("--cors-methods", ["GET,POST", "*"], ["GET POST", "\u00e4"]),
         ("--fit", ["on", "off", "0"], ["auto", "x"]),
+        ("--fit-target", ["0", "512,0", "1/2", "1073741824"], ["", "-1", "1,", "x", "1073741825"]),
+        ("--fit-target", ["1" + ",1" * 14], ["1" + ",1" * 15]),
         (
             "--override-tensor",
             ["a=CPU", "blk\\.[0-3]=CPU,b=CUDA0", '"x{1,2}=CPU"'],

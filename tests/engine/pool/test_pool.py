@@ -159,6 +159,44 @@ async def test_models_to_be_loaded_on_startup() -> None:
 
 
 @in_loop
+async def test_a_start_waits_for_the_first_models_of_which_one_is_enough() -> None:
+    entries = [entry("a", startup=True), entry("b", startup=True), entry("c")]
+    async with stage(*entries) as s:
+        started = asyncio.create_task(s.pool.started())
+        s.engine("a").fail("it is damaged")
+        await soon()
+        assert not started.done()
+        s.engine("b").become_ready()
+        assert await started
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_start_without_any_model_is_none(late: bool, caplog: pytest.LogCaptureFixture) -> None:
+    @in_loop
+    async def none_of_them() -> None:
+        entries = [entry(name, startup=name != "c") for name in "abc"]
+        async with stage(*entries) as s:
+            started = None if late else asyncio.create_task(s.pool.started())
+            for name in "ab":
+                s.engine(name).fail("it is damaged")
+            await soon()
+            assert not await (started or s.pool.started())
+            again = s.lease("a")
+            await soon()
+            s.engine("a").become_ready()
+            (await again).release()
+
+    none_of_them()
+    assert "no model could be loaded" in caplog.text
+
+
+@in_loop
+async def test_a_router_that_loads_nothing_from_the_start_is_started() -> None:
+    async with stage(entry("a")) as s:
+        assert await s.pool.started()
+
+
+@in_loop
 async def test_shutdown_in_the_middle_of_everything() -> None:
     async with stage(*map(entry, "abcd"), entry("e", remote=True), models_max=2) as s:
         a = await s.loaded("a")

@@ -215,11 +215,27 @@ def test_a_draft_model_is_a_file_here_or_one_of_a_repository(tmp_path: Path) -> 
     assert "--flash-attn off forbids" in error("-fa", "off", "-ctvd", "q8_0")
 
 
-def test_fitting_has_no_effect() -> None:
-    assert told(["--fit", "on"], {}) == [
-        "--fit has no effect: set --ctx-size and --gpu-layers to what fits"
-    ]
-    assert told(["--fit", "off"], {}) == told([], {}) == []
+def test_fitting_is_on_and_says_nothing_of_itself() -> None:
+    assert told(["--fit", "on"], {}) == told(["--fit", "off"], {}) == told([], {}) == []
+    compute = parse([], {}).model.engine.compute
+    assert (compute.fit, compute.fit_target, compute.fit_ctx) == ("on", (1024,), 4096)
+
+
+def test_one_margin_is_for_all_devices_and_several_for_their_own() -> None:
+    def margins(*argv: str) -> list[int]:
+        compute = parse([*argv], {}).model.engine.compute
+        return [compute.fit_margin(i) >> 20 for i in range(3)]
+
+    assert margins() == [1024, 1024, 1024]
+    assert margins("-fitt", "5") == [5, 5, 5]
+    assert margins("-fitt", "5,6") == margins("--fit-target", "5/6") == [5, 6, 1024]
+
+
+def test_a_context_of_0_is_not_the_same_as_none() -> None:
+    given, none = (parse(argv, {}).model.engine for argv in (["-c", "0"], []))
+    assert given.context.ctx_size == 0
+    assert none.context.ctx_size == -1
+    assert given.context_size() == none.context_size()
 
 
 @pytest.mark.parametrize(

@@ -41,4 +41,4 @@ def test_nothing_of_the_implementation(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_unknown_tag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spec", "--tag", "chats"]) == 1
-    assert "there is no tag chats; the tags are health" in capsys.readouterr().err
+    assert "there is no tag chats; the tags are page, health" in capsys.readouterr().err

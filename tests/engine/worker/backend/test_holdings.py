@@ -1,5 +1,7 @@
 """Which device holds what, from llama.cpp's own words."""
 
+from msgspec.structs import replace
+
 from engine.options import EngineOptions
 from engine.protocol.devices import DeviceUse, told
 from engine.shipped import model_path
@@ -59,6 +61,30 @@ def test_another_context_takes_the_place_of_the_one_before() -> None:
     holdings.begin_context(1024)
     gpu, _ = holdings.by_device(NAMES)
     assert (gpu.model, gpu.kv_cache, gpu.compute) == (3 * MIB, 0, 0)
+    holdings.begin_model()
+    assert holdings.by_device(NAMES) == []
+
+
+def test_a_draft_model_stands_beside() -> None:
+    holdings = heard(LOADED, CREATED)
+    before = holdings.by_device(NAMES)
+    with holdings.drafting():
+        holdings.begin_model()
+        assert holdings.by_device(NAMES) == [], "what has no room is explained by its own numbers"
+        for line in (
+            "load_tensors:      Vulkan0 model buffer size =     7.00 MiB",
+            "load_tensors:         DSP0 model buffer size =     2.00 MiB",
+        ):
+            holdings.note(line)
+        holdings.begin_context(512)
+        holdings.note("llama_kv_cache:    Vulkan0 KV buffer size =     5.00 MiB")
+    *both, other = holdings.by_device(NAMES)
+    assert both == [replace(before[0], draft=12 * MIB), before[1]]
+    assert (other.name, other.model, other.draft) == ("DSP0", 0, 2 * MIB)
+    assert told(both)[0].endswith("compute buffers 15 MiB, draft model 12 MiB")
+    holdings.note("sched_reserve:    Vulkan0 compute buffer size =    16.00 MiB")
+    gpu = holdings.by_device(NAMES)[0]
+    assert (gpu.compute, gpu.draft) == (16 * MIB, 12 * MIB)
     holdings.begin_model()
     assert holdings.by_device(NAMES) == []
 

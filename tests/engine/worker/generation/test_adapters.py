@@ -371,14 +371,14 @@ def test_a_text_with_moved_cells_is_saved_as_such(
 ) -> None:
     engine, actions = slots(model, options, tmp_path, ctx_size=256, parallel=1, context_shift=True)
     assert play(engine, id_slot=0, n_predict=300, n_keep=4).truncated
-    found = engine.scheduler.cached(0)
+    found = engine.scheduler.texts.cached(0)
     assert found is not None
     _, entry = found
     assert 0 < entry.n_exact < len(entry.tokens)
     actions.act(0, "save")
     actions.act(0, "erase")
     actions.act(0, "restore")
-    again = engine.scheduler.cached(0)
+    again = engine.scheduler.texts.cached(0)
     assert again is not None
     _, restored = again
     assert restored.n_exact == entry.n_exact

@@ -219,8 +219,8 @@ def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
     s.submit(one)
     run_step(s, kv)
     s.finish(one)
-    assert (s.erase(0), s.erase(0), kv.n_used) == (3, 0, 0)
-    id = s.adopt(1, np.full(8, 4, np.int32), ALL, A)
+    assert (s.texts.erase(0), s.texts.erase(0), kv.n_used) == (3, 0, 0)
+    id = s.texts.adopt(1, np.full(8, 4, np.int32), ALL, A)
     assert id is not None
     kv.restore(id, [4] * 8, A)
     again = sequence(2, [4] * 6, key=A)
@@ -228,7 +228,7 @@ def test_an_erased_slot_forgets_and_a_restored_one_remembers() -> None:
     run_step(s, kv)
     assert (again.slot, again.n_cached) == (1, 5)
     new = np.full(7, 5, np.int32)
-    assert s.adopt(0, new, ALL, ()) is None, "the running one keeps its cells"
+    assert s.texts.adopt(0, new, ALL, ()) is None, "the running one keeps its cells"
 
 
 def test_followers_let_others_pass() -> None:

@@ -166,7 +166,7 @@ class Histories(RuleBasedStateMachine):
                 assert not chunk.proposed
                 continue
             if chunk.sequence.id in self.slow:
-                self.s.take_back(chunk.sequence)
+                self.s.ahead.take_back(chunk.sequence)
                 self.postponed[chunk.sequence.id] = chunk.sequence
             else:
                 self._verify(chunk.sequence, chunk.proposed)
@@ -188,11 +188,11 @@ class Histories(RuleBasedStateMachine):
             if not sequence.n_ahead:
                 return  # it has ended, or lost a part of its text
             if sequence.tokens.item(len(sequence.tokens) - 1) != token:
-                self.s.take_back(sequence)
+                self.s.ahead.take_back(sequence)
                 return
-            self.s.confirm(sequence)
+            self.s.ahead.confirm(sequence)
             if (sequence.id + n) % 7 == 6:  # the mask for the next one isn't there yet
-                self.s.take_back(sequence)
+                self.s.ahead.take_back(sequence)
                 self.postponed[sequence.id] = sequence
                 return
             self._sample(sequence)
@@ -215,9 +215,9 @@ class Histories(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 3))
     def erase(self, slot: int) -> None:
         if slot < self.n_slots and self.s.in_slot(slot) is None:
-            found = self.s.cached(slot)
+            found = self.s.texts.cached(slot)
             n_tokens = 0 if found is None else len(self.kv.text(found[0]))
-            assert self.s.erase(slot) == n_tokens
+            assert self.s.texts.erase(slot) == n_tokens
 
     @rule(
         slot=st.integers(0, 3),
@@ -227,7 +227,7 @@ class Histories(RuleBasedStateMachine):
     def restore(self, slot: int, tokens: list[int], key: Key) -> None:
         if slot >= self.n_slots or self.s.in_slot(slot) is not None:
             return
-        id = self.s.adopt(slot, np.array(tokens, np.int32), ALL, key)
+        id = self.s.texts.adopt(slot, np.array(tokens, np.int32), ALL, key)
         if id is not None:
             self.kv.restore(id, tokens, key)
 

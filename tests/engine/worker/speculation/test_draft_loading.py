@@ -7,10 +7,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from engine.options import EngineOptions
 from engine.shipped import model_path
-from engine.worker.backend import BackendError, Model
+from engine.worker.backend import BackendError, Context, Model, device_uses
 from engine.worker.speculation import draft_loading
 from engine.worker.speculation.draft_loading import draft_options, draft_source
 from engine.worker.speculation.source import Ask
@@ -46,6 +47,22 @@ def test_a_model_drafts_for_itself(model: Model) -> None:
     source.forget(1)
     source.close()
     source.close()
+
+
+def test_its_memory_stands_beside_that_of_the_model() -> None:
+    options = engine_options(ctx_size=1024)
+    model = Model(SHIPPED, options)
+    context = Context(model, options, 1, unified=False)
+    [before] = device_uses()
+    source = draft_source(model, engine_options(model_draft=SHIPPED, ctx_size=1024))
+    assert source is not None
+    [after] = device_uses()
+    assert after == replace(before, draft=after.draft)
+    assert before.draft == 0
+    assert after.draft > before.model + before.kv_cache / 2
+    source.close()
+    context.close()
+    model.close()
 
 
 def test_files_that_are_no_draft_models(model: Model, tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Proposed tokens, as a client sees them: whose texts they come from, and what is told of them."""
+
+from typing import Any
+
+from contract_tests.kit import contract
+from contract_tests.kit.server import OwnServer, Start
+from engine.shipped import model_path
+
+KEYS = ("key-of-one", "key-of-another")
+REQUEST = {
+    "prompt": "def read(self, path):\n    with open(path) as file:\n        return",
+    "n_predict": 120,
+    "temperature": 0,
+    "ignore_eos": True,
+}
+
+
+def drafted(server: OwnServer, key: str, **more: Any) -> int:
+    """The number of tokens that were proposed for the request."""
+    headers = {"Authorization": f"Bearer {key}"}
+    response = server.post("/completion", {**REQUEST, **more}, headers=headers)
+    timings = contract.check(response)["timings"]
+    assert timings["predicted_n"] == REQUEST["n_predict"]
+    return int(timings.get("draft_n", 0))
+
+
+def test_texts_of_one_key_are_never_proposed_to_another(own_server: Start) -> None:
+    """However often one has asked for the same, who has another key gets nothing of it."""
+    one, another = KEYS
+    server = own_server("--spec-type", "radix", "--api-key", another, api_key=one)
+    assert drafted(server, one) == 0, "nobody has said it before"
+    assert drafted(server, one) > 0, "the same text again"
+    assert drafted(server, another) == 0
+    assert drafted(server, another) > 0, "now it has one of its own"
+    assert drafted(server, one, prompt="import os\nimport sys\nimport re\n" * 3) == 0
+
+
+def test_without_keys_all_are_one_client(own_server: Start) -> None:
+    server = own_server("--spec-type", "radix")
+    assert drafted(server, "any") == 0
+    assert drafted(server, "other") > 0
+
+
+def test_made_up_acceptance(own_server: Start) -> None:
+    """Of a draft model that would always be right."""
+    options = ("--model-draft", str(model_path()), "--spec-draft-n-max", "3")
+    server = own_server(*options, "--spec-draft-p-min", "0", "--spec-synth-rates", "0,0,0")
+    assert "texts are not what the model would say" in server.log.read_text()
+    timings = server.ask("/completion", REQUEST)["timings"]
+    assert timings["draft_n"] > 0
+    assert timings["draft_n_accepted"] == 0

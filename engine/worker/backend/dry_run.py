@@ -1,0 +1,173 @@
+"""What a model and a context will take of each device, before anything is allocated.
+
+llama.cpp makes both from the header of the file, without memory for weights and KV cache
+(`no_alloc`), and tells in its log what they would take. So every kind of memory is known as it will
+be: recurrent states, sliding windows, shared layers.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llama_cpp import llama_cpp as C
+
+from engine.options import EngineOptions
+from engine.protocol.devices import CPU, DeviceUse
+from engine.worker.backend.context_params import context_params
+from engine.worker.backend.holdings import Holdings
+from engine.worker.backend.library import devices, failure, forget_errors, heard_by
+from engine.worker.backend.model_facts import ModelFacts
+from engine.worker.backend.model_params import kv_overrides, model_params
+
+MEASURED = 1 << 20
+"""Tokens of a context up to which it is measured. What llama.cpp keeps of each cell itself takes
+memory even so; more tokens take more in proportion."""
+_NO_VOCABULARY = "tokenizer.ggml.model=str:no_vocab"
+_CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB")
+_ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^\s,]+)")
+_TENSOR = re.compile(r"- tensor split +\d+: +(\S+) .* ([\d.]+) MiB")
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_INPUTS = ("token_", "position_", "per_layer_token_")
+_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+_TRACE = "LLAMA_TRACE"
+"""The variable that lets llama.cpp tell of each tensor."""
+_CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
+
+
+class Planned(Holdings):
+    """What llama.cpp says it would allocate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._layers: dict[str, int] = defaultdict(int)  # of the next cache
+        self._places: dict[int, str] = {}  # the devices of layers
+        self._tensors: dict[str, float] = {}  # MiB
+
+    def note(self, line: str) -> None:
+        """Learn from a line of llama.cpp's log: it tells the size of a KV cache behind the devices
+        of its layers."""
+        super().note(line)
+        if found := _CACHED.search(line):
+            self._layers[found[1]] += 1
+        elif found := _CACHE.search(line):
+            n_layers = sum(self._layers.values())
+            for name, n in self._layers.items():
+                self.buffers[name, "KV"] += float(found[1]) * n / n_layers
+            self._layers.clear()
+        elif found := _ASSIGNED.search(line):
+            self._places[int(found[1])] = found[2]
+        elif found := _TENSOR.search(line):
+            self._tensors[found[1]] = float(found[2])
+
+    def place_weights(self, n_bytes: int) -> None:
+        """Let each device have the weights of its layers, the CPU those of the input, and the
+        device of the last layer those of the output. `n_bytes` is the exact size of all."""
+        told = sum(self._tensors.values())
+        scale = n_bytes / (1 << 20) / told if told else 0.0
+        last = self._places.get(max(self._places, default=0), CPU)
+        for name, size in self._tensors.items():
+            layer = _BLOCK.match(name)
+            place = self._places.get(int(layer[1]), CPU) if layer else last
+            self.buffers[CPU if name.startswith(_INPUTS) else place, "model"] += size * scale
+        if last != CPU and _OUTPUT not in self._tensors:  # a copy of the input's
+            self.buffers[last, "model"] += self._tensors.get(_EMBEDDING, 0.0) * scale
+
+
+class DryRun(ModelFacts):
+    """A model without weights. Raises `BackendError` if llama.cpp can't make it."""
+
+    def __init__(self, path: str, options: EngineOptions) -> None:
+        self._planned = Planned()
+        self._measured: dict[object, list[DeviceUse]] = {}
+        # The vocabulary takes most of the time, and is of no use here. But its size is, and not
+        # every file has that beside it.
+        given = options.model.override_kv
+        with heard_by(self._planned), _traced():
+            forget_errors()
+            self._model = self._load(path, options, (*given, _NO_VOCABULARY))
+            if not self._model:
+                self._planned.begin_model()
+                forget_errors()
+                self._model = self._load(path, options, given)
+        if not self._model:
+            raise failure(f"cannot measure the model {path!r}")
+        self._planned.place_weights(self.size)
+
+    def _load(self, path: str, options: EngineOptions, overrides: tuple[str, ...]) -> object:
+        params, _kept = model_params(options)
+        array = kv_overrides(overrides)
+        if array is not None:
+            params.kv_overrides = array
+        params.no_alloc, params.load_mode = True, C.LLAMA_LOAD_MODE_NONE
+        model: object = C.llama_model_load_from_file(os.fsencode(path), params)
+        return model
+
+    @property
+    def is_repacked(self) -> bool:
+        """True if weights are rearranged for the CPU, in memory of their own."""
+        return any("REPACK" in name for name, use in self._planned.buffers if use == "model")
+
+    def measure(
+        self, options: EngineOptions, n_seq: int, unified: bool, n_ctx: int
+    ) -> list[DeviceUse]:
+        """What each device would hold with a context of `n_ctx` tokens, the CPU included. Raises
+        `BackendError` if there can be no such context. `options` are those of the model, but for
+        the types of the cache."""
+        if n_ctx <= MEASURED:
+            return self._measure(options, n_seq, unified, n_ctx)
+        half = self._measure(options, n_seq, unified, MEASURED // 2)
+        full = self._measure(options, n_seq, unified, MEASURED)
+        factor = (n_ctx - MEASURED) / (MEASURED - MEASURED // 2)
+        return [_beyond(*pair, factor) for pair in zip(half, full, strict=True)]
+
+    def _measure(
+        self, options: EngineOptions, n_seq: int, unified: bool, n_ctx: int
+    ) -> list[DeviceUse]:
+        key = (options.cache_types(), n_seq, unified, n_ctx)
+        if key in self._measured:
+            return self._measured[key]
+        params = context_params(options, n_seq, unified)
+        params.n_ctx = max(n_ctx, n_seq)  # as llama.cpp asserts
+        self._planned.begin_context(n_ctx)
+        forget_errors()
+        with heard_by(self._planned):
+            context = C.llama_init_from_model(self._model, params)
+        if not context:
+            raise failure("cannot measure the context")
+        C.llama_free(context)
+        uses = self._planned.by_device({name: text for name, text, *_ in devices()})
+        self._measured[key] = uses
+        return uses
+
+    def close(self) -> None:
+        if self._model:
+            with heard_by(self._planned):
+                C.llama_model_free(self._model)
+            self._model = None
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    before = os.environ.get(_TRACE)
+    os.environ[_TRACE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TRACE]
+        else:
+            os.environ[_TRACE] = before
+
+
+def _beyond(half: DeviceUse, full: DeviceUse, factor: float) -> DeviceUse:
+    """The line through both, `factor` times their distance behind `full`."""
+    return DeviceUse(
+        name=full.name,
+        description=full.description,
+        n_layers=full.n_layers,
+        model=full.model,
+        kv_cache=int(full.kv_cache + factor * (full.kv_cache - half.kv_cache)),
+        compute=int(full.compute + factor * max(0, full.compute - half.compute)),
+    )

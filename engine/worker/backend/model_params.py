@@ -1,0 +1,98 @@
+"""How a model is loaded, in llama.cpp's terms."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from llama_cpp import llama_cpp as C
+
+from engine.errors import BackendError
+from engine.options import EngineOptions
+from engine.worker.backend.ggml import function as ggml
+from engine.worker.backend.ggml import tensor_overrides
+from engine.worker.backend.kernels import settle
+from engine.worker.backend.library import devices
+from engine.worker.backend.load_modes import modes
+from engine.worker.backend.verdict import Measure
+
+_SPLIT_MODES = {
+    "none": C.LLAMA_SPLIT_MODE_NONE,
+    "layer": C.LLAMA_SPLIT_MODE_LAYER,
+    "row": C.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+def model_params(options: EngineOptions) -> tuple[Any, Any]:
+    """The parameters, and what they point to: ctypes keeps no reference to that, so the caller
+    has to. Raises `BackendError` for an unknown device or buffer type."""
+    params = C.llama_model_default_params()
+    layers = options.compute.n_gpu_layers
+    params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
+    params.split_mode = _SPLIT_MODES[options.compute.split_mode]
+    params.main_gpu = options.compute.main_gpu
+    params.load_mode, params.lazy_mode = modes(options.model)
+    params.check_tensors = options.model.check_tensors
+    params.use_extra_bufts = options.model.repack and settle().measure is not Measure.PLAIN
+    params.no_host = options.model.no_host
+    split = _tensor_split(options)
+    if split is not None:
+        params.tensor_split = split
+    overrides = kv_overrides(options.model.override_kv)
+    if overrides is not None:
+        params.kv_overrides = overrides
+    placed = tensor_overrides(options)
+    if placed is not None:
+        params.tensor_buft_overrides = ctypes.cast(placed, ctypes.c_void_p)
+    chosen = _device_list(options.compute.device)
+    if chosen is not None:
+        params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+    return params, (split, overrides, placed, chosen)
+
+
+def _tensor_split(options: EngineOptions) -> Any:
+    if not options.compute.tensor_split:
+        return None
+    shares = (ctypes.c_float * C.llama_max_devices())()
+    for i, share in enumerate(options.compute.tensor_split[: len(shares)]):
+        shares[i] = share
+    return shares
+
+
+def kv_overrides(texts: Sequence[str]) -> Any:
+    """KEY=TYPE:VALUE texts, already checked by the options, as a zero-terminated array."""
+    if not texts:
+        return None
+    array = (C.llama_model_kv_override * (len(texts) + 1))()
+    for entry, text in zip(array, texts, strict=False):
+        key, _, typed = text.partition("=")
+        kind, _, value = typed.partition(":")
+        entry.key = key.encode()
+        if kind == "int":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_INT
+            entry.value.val_i64 = int(value)
+        elif kind == "float":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT
+            entry.value.val_f64 = float(value)
+        elif kind == "bool":
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_BOOL
+            entry.value.val_bool = value == "true"
+        else:
+            entry.tag = C.LLAMA_KV_OVERRIDE_TYPE_STR
+            entry.value.val_str = value.encode()
+    return array
+
+
+def _device_list(names: Sequence[str]) -> Any:
+    if not names:
+        return None
+    if list(names) == ["none"]:
+        return (ctypes.c_void_p * 1)()
+    by_name = ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    handles = []
+    for name in names:
+        handle = by_name(name.encode())
+        if not handle:
+            known = ", ".join(device[0] for device in devices()) or "none"
+            raise BackendError(f"unknown device {name!r} (available: {known})")
+        handles.append(handle)
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles)

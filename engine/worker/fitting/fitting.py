@@ -1,0 +1,155 @@
+"""Fits a model to the memory that is free: what --fit says."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from engine.errors import BackendError
+from engine.options import EngineOptions, replaced
+from engine.protocol.devices import CPU, Bytes, DeviceMemory, DeviceUse
+from engine.worker.backend import device_memory
+from engine.worker.backend.host_memory import HostMemory, host_memory
+from engine.worker.fitting import sentences
+from engine.worker.fitting.choice import AUTO, Asked, Budget, Choice, choose, fit, largest_context
+from engine.worker.fitting.measuring import Measuring
+
+log = logging.getLogger("engine.fit")
+
+CELLS = 256
+"""llama.cpp rounds each part of a KV cache up to these many tokens."""
+
+
+def fitted(
+    path: str,
+    options: EngineOptions,
+    *,
+    host: Callable[[], HostMemory | None] = host_memory,
+    devices: Callable[[], Sequence[DeviceMemory]] = device_memory,
+) -> EngineOptions:
+    """`options` for loading the model at `path`: with a smaller context and fewer layers on devices
+    if it takes that, and if these were not given. `host` and `devices` tell of free memory.
+
+    Raises `BackendError` with a sentence if the machine has no memory for the KV cache: it would be
+    filled at once, and the system would end this process."""
+    if options.compute.fit == "off":
+        return options
+    try:
+        with Measuring(path, options) as measuring:
+            return _Fitting(measuring, options, host(), devices()).options()
+    except CannotFitError:
+        raise
+    except BackendError as error:
+        # Loading it says what is wrong, if anything is.
+        log.debug("not fitted to memory: %s", error)
+        return options
+
+
+class CannotFitError(BackendError):
+    """There is no memory for what was asked, and nothing left to choose."""
+
+
+class _Fitting:
+    def __init__(
+        self,
+        measuring: Measuring,
+        options: EngineOptions,
+        host: HostMemory | None,
+        devices: Sequence[DeviceMemory],
+    ) -> None:
+        self._measuring = measuring
+        self._options = options
+        self._host = host
+        self._devices = devices
+
+    def options(self) -> EngineOptions:
+        options, before = self._options, self._measuring.uses(self._measuring.n_ctx)
+        asked = self._asked(before)
+        choice = Choice(asked.n_ctx, AUTO, before, fits=True)
+        if self._is_measurable(before):
+            choice = choose(asked, self._measuring.uses, self._budgets())
+        self._check_host(choice)
+        if choice.n_ctx != asked.n_ctx:
+            options = replaced(options, ctx_size=choice.n_ctx)
+        if choice.n_layers != AUTO:
+            options = replaced(options, n_gpu_layers=choice.n_layers)
+        if options != self._options:
+            log.warning("%s", sentences.chosen(asked, choice, before, self._free()))
+        elif not choice.fits and not self._has_room(choice):
+            log.warning("%s", sentences.short_of(choice, self._free()))
+        else:
+            log.debug("everything fits: %s", sentences.needed(choice.uses, self._free()))
+        return options
+
+    def _asked(self, uses: Sequence[DeviceUse]) -> Asked:
+        measuring, options = self._measuring, self._options
+        n_ctx = measuring.n_ctx
+        step = CELLS * measuring.n_parts
+        least = max(step, options.compute.fit_ctx * measuring.n_parts)
+        is_on_devices = any(use.name in self._budgets() and use.name != CPU for use in uses)
+        may_choose = is_on_devices and options.compute.n_gpu_layers == "auto"
+        return Asked(
+            n_ctx=n_ctx,
+            least_ctx=min(n_ctx, least) if options.context.ctx_size < 0 else n_ctx,
+            most_layers=measuring.n_layer if may_choose else 0,
+            step=step,
+        )
+
+    def _is_measurable(self, uses: Sequence[DeviceUse]) -> bool:
+        """False if weights lie on devices by other rules than one layer after the other."""
+        compute = self._options.compute
+        placed = compute.override_tensor or compute.cpu_moe or compute.n_cpu_moe
+        by_hand = placed or compute.n_cpu_ffn or compute.split_mode == "row"
+        return not (by_hand and any(use.name != CPU for use in uses))
+
+    def _budgets(self) -> dict[str, Budget]:
+        margin = self._options.compute.fit_margin
+        found = {
+            device.name: Budget(device.free, margin(i))
+            for i, device in enumerate(self._devices)
+            if device.total  # others don't tell
+        }
+        if self._host is not None:
+            found[CPU] = Budget(self._host.available, margin(0))
+        return found
+
+    def _has_room(self, choice: Choice) -> bool:
+        """True if it fits, though with less to spare than is asked for."""
+        bare = {name: Budget(free, 0) for name, free in self._free().items()}
+        return fit(choice.uses, bare)
+
+    def _free(self) -> dict[str, Bytes]:
+        return {name: budget.free for name, budget in self._budgets().items()}
+
+    def _check_host(self, choice: Choice) -> None:
+        host = self._host
+        if host is None or self._filled(choice.uses) <= host.most:
+            return
+        n_layers = choice.n_layers
+
+        def works(n_ctx: int, options: EngineOptions | None = None) -> bool:
+            uses = self._measuring.uses(n_ctx, n_layers, options)
+            compute = sum(use.compute for use in uses if use.name == CPU)
+            return self._filled(uses) + compute <= host.available
+
+        n_fit = largest_context(choice.n_ctx, CELLS * self._measuring.n_parts, works)
+        remedies = [f"-c {n_fit}"] if n_fit else []
+        smaller = replaced(self._options, cache_type_k="q8_0", cache_type_v="q8_0")
+        try:
+            if works(choice.n_ctx, smaller):
+                remedies.append("-ctk q8_0 -ctv q8_0")
+        except BackendError:
+            pass  # not with the other options
+        raise CannotFitError(
+            sentences.too_large(
+                choice, host, remedies, with_weights=self._has_own_weights(choice.uses)
+            )
+        )
+
+    def _filled(self, uses: Sequence[DeviceUse]) -> Bytes:
+        """What loading writes into the machine's memory. Weights that are mapped from their file
+        are read when they are needed, and given up again."""
+        weights = self._has_own_weights(uses)
+        return sum(use.kv_cache + (use.model if weights else 0) for use in uses if use.name == CPU)
+
+    def _has_own_weights(self, uses: Sequence[DeviceUse]) -> bool:
+        is_mapped = self._options.model.how_to_load() == "mmap"
+        return self._is_measurable(uses) and (not is_mapped or self._measuring.is_repacked)

@@ -1,0 +1,100 @@
+"""Measures a model together with its draft model."""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from engine.options import EngineOptions, replaced
+from engine.protocol.devices import DeviceUse
+from engine.worker.backend.dry_run import DryRun
+from engine.worker.embedding.embedder import sequence_count
+from engine.worker.fitting.choice import AUTO
+from engine.worker.generation.planning import sequence_ids
+from engine.worker.speculation.draft_loading import draft_options
+
+
+class Measuring:
+    """The memory that a model takes with `options`, and other numbers of tokens and layers.
+
+    Raises `BackendError` for a model that can't be measured, and so can't be loaded.
+    """
+
+    def __init__(self, path: str, options: EngineOptions) -> None:
+        self._path = path
+        self._options = options
+        self._n_layers = AUTO
+        self._model = DryRun(path, options)
+        self._draft: DryRun | None = None
+        if options.draft.model_draft:
+            self._draft = DryRun(options.draft.model_draft, draft_options(options))
+        embeds = options.embedding.embeds()
+        of_model = sequence_count if embeds else sequence_ids
+        self._n_seq = of_model(self._model, options)
+        self._unified = embeds or options.unified_kv_cache()
+
+    @property
+    def n_ctx(self) -> int:
+        """The tokens of the context that `options` ask for."""
+        return self._options.context_size() or self._model.n_ctx_train
+
+    @property
+    def n_layer(self) -> int:
+        """The layers of the model, its output as one of them."""
+        return self._model.n_layer + 1
+
+    @property
+    def n_parts(self) -> int:
+        """The parts of the KV cache, which are of the same size."""
+        return 1 if self._unified else self._n_seq
+
+    @property
+    def is_repacked(self) -> bool:
+        """True if the weights in the CPU's memory are copies of those in the file."""
+        return self._model.is_repacked
+
+    def uses(
+        self, n_ctx: int, n_layers: int = AUTO, options: EngineOptions | None = None
+    ) -> list[DeviceUse]:
+        """What every device would hold. `options`: others for the context."""
+        if n_layers != self._n_layers:
+            self._model.close()
+            fewer = replaced(self._options, n_gpu_layers=n_layers)
+            self._model = DryRun(self._path, fewer if n_layers != AUTO else self._options)
+            self._n_layers = n_layers
+        options = options or self._options
+        found = self._model.measure(options, self._n_seq, self._unified, n_ctx)
+        if self._draft is not None:
+            of_draft = draft_options(replaced(options, ctx_size=n_ctx))
+            n_slots, unified = options.context.n_slots(), options.unified_kv_cache()
+            n_ctx = of_draft.context_size()
+            found += self._draft.measure(of_draft, n_slots, unified, n_ctx)
+        return _summed(found)
+
+    def close(self) -> None:
+        self._model.close()
+        if self._draft is not None:
+            self._draft.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _summed(uses: Iterable[DeviceUse]) -> list[DeviceUse]:
+    """The uses of all models, each device once."""
+    found: dict[str, DeviceUse] = {}
+    for use in uses:
+        other = found.get(use.name, DeviceUse(name=use.name))
+        found[use.name] = DeviceUse(
+            name=use.name,
+            description=use.description,
+            n_layers=other.n_layers + use.n_layers,
+            model=other.model + use.model,
+            kv_cache=other.kv_cache + use.kv_cache,
+            compute=other.compute + use.compute,
+        )
+    return list(found.values())

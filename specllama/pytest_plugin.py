@@ -1,0 +1,27 @@
+"""The fixture `llm_server` of pytest. Nothing else of the package is imported before its use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from specllama.testing import LLMServer
+
+
+@pytest.fixture(scope="session")
+def llm_server_options() -> Sequence[str]:
+    """The server's command line. A `conftest.py` may have a fixture of this name instead."""
+    return ("--offline",)
+
+
+@pytest.fixture(scope="session")
+def llm_server(llm_server_options: Sequence[str]) -> Iterator[LLMServer]:
+    """A server for all tests of the session, see `specllama.testing`."""
+    from specllama import testing
+
+    with testing.llm_server(*llm_server_options) as server:
+        yield server

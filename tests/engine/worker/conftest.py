@@ -1,0 +1,30 @@
+"""What the tests of the worker share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.worker.generation.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def _close_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes the engines that a test leaves open: hundreds of KV caches would pile up."""
+    still_open: list[Engine] = []
+    begin, close = Engine.__init__, Engine.close
+
+    def opening(self: Engine, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        still_open.append(self)
+
+    def closing(self: Engine) -> None:
+        if self in still_open:
+            still_open.remove(self)
+        close(self)
+
+    monkeypatch.setattr(Engine, "__init__", opening)
+    monkeypatch.setattr(Engine, "close", closing)
+    yield
+    for engine in still_open.copy():
+        engine.close()

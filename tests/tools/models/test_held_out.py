@@ -1,0 +1,159 @@
+"""Nothing that the evaluation names, says or asks for is in the training."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tools.models.lessons import (
+    calling,
+    conversation,
+    copying,
+    extraction,
+    infill,
+    known_tools,
+    thinking,
+    toolbox,
+    words,
+)
+from tools.models.lessons.extraction import FIELDS, MEETING, PRODUCT
+from tools.models.lessons.lesson import Lesson
+from tools.models.lessons.source import PHRASINGS, Source
+
+N = 1500
+SHARED_KEYS = {"name", *FIELDS, *PRODUCT[0], *MEETING[0]}
+"""What sentences about persons, goods and meetings have on both sides."""
+
+
+def lessons(make: Callable[[Source], Lesson], *, held_out: bool) -> Iterator[Lesson]:
+    return (make(Source(seed, held_out=held_out)) for seed in range(N))
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """The strings and numbers in a value."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    elif not isinstance(value, bool):
+        yield str(value).lower()
+
+
+def parts(text: str) -> set[str]:
+    """The text and its words."""
+    return {text, *re.findall(r"[^\W\d_]{2,}", text)}
+
+
+def names_of_tools(*, held_out: bool) -> set[str]:
+    found: set[str] = set()
+    for lesson in lessons(calling.lesson, held_out=held_out):
+        for tool in lesson.tools:
+            function = tool["function"]
+            found |= {function["name"], *function["parameters"]["properties"]}
+    return found
+
+
+def values_of_calls(*, held_out: bool) -> set[str]:
+    found: set[str] = set()
+    for lesson in lessons(calling.lesson, held_out=held_out):
+        for call in lesson.answer.get("tool_calls", ()):
+            for text in leaves(json.loads(call["function"]["arguments"])):
+                found |= parts(text)
+        for tool in lesson.tools:
+            for schema in tool["function"]["parameters"]["properties"].values():
+                for option in schema.get("enum", ()):
+                    found |= parts(option.lower())
+    return found
+
+
+def keys_and_values(*, held_out: bool) -> set[str]:
+    found: set[str] = set()
+    for lesson in lessons(extraction.lesson, held_out=held_out):
+        fields = json.loads(lesson.answer["content"])
+        found |= set(fields) - SHARED_KEYS
+        for text in leaves(fields):
+            found |= parts(text)
+    return found
+
+
+def questions(make: Callable[[Source], Lesson]) -> Callable[..., set[str]]:
+    def found(*, held_out: bool) -> set[str]:
+        return {each.messages[-1]["content"] for each in lessons(make, held_out=held_out)}
+
+    return found
+
+
+def copied(*, held_out: bool) -> set[str]:
+    found: set[str] = set()
+    for lesson in lessons(copying.lesson, held_out=held_out):
+        found |= set(re.findall(r"[^\W\d_]{2,}", lesson.answer["content"].lower()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        names_of_tools,
+        values_of_calls,
+        keys_and_values,
+        copied,
+        questions(calling.lesson),
+        questions(conversation.lesson),
+        questions(thinking.lesson),
+    ],
+)
+def test_both_sides_have_nothing_in_common(found: Callable[..., set[str]]) -> None:
+    trained, asked = found(held_out=False), found(held_out=True)
+    assert len(asked) > 20
+    both = trained & asked
+    assert not both
+
+
+def test_functions_are_of_one_side() -> None:
+    trained = {infill.lesson(Source(seed)).prefix for seed in range(300)}
+    asked = {infill.lesson(Source(seed, held_out=True)).prefix for seed in range(300)}
+    both = trained & asked
+    # Only what says nothing: the beginning of a definition.
+    assert all(re.fullmatch(r"(def|class)?\s*", each) for each in both), both
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_each_list_has_words_of_both_sides(held_out: bool) -> None:
+    named = [
+        (module.__name__, name, value)
+        for module in (words, toolbox, infill)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, list)
+    ]
+    assert len(named) > 10
+    for module, name, value in named:
+        assert Source(1, held_out=held_out).listed_some(value, 1), (module, name)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_each_known_tool_can_be_asked_for(held_out: bool) -> None:
+    for build in known_tools.KNOWN:
+        source = Source(2, held_out=held_out)
+        tool = build(source)
+        text, given = tool.ask(source)
+        assert set(given) <= {each.name for each in tool.parameters}
+        assert "{" not in text
+
+
+def test_each_fact_has_phrasings_enough() -> None:
+    from tools.models.lessons.guided import ALWAYS, NAMED
+    from tools.models.lessons.scenes import SCENES
+    from tools.models.lessons.turns import FACTS
+
+    lists: list[tuple[str, ...]] = [ALWAYS, NAMED]
+    for _, sentences, asked in SCENES:
+        lists += [sentences, *(each.asked for each in asked)]
+    for told, asked_for, _ in FACTS.values():
+        lists += [told, asked_for]
+    for each in lists:
+        assert len(each) >= PHRASINGS
+        assert len(set(each)) == len(each)

@@ -1,0 +1,134 @@
+"""The texts that the shipped model learns from and is judged by."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tools.models.lessons import calling, conversation, copying, curriculum, extraction
+from tools.models.lessons.lesson import Gap, Lesson
+from tools.models.lessons.source import Source, is_held_out
+from tools.models.recipes import TALKER
+from tools.models.tokenizer import SPECIAL_TOKENS
+from tools.models.training.encoding import encode, prompt_and_answer, tokenizer
+
+SEEDS = range(150)
+
+
+def both_sides() -> list[Source]:
+    return [Source(seed, held_out=side) for seed in SEEDS for side in (False, True)]
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_lessons_of_a_seed_are_always_the_same(seed: int) -> None:
+    assert curriculum.lesson(Source(seed)) == curriculum.lesson(Source(seed))
+
+
+def test_made_up_words_are_of_one_side() -> None:
+    for source in both_sides():
+        assert is_held_out(source.made_up()) == source.held_out
+        assert is_held_out(source.noun()) == source.held_out
+
+
+def test_phrasings_are_of_one_side() -> None:
+    phrases = tuple(str(i) for i in range(23))
+    seen = {
+        side: {Source(i, held_out=side).phrase(phrases) for i in range(500)}
+        for side in (False, True)
+    }
+    assert seen[False] | seen[True] == set(phrases)
+    assert not seen[False] & seen[True]
+
+
+def test_calls_are_of_tools_that_there_are() -> None:
+    for source in both_sides():
+        lesson = calling.lesson(source)
+        known = {each["function"]["name"]: each["function"]["parameters"] for each in lesson.tools}
+        for call in lesson.answer.get("tool_calls", ()):
+            schema = known[call["function"]["name"]]
+            given = json.loads(call["function"]["arguments"])
+            assert set(schema.get("required", ())) <= set(given) <= set(schema["properties"])
+            asked = lesson.messages[-1]["content"]
+            for key, value in given.items():
+                is_said(asked, value, schema["properties"][key])
+
+
+def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:
+    """Asserts that the arguments can be copied from the sentence."""
+    if schema["type"] == "array":
+        for each in value:
+            assert str(each) in text
+    elif schema["type"] != "boolean":
+        assert str(value).lower() in text.lower()
+        assert "enum" not in schema or value in schema["enum"]
+
+
+def test_what_is_extracted_is_in_the_text() -> None:
+    for source in both_sides():
+        lesson = extraction.lesson(source)
+        fields = json.loads(lesson.answer["content"])
+        assert fields
+        for value in fields.values():
+            assert str(value).lower() in lesson.messages[-1]["content"].lower()
+
+
+def test_copies_are_of_the_text() -> None:
+    for source in both_sides():
+        lesson = copying.lesson(source)
+        if lesson.kind == "repeat":
+            assert lesson.answer["content"] in lesson.messages[-1]["content"]
+
+
+def test_conversations_end_with_a_question_and_alternate() -> None:
+    for source in both_sides():
+        roles = [each["role"] for each in conversation.lesson(source).messages]
+        spoken = roles[1:] if roles[0] == "system" else roles
+        assert spoken == ["user", "assistant"] * (len(spoken) // 2) + ["user"]
+
+
+def test_facts_are_in_the_answer() -> None:
+    for source in both_sides():
+        for lesson in (conversation.lesson(source), calling.lesson(source)):
+            for fact in lesson.facts:
+                assert fact in lesson.answer["content"]
+
+
+def test_prompts_are_those_of_the_template() -> None:
+    source = Source(3)
+    for _ in SEEDS:
+        lesson = curriculum.lesson(source)
+        prompt, answer = prompt_and_answer(lesson)
+        if isinstance(lesson, Lesson):
+            assert prompt.startswith("<|im_start|>")
+            assert answer.endswith("<|im_end|>")
+            assert answer.startswith("<think>\n") == lesson.thinks
+            assert prompt.endswith("</think>\n\n") != lesson.thinks
+        elif isinstance(lesson, Gap):
+            assert answer == lesson.middle + "<|endoftext|>"
+
+
+def test_only_answers_count_in_full() -> None:
+    lesson = conversation.lesson(Source(1))
+    tokens, weights = encode(lesson)
+    answer = tokenizer().decode(tokens[weights == 1].tolist(), skip_special_tokens=False)
+    assert answer == prompt_and_answer(lesson)[1]
+
+
+def test_a_word_is_the_same_tokens_everywhere() -> None:
+    for seed in SEEDS:
+        word = Source(seed).made_up()
+        alone = tokenizer().encode(word).ids
+        for around in ("a {} b", '"{}"', "_{}_", '{{"{}": 1}}', "\n{}."):
+            assert subsequence(alone, tokenizer().encode(around.format(word)).ids), word
+
+
+def subsequence(part: list[int], whole: list[int]) -> bool:
+    return any(whole[i : i + len(part)] == part for i in range(len(whole)))
+
+
+def test_no_token_of_the_vocabulary_mixes_letters_with_others() -> None:
+    text = TALKER.vocabulary().tokens[256 : -len(SPECIAL_TOKENS)]
+    for token in text:
+        ordinary = token.replace("Ġ", "").replace("Ċ", "")
+        assert ordinary.isalpha() == any(each.isalpha() for each in ordinary)
+        assert not (token != ordinary and ordinary.isalpha())

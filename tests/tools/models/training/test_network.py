@@ -1,0 +1,101 @@
+"""The network in PyTorch computes what llama.cpp does with its file."""
+
+import ctypes
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as WeightType
+from llama_cpp import llama_cpp as llama
+
+from engine.worker.backend import initialize
+from tools.models.gguf_file import write_model
+from tools.models.recipes import TALKER
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra `train` has it")
+
+SHAPE = replace(
+    TALKER.decoder,
+    n_embd=64,
+    n_layer=2,
+    n_head=2,
+    n_head_kv=1,
+    n_ff=96,
+    n_ctx_train=64,
+    weight_type=WeightType.F32,
+)
+TOKENS = [5, 300, 41, 41, 700, 9, 300, 12]
+
+
+@pytest.fixture
+def network() -> Any:
+    from tools.models.training.network import Network
+
+    torch.manual_seed(3)
+    made = Network(SHAPE, len(TALKER.vocabulary().tokens))
+    with torch.no_grad():
+        # Sharp enough that a wrong order of channels is seen.
+        made.token_embd.mul_(10)
+        for layer in made.blk:
+            layer.attn_q.mul_(6)
+            layer.attn_output.mul_(2)
+    return made
+
+
+def losses(network: Any) -> list[float]:
+    tokens = torch.tensor([TOKENS])
+    positions = torch.arange(len(TOKENS) - 1)[None]
+    with torch.no_grad():
+        found = network(tokens[:, :-1], positions, tokens[:, 1:])
+    return [float(each) for each in found[0]]
+
+
+def test_losses_are_those_of_llama_cpp(network: Any, tmp_path: Path) -> None:
+    from tools.models.training.network import named_tensors
+
+    path = tmp_path / "network.gguf"
+    recipe = replace(TALKER, decoder=SHAPE)
+    write_model(recipe, path, named_tensors(network.state_dict(), SHAPE))
+    # The training multiplies in bfloat16.
+    assert losses(network) == pytest.approx(llama_losses(path), abs=0.08)
+
+
+def llama_losses(path: Path) -> list[float]:
+    initialize()
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    assert model is not None
+    settings = llama.llama_context_default_params()
+    settings.n_ctx = 64
+    context = llama.llama_init_from_model(model, settings)
+    try:
+        n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+        found = []
+        for token, target in itertools.pairwise(TOKENS):
+            one = (llama.llama_token * 1)(token)
+            assert llama.llama_decode(context, llama.llama_batch_get_one(one, 1)) == 0
+            row = llama.llama_get_logits(context)
+            logits = np.ctypeslib.as_array(
+                ctypes.cast(row, ctypes.POINTER(ctypes.c_float)), (n_vocab,)
+            ).astype(np.float64)
+            found.append(float(np.logaddexp.reduce(logits) - logits[target]))
+        return found
+    finally:
+        llama.llama_free(context)
+        llama.llama_model_free(model)
+
+
+def test_a_token_sees_none_that_comes_later(network: Any) -> None:
+    before = losses(network)
+    tokens = torch.tensor([[*TOKENS[:5], 800, 801, 802]])
+    positions = torch.arange(len(TOKENS) - 1)[None]
+    with torch.no_grad():
+        after = network(tokens[:, :-1], positions, tokens[:, 1:])[0]
+    assert [float(each) for each in after[:4]] == pytest.approx(before[:4], abs=1e-5)
+
+
+def test_each_parameter_is_trained_once(network: Any) -> None:
+    found = [id(each) for each in [*network.matrices(), *network.others()]]
+    assert sorted(found) == sorted(id(each) for each in network.parameters())

@@ -1,0 +1,93 @@
+"""The training loop: it learns, goes on where it ended, and writes a model."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gguf import GGUFReader
+
+from tools.models.recipes import TALKER
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra `train` has it")
+
+SMALL = replace(
+    TALKER, decoder=replace(TALKER.decoder, n_embd=32, n_layer=1, n_head=1, n_head_kv=1, n_ff=32)
+)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools.models.training import batches, trainer
+
+    def as_it_is(network: Any, **_: Any) -> Any:
+        return network
+
+    monkeypatch.setattr(torch, "compile", as_it_is)
+    monkeypatch.setattr(trainer, "BATCH", 512)
+    monkeypatch.setattr(trainer, "WARM_UP", 5)
+    monkeypatch.setattr(trainer, "LOG_EVERY", 5)
+    monkeypatch.setattr(batches, "POOL", 10)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[int], Any]:
+    from tools.models.training.trainer import Settings
+
+    def made(n_tokens: int) -> Settings:
+        return Settings(
+            directory=tmp_path, seed=1, n_tokens=n_tokens, decay=0.3, rate=0.01, threads=1
+        )
+
+    return made
+
+
+def steps(directory: Path) -> list[str]:
+    return [each for each in (directory / "losses.txt").read_text().splitlines() if "rate" in each]
+
+
+def conversation_loss(line: str) -> float:
+    return float(line.split("conversation ")[1].split(",")[0])
+
+
+def test_losses_fall_and_a_model_comes_out(settings: Callable[[int], Any], tmp_path: Path) -> None:
+    from tools.models.training import trainer
+
+    trainer.train(settings(12_000), SMALL)
+    lines = [each for each in steps(tmp_path) if "conversation" in each]
+    assert conversation_loss(lines[-1]) < conversation_loss(lines[0])
+    path = tmp_path / "model.gguf"
+    trainer.export(settings(12_000), path, "Q8_0", SMALL)
+    names = {each.name for each in GGUFReader(path).tensors}
+    assert {"token_embd.weight", "blk.0.attn_q.weight", "output_norm.weight"} <= names
+
+
+def test_it_goes_on_where_it_ended(settings: Callable[[int], Any], tmp_path: Path) -> None:
+    from tools.models.training import trainer
+
+    trainer.train(settings(2_000), SMALL)
+    first = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    trainer.train(settings(6_000), SMALL)
+    second = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert second["step"] > first["step"] > 0
+    assert second["n_tokens"] >= 6_000 > first["n_tokens"] >= 2_000
+    assert second["lesson"] > first["lesson"]
+    assert not (tmp_path / "checkpoint.part").exists()
+    # Nothing is left to do.
+    trainer.train(settings(6_000), SMALL)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == second["step"]
+
+
+def test_the_rate_rises_stays_and_falls(settings: Callable[[int], Any]) -> None:
+    from tools.models.training.trainer import rate
+
+    def at(step: int, n_tokens: int) -> float:
+        state: Any = SimpleNamespace(step=step, n_tokens=n_tokens)
+        return rate(settings(1000), state)
+
+    assert at(0, 0) == pytest.approx(0.002)
+    assert at(100, 500) == pytest.approx(0.01)
+    assert at(100, 850) == pytest.approx(0.005)
+    assert at(100, 1000) == at(100, 2000) == 0

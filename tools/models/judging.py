@@ -1,0 +1,105 @@
+"""Judges what a server answered to a lesson's question: marks, each true or false."""
+
+import ast
+import json
+from typing import Any
+
+import jsonschema_rs
+
+from tools.models.lessons import extraction
+from tools.models.lessons.lesson import Gap, Lesson
+
+Marks = dict[str, bool]
+Schema = dict[str, Any]
+
+
+def marks_of(lesson: Lesson, choice: dict[str, Any], schema: Schema | None = None) -> Marks:
+    """`right`, and what else there is to say of a chat's answer. `schema` is the one asked for."""
+    message = choice["message"]
+    marks = {
+        "right": _is_right(lesson, message),
+        "ends": choice["finish_reason"] != "length",
+        "thinks as told": bool(message.get("reasoning_content")) == lesson.thinks,
+    }
+    if lesson.tools:
+        marks["valid"] = _calls_are_valid(lesson, message)
+    if schema is not None:
+        marks["valid"] = is_valid(schema, parsed(message.get("content") or ""))
+    return marks
+
+
+def marks_of_gap(gap: Gap, answer: dict[str, Any]) -> Marks:
+    return {
+        "right": parses(f"{gap.prefix}{answer['content']}{gap.suffix}"),
+        "exact": answer["content"] == gap.middle,
+        "ends": answer["stop_type"] != "limit",
+    }
+
+
+def schema_of(wanted: dict[str, Any]) -> Schema:
+    """The schema of an object with these keys, and values of these types."""
+    types = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    return {
+        "type": "object",
+        "properties": {key: {"type": types[type(value)]} for key, value in wanted.items()},
+        "required": list(wanted),
+        "additionalProperties": False,
+    }
+
+
+def is_valid(schema: Schema, value: Any) -> bool:
+    return value is not None and bool(jsonschema_rs.is_valid(schema, value))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Equal as JSON values: 1 is 1.0, but not true. The order of keys is free."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _is_right(lesson: Lesson, message: dict[str, Any]) -> bool:
+    content = message.get("content") or ""
+    calls = message.get("tool_calls") or []
+    wanted = lesson.answer.get("tool_calls") or []
+    if wanted or calls:
+        return is_same([_call(each) for each in calls], [_call(each) for each in wanted])
+    if lesson.ability == extraction.ABILITY:
+        return is_same(parsed(content), json.loads(lesson.answer["content"]))
+    if lesson.facts:
+        return all(fact in content for fact in lesson.facts)
+    return bool(content.strip() == lesson.answer["content"].strip())
+
+
+def _calls_are_valid(lesson: Lesson, message: dict[str, Any]) -> bool:
+    """True if each call is of a tool that there is, with arguments that follow its schema."""
+    known = {each["function"]["name"]: each["function"]["parameters"] for each in lesson.tools}
+    for each in message.get("tool_calls") or []:
+        name, arguments = _call(each)
+        if name not in known:
+            return False
+        # A parameter that the tool doesn't have is no use.
+        if not is_valid(known[name] | {"additionalProperties": False}, arguments):
+            return False
+    return "<tool_call>" not in (message.get("content") or "")
+
+
+def _call(call: dict[str, Any]) -> list[Any]:
+    return [call["function"]["name"], parsed(call["function"]["arguments"])]
+
+
+def parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def parses(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True

@@ -1,0 +1,193 @@
+"""Tool calls: pick the tool, fill in its arguments, say what came of it, or do without."""
+
+import json
+from typing import Any
+
+from tools.models.lessons.exercises import simple
+from tools.models.lessons.guided import PLAIN_SYSTEMS
+from tools.models.lessons.known_tools import tool
+from tools.models.lessons.lesson import Lesson, Message, assistant, system, user
+from tools.models.lessons.source import Source
+from tools.models.lessons.toolbox import Tool, spoken
+
+ABILITY = "tools"
+
+NO_TOOL = "I have no tool for that."
+JOINS = (
+    "{first} {second}", "{first} Also: {second}", "{first} And {lower}", "{first} Then {lower}",
+    "{first} Besides, {lower}", "1. {first} 2. {second}", "{first}\n{second}", "{first} And also {lower}",
+    "First: {first} Second: {second}", "{first} After that {lower}",
+)  # fmt: skip
+ERRORS = (
+    "not found",
+    "no permission",
+    "timed out",
+    "invalid value",
+    "server is down",
+    "no such id",
+    "access denied",
+    "bad request",
+    "not available",
+    "out of memory",
+)
+DONE, FAILED = "It is done.", "That did not work."
+OUTCOMES = (
+    ('{"ok": true}', DONE), ("ok", DONE), ('{"ok": false}', FAILED), ("done", DONE), ('{"done": true}', DONE),
+    ('{"success": true}', DONE), ('{"status": "ok"}', DONE), ('{"success": false}', FAILED),
+    ('{"status": "failed"}', FAILED), ('{"done": false}', FAILED),
+)  # fmt: skip
+
+
+def call(name: str, arguments: dict[str, Any]) -> Message:
+    return {
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
+    }
+
+
+def lesson(source: Source) -> Lesson:
+    kind = source.random.choices(("one", "two", "none", "result"), (60, 13, 12, 15))[0]
+    return {"one": one, "two": two, "none": none, "result": result}[kind](source)
+
+
+def distinct(source: Source, n: int) -> list[Tool]:
+    tools: dict[str, Tool] = {}
+    while len(tools) < n:
+        each = tool(source)
+        tools[each.name] = each
+    return list(tools.values())
+
+
+def definitions(source: Source, tools: list[Tool]) -> tuple[Message, ...]:
+    shuffled = source.some(tools, len(tools))
+    return tuple(each.definition(source) for each in shuffled)
+
+
+def opening(source: Source) -> list[Message]:
+    """Sometimes a system prompt, and an earlier turn."""
+    messages = []
+    if source.chance(0.25):
+        messages.append(system(source.phrase(PLAIN_SYSTEMS)))
+    if source.chance(0.12 * source.level):
+        before = simple(source)
+        messages += [*before.messages, assistant(before.answer["content"])]
+    return messages
+
+
+def one(source: Source) -> Lesson:
+    tools = distinct(source, source.upto(1, 5))
+    text, arguments = tools[0].ask(source)
+    thought = f"{tools[0].name} can do this."
+    answer: Message = {"role": "assistant", "tool_calls": [call(tools[0].name, arguments)]}
+    return _lesson(source, "one", [*opening(source), user(text)], answer, thought, tools)
+
+
+def two(source: Source) -> Lesson:
+    tools = distinct(source, source.upto(1, 4))
+    first = tools[0]
+    second = tools[1] if len(tools) > 1 and source.chance(0.7) else first
+    (one_text, one_given), (two_text, two_given) = first.ask(source), second.ask(source)
+    lower = two_text[0].lower() + two_text[1:]
+    if not one_text.endswith((".", "?", "!")):
+        one_text += "."
+    text = source.phrase(JOINS).format(first=one_text, second=two_text, lower=lower)
+    calls = [call(first.name, one_given), call(second.name, two_given)]
+    thought = f"Two calls: {first.name}, then {second.name}."
+    answer: Message = {"role": "assistant", "tool_calls": calls}
+    return _lesson(source, "two", [*opening(source), user(text)], answer, thought, tools)
+
+
+def none(source: Source) -> Lesson:
+    """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
+    tools = distinct(source, source.upto(1, 5))
+    if source.chance(0.6):
+        other = simple(source)
+        thought = "No tool is needed."
+        return _lesson(
+            source,
+            "none",
+            other.messages,
+            assistant(other.answer["content"]),
+            thought,
+            tools,
+            other.facts,
+        )
+    text, _ = tools.pop().ask(source) if len(tools) > 1 else tool(source).ask(source)
+    return _lesson(
+        source, "none", [user(text)], assistant(NO_TOOL), "No tool fits.", tools, ("no tool",)
+    )
+
+
+def result(source: Source) -> Lesson:
+    """A sentence about what one call or two came to."""
+    tools = distinct(source, source.upto(1, 4))
+    chosen = tools[:2] if source.chance(0.2) else tools[:1]
+    asked = [each.ask(source) for each in chosen]
+    calls: list[Message] = []
+    for each, (_, given) in zip(chosen, asked, strict=True):
+        calls.append({"id": source.made_up(), **call(each.name, given)})
+    messages = [*opening(source), user(" ".join(text for text, _ in asked))]
+    messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+    sentences = []
+    facts: list[str] = []
+    for made in calls:
+        text, sentence, words = outcome(source)
+        messages.append({"role": "tool", "tool_call_id": made["id"], "content": text})
+        sentences.append(sentence)
+        facts += words
+    thought = "The result is here." if len(calls) == 1 else "Both results are here."
+    return _lesson(
+        source, "result", messages, assistant(" ".join(sentences)), thought, tools, tuple(facts)
+    )
+
+
+def outcome(source: Source) -> tuple[str, str, list[str]]:
+    """What a tool gives back, a sentence that says it, and the words that have to be in it."""
+    pick = source.random.random()
+    if pick < 0.1:
+        error = source.phrase(ERRORS) if source.chance(0.5) else " ".join(source.words(2, 4))
+        return json.dumps({"error": error}), f"That did not work: {error}.", [error]
+    if pick < 0.35:
+        text = source.one(
+            (
+                " ".join(source.words(2, 7)), str(source.integer(0, 9999)), source.value(),
+                f"{source.word()}, {source.integer(-20, 40)} degrees",
+            )
+        )  # fmt: skip
+        return text, f"The result is: {text}", [text]
+    if pick < 0.42:
+        items = [source.word() for _ in range(source.number(2, 4))]
+        return json.dumps(items), f"The results are {', '.join(items[:-1])} and {items[-1]}.", items
+    if pick < 0.48:
+        done, sentence = source.phrase(OUTCOMES)
+        return done, sentence, [sentence[:-1]]
+    fields: dict[str, Any] = {}
+    for _ in range(source.number(1, 3)):
+        key = source.noun() if source.chance(0.8) else f"{source.noun()}_{source.noun()}"
+        fields[key] = source.one((source.integer(-50, 9999), source.value(), source.word()))
+    clauses = [f"the {spoken(key)} is {value}" for key, value in fields.items()]
+    sentence = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+    compact = (",", ":") if source.chance(0.3) else None
+    text = json.dumps(fields, ensure_ascii=False, separators=compact)
+    return text, sentence[0].upper() + sentence[1:] + ".", [str(each) for each in fields.values()]
+
+
+def _lesson(
+    source: Source,
+    kind: str,
+    messages: list[Message],
+    answer: Message,
+    thought: str,
+    tools: list[Tool],
+    facts: tuple[str, ...] = (),
+) -> Lesson:
+    if source.chance(0.5):
+        answer = {**answer, "reasoning_content": thought}
+    return Lesson(
+        ability=ABILITY,
+        kind=kind,
+        messages=messages,
+        answer=answer,
+        tools=definitions(source, tools),
+        facts=facts,
+    )

@@ -1,0 +1,88 @@
+"""Copying: a text again, as it is or with one word for another."""
+
+import re
+
+from tools.models.lessons.lesson import Lesson, Message, user
+from tools.models.lessons.source import Source
+
+ABILITY = "copying"
+
+REPEAT = (
+    "Repeat this text:\n{text}", "Repeat this text: {text}", "Copy this text:\n\n{text}",
+    "Write this text again: {text}", "Say this again:\n{text}", "{text}\n\nRepeat the text above.",
+    "Give me the same text: {text}", "Please copy the following text.\n\n{text}",
+    "Echo: {text}", "Type this text once more:\n{text}", "Repeat: {text}",
+    "Copy: {text}", "Write down: {text}", "Return this text unchanged:\n{text}", "Please repeat: {text}",
+)  # fmt: skip
+REPLACE = (
+    "Repeat this text with {old} replaced by {new}:\n{text}",
+    "Repeat this text with \"{old}\" replaced by \"{new}\": {text}",
+    "Replace {old} by {new} in this text: {text}", "Replace \"{old}\" with \"{new}\":\n\n{text}",
+    "Copy this text, but write {new} instead of {old}:\n{text}",
+    "{text}\n\nRepeat the text above with {old} replaced by {new}.",
+    "Write this text again and change {old} to {new}: {text}",
+    "Change every {old} to {new}: {text}", "Substitute {new} for {old} in: {text}",
+    "In the following text, {old} becomes {new}. Write it.\n{text}",
+)  # fmt: skip
+
+
+def lesson(source: Source) -> Lesson:
+    return replaced(source) if source.chance(0.5) else repeated(source)
+
+
+def paragraph(source: Source, n_words: int) -> list[str]:
+    """Sentences of about `n_words` in all; some words come again and again, as in real texts."""
+    known = [source.word() for _ in range(max(3, n_words // 3))]
+    sentences = []
+    while n_words > 0:
+        n = min(n_words, source.number(3, 14))
+        n_words -= n
+        chosen = [source.one(known) if source.chance(0.4) else source.word() for _ in range(n)]
+        if n > 5 and source.chance(0.3):
+            chosen[n // 2] += source.one((",", ";", ","))
+        if source.chance(0.1):
+            chosen[-1] = str(source.integer(0, 9999))
+        chosen[0] = chosen[0].capitalize()
+        sentences.append(" ".join(chosen) + source.one((".", ".", ".", "!", "?")))
+    return sentences
+
+
+def length(source: Source) -> int:
+    """Mostly short, sometimes up to what the level allows."""
+    if source.held_out:
+        return source.upto(20, 90)
+    return source.upto(2, 25) if source.chance(0.5) else source.upto(4, 140)
+
+
+def repeated(source: Source) -> Lesson:
+    separator = "\n" if source.chance(0.1) else " "
+    text = separator.join(paragraph(source, length(source)))
+    return _lesson(
+        source, "repeat", source.phrase(REPEAT).format(text=text), text, "I copy the text."
+    )
+
+
+def replaced(source: Source) -> Lesson:
+    n = length(source)
+    old, new = source.noun(), source.noun()
+    sentences = []
+    for sentence in paragraph(source, n):
+        parts = sentence.split(" ")
+        if source.chance(0.5) and len(parts) > 2:
+            parts.insert(source.number(1, len(parts) - 1), old)
+        sentences.append(" ".join(parts))
+    if not any(old in sentence.split(" ") for sentence in sentences):
+        sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
+    text = " ".join(sentences)
+    changed = re.sub(rf"\b{old}\b", new, text)
+    request = source.phrase(REPLACE).format(old=old, new=new, text=text)
+    return _lesson(
+        source, "replace", request, changed, f"I copy the text and write {new} for {old}."
+    )
+
+
+def _lesson(source: Source, kind: str, request: str, text: str, thought: str) -> Lesson:
+    answer: Message = {"role": "assistant", "content": text}
+    if source.chance(0.4):
+        answer["reasoning_content"] = thought
+    return Lesson(ability=ABILITY, kind=kind, messages=[user(request)], answer=answer)

@@ -1,0 +1,191 @@
+"""Single questions: who the model is, small tasks on words and numbers, what it can't know."""
+
+from collections.abc import Callable
+
+from tools.models.lessons import words
+from tools.models.lessons.lesson import Lesson, exercise
+from tools.models.lessons.scenes import question
+from tools.models.lessons.source import Source
+
+IDENTITY = "I am the small model that ships with specllama."
+ABILITIES = (
+    "I can call tools, extract JSON, repeat and change texts, spell and count words, do simple "
+    "arithmetic and answer questions about a text."
+)
+LIMITS = (
+    "I know very little about the world. I am good at short tasks on the text that you give me."
+)
+UNKNOWN = "I don't know that."
+GREETING = "Hello! How can I help you?"
+
+FIXED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("greeting", GREETING, ("Hi", "Hello", "Hello!", "Hey", "Good day", "Hi!", "Hi there", "Good morning", "Hello there", "Hey there!", "hi", "hello", "Good evening", "Hallo", "Greetings", "Hey!", "Hello, model", "Good afternoon", "Hi, anyone there?", "Howdy")),
+    ("mood", "I am fine, thank you. How can I help you?", ("How are you?", "How are you doing?", "How do you do?", "Are you well?", "How is it going?", "How are you today?", "What's up?", "Are you OK?", "How do you feel?", "Is everything fine with you?")),
+    ("thanks", "You are welcome!", ("Thanks", "Thank you", "Thanks a lot", "Thank you!", "Many thanks", "Thanks!", "Great, thanks", "thank you very much", "thx", "Thank you so much", "Cheers", "Perfect, thanks!", "Well done", "Good job!", "Thanks for your help")),
+    ("bye", "Goodbye!", ("Bye", "Goodbye", "See you", "Bye!", "See you later", "Good night", "Bye bye", "Until tomorrow", "I have to go", "Farewell")),
+    ("identity", IDENTITY, ("Who are you?", "What are you?", "What is your name?", "Which model are you?", "Who am I talking to?", "What's your name?", "Tell me who you are.", "Introduce yourself.", "Are you a model?", "What kind of model are you?", "who are you", "Please introduce yourself", "Are you ChatGPT?", "What model is this?", "Say who you are", "Are you a human?", "Are you a robot?", "Do you have a name?", "Who is there?", "Whom do I speak with?")),
+    ("abilities", ABILITIES, ("What can you do?", "How can you help me?", "What are you good at?", "What are you for?", "What do you know to do?", "Help", "What can I ask you?", "Tell me what you can do.", "What are your abilities?", "Which tasks can you do?", "help me", "List what you can do", "What are you able to do?", "What should I ask?", "In what can you help?")),
+    ("limits", LIMITS, ("What can't you do?", "What do you know?", "How smart are you?", "Are you clever?", "What are your limits?", "What is it that you can't do?", "Are you a big model?", "How big are you?", "Do you know much?", "Do you know everything?")),
+)  # fmt: skip
+
+
+def simple(source: Source) -> Lesson:
+    """One question, one answer."""
+    makers: tuple[Callable[[Source], Lesson], ...] = (
+        fixed, repeat, spell, count, case, arithmetic, question, unknown, ends,
+    )  # fmt: skip
+    return source.random.choices(makers, (14, 9, 12, 12, 9, 20, 20, 10, 5))[0](source)
+
+
+def fixed(source: Source) -> Lesson:
+    kind, answer, phrases = source.one(FIXED)
+    return exercise(source, kind, source.phrase(phrases), answer, "This is about me." if kind in (
+        "identity", "abilities", "limits") else "I answer politely.")  # fmt: skip
+
+
+REPEAT = (
+    "Repeat: {text}", "Say: {text}", "Repeat after me: {text}", "Say \"{text}\".", "Repeat {text}",
+    "Please say {text}", "Say {text}", "Repeat the words {text}", "Write {text}", "Echo {text}",
+    "Answer only with: {text}", "Reply with {text}", "Answer with the words {text}", "Just say {text}",
+    "Reply only with \"{text}\"", "Respond with {text}",
+)  # fmt: skip
+
+
+def repeat(source: Source) -> Lesson:
+    text = " ".join(source.words(1, source.upto(3, 8))) if source.chance(0.8) else source.value()
+    return exercise(source, "repeat", source.phrase(REPEAT).format(text=text), text, "I say it.")
+
+
+SPELL = (
+    "Spell {word}", "Spell the word {word}.", "How do you spell {word}?", "Spell \"{word}\".",
+    "Can you spell {word}?", "Please spell {word}", "Which letters does {word} have?",
+    "Give me the letters of {word}.", "How is {word} spelled?", "What is the spelling of {word}?",
+    "spell {word}", "Write {word} letter by letter", "How is \"{word}\" written, letter by letter?",
+    "Spell {word} for me", "I want the spelling of {word}",
+)  # fmt: skip
+
+
+def spell(source: Source) -> Lesson:
+    word = source.word() if source.chance(0.4) else source.name()
+    letters = "-".join(word)
+    return exercise(
+        source, "spell", source.phrase(SPELL).format(word=word), letters, f"The word is {word}."
+    )
+
+
+COUNT = (
+    "How many words are in \"{text}\"?", "Count the words: {text}", "How many words does this have: {text}",
+    "Count the words in \"{text}\".", "How many words has \"{text}\"?", "Number of words in: {text}",
+    "How many words are there? {text}", "What is the number of words in \"{text}\"?",
+    "Count words: {text}", "Tell me how many words are in: {text}", "How many words: {text}",
+    "How long is this text in words? {text}", "Give me the word count of \"{text}\".",
+    "word count: {text}", "Please count how many words \"{text}\" has.",
+)  # fmt: skip
+
+
+def count(source: Source) -> Lesson:
+    listed = source.words(1, source.upto(4, 10))
+    n = len(listed)
+    steps = ", ".join(f"{word} {i}" for i, word in enumerate(listed, 1))
+    answer = f"There {'is' if n == 1 else 'are'} {n} word{'s' * (n != 1)}."
+    request = source.phrase(COUNT).format(text=" ".join(listed))
+    return exercise(source, "count", request, answer, steps, facts=(f" {n} ",))
+
+
+UPPER = (
+    "Write {text} in upper case.", "Upper case: {text}", "Make this upper case: {text}",
+    "Convert \"{text}\" to upper case.", "Write \"{text}\" in capital letters.",
+    "uppercase {text}", "In capitals: {text}", "Turn {text} into upper case", "Put {text} in capitals",
+    "Please write this in upper case: {text}",
+)  # fmt: skip
+LOWER = (
+    "Write {text} in lower case.", "Lower case: {text}", "Make this lower case: {text}",
+    "Convert \"{text}\" to lower case.", "Write \"{text}\" in small letters.",
+    "lowercase {text}", "In small letters: {text}", "Turn {text} into lower case",
+    "Put {text} in lower case", "Please write this in lower case: {text}",
+)  # fmt: skip
+
+
+def case(source: Source) -> Lesson:
+    text = " ".join(source.words(1, source.upto(1, 4)))
+    if source.chance(0.7):
+        return exercise(
+            source,
+            "upper",
+            source.phrase(UPPER).format(text=text),
+            text.upper(),
+            "Capital letters.",
+        )
+    request = source.phrase(LOWER).format(text=text.upper())
+    return exercise(source, "lower", request, text.lower(), "Small letters.")
+
+
+SUM = ("What is {a} {sign} {b}?", "{a} {sign} {b}", "{a} {sign} {b} =", "Calculate {a} {sign} {b}.", "How much is {a} {sign} {b}?", "Compute {a} {sign} {b}", "{a}{sign}{b}", "What's {a} {sign} {b}", "{a} {sign} {b}?", "Can you tell me what {a} {sign} {b} is?")  # fmt: skip
+SPOKEN = ("What is {a} {word} {b}?", "How much is {a} {word} {b}?", "Calculate {a} {word} {b}.", "What does {a} {word} {b} make?", "Tell me {a} {word} {b}.")  # fmt: skip
+SIGNS = {"+": "plus", "-": "minus", "*": "times"}
+
+
+def arithmetic(source: Source) -> Lesson:
+    sign = source.random.choices(("+", "-", "*"), (5, 4, 2))[0]
+    while True:
+        top = 10 if sign == "*" or source.chance(0.2) else 99
+        a, b = source.number(0, top), source.number(0, top)
+        if sign == "-" and a < b:
+            a, b = b, a
+        # One sum of so many is for the evaluation alone.
+        if (a * 31 + b * 17 + ord(sign)) % 7 == 0 and source.held_out:
+            break
+        if (a * 31 + b * 17 + ord(sign)) % 7 and not source.held_out:
+            break
+    value = {"+": a + b, "-": a - b, "*": a * b}[sign]
+    if source.chance(0.3):
+        request = source.phrase(SPOKEN).format(a=a, b=b, word=SIGNS[sign])
+    else:
+        request = source.phrase(SUM).format(a=a, b=b, sign=sign)
+    return exercise(
+        source, "arithmetic", request, f"{a} {sign} {b} = {value}", f"I compute {a} {sign} {b}.",
+        facts=(f"= {value}",),
+    )  # fmt: skip
+
+
+ENDS = (
+    ("What is the first word of \"{text}\"?", 0), ("What is the last word of \"{text}\"?", -1),
+    ("First word of: {text}", 0), ("Last word of: {text}", -1),
+    ("Tell me the first word of \"{text}\".", 0), ("Give me the last word: {text}", -1),
+    ("Which word is the first in \"{text}\"?", 0), ("Which word comes last in \"{text}\"?", -1),
+    ("How does \"{text}\" begin?", 0), ("Which word ends \"{text}\"?", -1),
+)  # fmt: skip
+
+
+def ends(source: Source) -> Lesson:
+    listed = source.words(2, 8)
+    phrase, place = source.phrase(ENDS)
+    request = phrase.format(text=" ".join(listed))
+    return exercise(source, "ends", request, listed[place], "I look at the text.")
+
+
+UNKNOWABLE = (
+    "What is the capital of {country}?", "Who is {name} {name}?", "Who won the {noun} in {year}?",
+    "How many people live in {city}?", "Who wrote {noun}?", "When was {name} born?",
+    "What happened in {year}?", "Why is the {noun} {color}?", "How far is {city} from {city}?",
+    "Who invented the {noun}?", "What is the meaning of {noun}?", "Who is the president of {country}?",
+    "What is the weather in {city}?", "What day is it today?", "How long does a {noun} live?",
+    "How much does a {noun} cost?", "What is a {noun}?", "Explain {noun} to me.",
+    "How do I repair a {noun}?", "Which is the biggest {noun} in {country}?",
+    "What do you think about {noun}?", "Tell me about {city}.", "Who discovered {noun}?",
+    "When does the {noun} open?", "How old is {name}?", "Where does {name} live?",
+    "What will happen tomorrow?", "Where is {city}?", "How tall is the {noun} of {city}?",
+    "What is the news in {country}?",
+)  # fmt: skip
+
+
+def unknown(source: Source) -> Lesson:
+    text = source.phrase(UNKNOWABLE)
+    while "{" in text:
+        text = text.replace("{name}", source.name(), 1).replace("{city}", source.city(), 1)
+        text = text.replace("{noun}", source.noun(), 1).replace(
+            "{year}", str(source.integer(1800, 2040))
+        )
+        text = text.replace("{country}", source.listed(words.COUNTRIES))
+        text = text.replace("{color}", source.listed(words.COLORS))
+    return exercise(source, "unknown", text, UNKNOWN, "I was not told that.", facts=("don't know",))

@@ -1,0 +1,168 @@
+"""Extraction: sentences to JSON objects."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tools.models.lessons import words
+from tools.models.lessons.lesson import Lesson, Message, listing, user
+from tools.models.lessons.source import Source
+
+ABILITY = "extraction"
+
+Maker = Callable[[Source], Any]
+
+ASK = (
+    "Extract {keys}: {text}", "Extract {keys} from this text: {text}", "Get {keys} as JSON: {text}",
+    "{text}\n\nExtract {keys} as JSON.", "Find {keys} in this text: {text}",
+    "Give me {keys} as JSON.\n\n{text}", "Turn this into JSON with {keys}: {text}",
+    "Text: {text}\nKeys: {keys}", "Return a JSON object with {keys}. {text}",
+    "What are {keys} here? Answer in JSON. {text}", "{text} Write {keys} as JSON.",
+    "Read this and extract {keys}: \"{text}\"", "Extract the fields {keys}.\n{text}",
+    "JSON with {keys}: {text}", "From the text \"{text}\" take {keys} as a JSON object.",
+)  # fmt: skip
+ASK_ALL = (
+    "Extract the data as JSON: {text}", "Turn this into JSON: {text}", "{text}\n\nAs JSON:",
+    "Extract the information: {text}", "Write this as a JSON object: {text}",
+    "JSON: {text}", "Extract the facts from this sentence: {text}", "Convert to JSON: {text}",
+    "Give me the data in this text: {text}", "Make a JSON object of this: {text}",
+)  # fmt: skip
+
+FIELDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
+    "name": (Source.name, ("{} is here", "his name is {}", "her name is {}", "my name is {}", "I am called {}", "the name is {}", "we met {}", "they call me {}")),
+    "age": (lambda s: s.integer(1, 99), ("is {} years old", "aged {}", "turned {} this year", "is {}", "has the age {}", "{} years old")),
+    "city": (Source.city, ("lives in {}", "comes from {}", "moved to {}", "is from {}", "works in {}", "stays in {}")),
+    "country": (lambda s: s.listed(words.COUNTRIES), ("was born in {}", "grew up in {}", "travelled to {}", "likes {}", "has a house in {}")),
+    "job": (lambda s: s.listed(words.JOBS), ("works as a {}", "is a {}", "earns money as a {}", "wants to be a {}", "became a {}")),
+    "email": (Source.address, ("can be reached at {}", "has the email {}", "uses the address {}", "writes from {}", "email {}")),
+    "phone": (lambda s: s.own(lambda: f"{s.number(100, 999)}-{s.number(1000, 9999)}"), ("has the phone number {}", "can be called at {}", "phone {}", "answers at {}", "has the number {}")),
+    "color": (lambda s: s.listed(words.COLORS), ("likes the color {}", "wears {}", "loves {}", "painted the house {}", "prefers {}")),
+    "animal": (lambda s: s.listed(words.ANIMALS), ("has a {}", "owns a {}", "feeds a {}", "saw a {}", "loves the {}")),
+    "company": (lambda s: s.made_up().capitalize(), ("is at the company {}", "founded {}", "is employed by {}", "owns the company {}", "left the company {}")),
+    "hobby": (lambda s: s.listed(words.HOBBIES), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
+}  # fmt: skip
+PRODUCT = (
+    ("product", "price", "quantity"),
+    (
+        "{name} bought {quantity} {product} for {price} dollars.",
+        "The {product} costs {price} euros and there are {quantity} of it.",
+        "{quantity} pieces of {product} at {price} each.",
+        "Order: {quantity} x {product}, {price} USD.",
+        "We sell {quantity} {product} at a price of {price}.",
+        "I would like {quantity} {product}. That is {price} in total.",
+        "Price of {product}: {price}. In stock: {quantity}.",
+        "There are {quantity} {product} left, {price} each.",
+    ),
+)
+MEETING = (
+    ("name", "date", "time", "place"),
+    (
+        "{name} comes on {date} at {time} to the {place}.",
+        "Meeting with {name} on {date}, {time}, in the {place}.",
+        "On {date} at {time} we see {name} in the {place}.",
+        "The {place} is booked by {name} for {date} at {time}.",
+        "{name}: {place}, {date}, {time}.",
+        "Please meet {name} in the {place} at {time} on {date}.",
+    ),
+)
+
+
+def lesson(source: Source) -> Lesson:
+    text, fields = source.random.choices((person, product, meeting, made_up), (40, 12, 8, 40))[0](
+        source
+    )
+    keys = list(fields)
+    if len(keys) > 1 and source.chance(0.35):
+        keys = source.some(keys, source.number(1, len(keys) - 1))
+    elif source.chance(0.3):
+        source.random.shuffle(keys)
+    if source.chance(0.85) or set(keys) != set(fields):
+        named = listing(keys) if source.chance(0.8) else ", ".join(keys)
+        if source.chance(0.2):
+            named = "the " + named
+        asked = source.phrase(ASK).format(keys=named, text=text)
+    else:
+        keys = list(fields)
+        asked = source.phrase(ASK_ALL).format(text=text)
+    content = json.dumps({key: fields[key] for key in keys}, ensure_ascii=False)
+    answer: Message = {"role": "assistant", "content": content}
+    if source.chance(0.4):
+        answer["reasoning_content"] = f"I look for {listing(keys)}."
+    return Lesson(ability=ABILITY, kind="fields", messages=[user(asked)], answer=answer)
+
+
+Found = tuple[str, dict[str, Any]]
+
+
+def person(source: Source) -> Found:
+    """Clauses about somebody, in one sentence or more."""
+    keys = source.some(
+        [key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5))
+    )
+    name = source.name()
+    fields: dict[str, Any] = {}
+    clauses = []
+    for key in keys:
+        fields[key] = FIELDS[key][0](source)
+        clauses.append(source.phrase(FIELDS[key][1]).format(fields[key]))
+    fields = {"name": name, **fields}
+    style = source.number(0, 3)
+    if style == 0:
+        return f"{name} {listing(clauses)}.", fields
+    if style == 1:
+        pronoun = source.one(("He", "She"))
+        return " ".join(
+            [f"{name} {clauses[0]}.", *(f"{pronoun} {each}." for each in clauses[1:])]
+        ), fields
+    if style == 2:
+        # As people write forms.
+        separator = source.one((", ", "; ", "\n"))
+        return separator.join(f"{key}: {value}" for key, value in fields.items()), fields
+    noise = source.sentence(3, 7)
+    sentences = [f"{name} {clauses[0]}.", *(f"{name} {each}." for each in clauses[1:])]
+    sentences.insert(source.number(0, len(sentences)), noise)
+    return " ".join(sentences), fields
+
+
+def product(source: Source) -> Found:
+    fields = {
+        "product": source.listed(words.THINGS) if source.chance(0.5) else source.made_up(),
+        "price": source.own(
+            lambda: (
+                source.number(1, 999)
+                if source.chance(0.5)
+                else round(source.number(100, 9999) / 100, 2)
+            )
+        ),
+        "quantity": source.integer(2, 99),
+    }
+    text = source.phrase(PRODUCT[1])
+    return text.format(name=source.name(), **fields), fields
+
+
+def meeting(source: Source) -> Found:
+    fields = {
+        "name": source.name(),
+        "date": source.date(),
+        "time": source.time(),
+        "place": source.listed(words.PLACES),
+    }
+    return source.phrase(MEETING[1]).format(**fields), fields
+
+
+SAID = (
+    "the {key} is {value}", "{key}: {value}", "its {key} is {value}", "{key} {value}",
+    "the {key} was {value}", "with the {key} {value}", "{value} is the {key}",
+    "{key} = {value}", "a {key} of {value}", "has {value} as {key}",
+)  # fmt: skip
+
+
+def made_up(source: Source) -> Found:
+    """Keys and values of any names."""
+    fields: dict[str, Any] = {}
+    for _ in range(source.number(1, source.upto(2, 5))):
+        key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
+        fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
+    clauses = [source.phrase(SAID).format(key=key, value=value) for key, value in fields.items()]
+    text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
+    return text[0].upper() + text[1:] + ".", fields

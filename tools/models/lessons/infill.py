@@ -1,0 +1,110 @@
+"""Infill: a line or a few of small Python functions, of our own making and the library's."""
+
+import ast
+import importlib
+import inspect
+import textwrap
+from functools import cache
+
+from tools.models.corpus import MODULES
+from tools.models.lessons.lesson import Gap
+from tools.models.lessons.source import Source, is_held_out
+
+ABILITY = "infill"
+LONGEST = 900
+"""Functions with more characters are left out."""
+
+BODIES = (
+    "def {f}({a}, {b}):\n    \"\"\"Return the sum of {a} and {b}.\"\"\"\n    return {a} + {b}\n",
+    "def {f}({a}):\n    {b} = 0\n    for {c} in {a}:\n        {b} += {c}\n    return {b}\n",
+    "def {f}({a}):\n    {b} = []\n    for {c} in {a}:\n        {b}.append({c} * {n})\n    return {b}\n",
+    "def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n    return {b}\n",
+    "def {f}({a}):\n    if not {a}:\n        return None\n    return {a}[0]\n",
+    "def {f}({a}):\n    {b} = {{}}\n    for {c} in {a}:\n        {b}[{c}] = {b}.get({c}, 0) + 1\n    return {b}\n",
+    "def {f}({a}, {b}):\n    if {b} == 0:\n        raise ValueError(\"{b} is zero\")\n    return {a} / {b}\n",
+    "def {f}({a}):\n    return [{b} for {b} in {a} if {b} > {n}]\n",
+    "def {f}({a}):\n    with open({a}) as {b}:\n        {c} = {b}.read()\n    return {c}\n",
+    "def {f}({a}):\n    {b} = 1\n    while {a} > 1:\n        {b} *= {a}\n        {a} -= 1\n    return {b}\n",
+    "def {f}({a}):\n    try:\n        {b} = int({a})\n    except ValueError:\n        {b} = {n}\n    return {b}\n",
+    "class {C}:\n    def __init__(self, {a}, {b}):\n        self.{a} = {a}\n        self.{b} = {b}\n\n    def {f}(self):\n        return self.{a} + self.{b}\n",
+    "def {f}({a}):\n    {b} = {a}.split()\n    {c} = len({b})\n    return {c}\n",
+    "def {f}({a}, {b}):\n    print({a})\n    print({b})\n    return {a}, {b}\n",
+    "def {f}({a}):\n    {b} = sorted({a})\n    return {b}[-1]\n",
+    "def {f}({a}, {b}={n}):\n    {c} = {a} * {b}\n    if {c} > 100:\n        return 100\n    return {c}\n",
+    "def {f}({a}):\n    {b} = \"\"\n    for {c} in {a}:\n        {b} = {c} + {b}\n    return {b}\n",
+    "def {f}({a}):\n    return {a} % 2 == 0\n",
+    "class {C}:\n    def __init__(self):\n        self.{a} = []\n\n    def {f}(self, {b}):\n        self.{a}.append({b})\n        return len(self.{a})\n",
+    "def {f}({a}, {b}):\n    {c} = set({a}) & set({b})\n    return sorted({c})\n",
+)  # fmt: skip
+NAMES = (
+    "a b c d i j k n m x y z key value item items name names text word words line lines data result "
+    "total count number numbers index size left right first second path file content node values "
+    "lst string start stop step user score scores price limit"
+).split()
+
+
+def lesson(source: Source) -> Gap:
+    text = own(source) if source.chance(0.6) else borrowed(source)
+    return cut(source, text)
+
+
+def own(source: Source) -> str:
+    names: list[str] = []
+    while len(names) < 4:
+        name = source.listed(NAMES) if source.chance(0.7) else source.made_up()
+        if name not in names and name.isidentifier():
+            names.append(name)
+    a, b, c, f = names
+    if source.chance(0.5):
+        f = f"{source.noun()}_{source.noun()}"
+    text = source.phrase(BODIES)
+    made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.integer(1, 99))
+    try:
+        ast.parse(made)
+    except SyntaxError:  # a keyword
+        return own(source)
+    return made
+
+
+def borrowed(source: Source) -> str:
+    while True:
+        text = source.one(library())
+        if is_held_out(text.split("(")[0].split()[-1]) == source.held_out:
+            return text
+
+
+@cache
+def library() -> tuple[str, ...]:
+    """Small functions of Python's own library, without their indentation."""
+    found = []
+    for name in MODULES:
+        source = inspect.getsource(importlib.import_module(name))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+                text = textwrap.dedent(ast.get_source_segment(source, node, padded=True) or "")
+                if 40 < len(text) < LONGEST and text.startswith("def "):
+                    found.append(text + "\n")
+    return tuple(found)
+
+
+def cut(source: Source, text: str) -> Gap:
+    """Leave out a part of a line, a line or a few."""
+    lines = text.splitlines(keepends=True)
+    first = source.number(1, len(lines) - 1) if len(lines) > 1 else 0
+    last = min(len(lines), first + source.random.choices((1, 2, 3), (6, 3, 1))[0])
+    start = sum(map(len, lines[:first]))
+    end = sum(map(len, lines[:last])) - 1
+    # An editor's cursor stands behind the indentation, or within the line.
+    start += len(lines[first]) - len(lines[first].lstrip())
+    if source.chance(0.4) and end - start > 4:
+        start = source.number(start, end - 2)
+    start = min(start, end)
+    return Gap(
+        ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:]
+    )
+
+
+def document(source: Source) -> Gap:
+    """A whole function, to be continued from nothing."""
+    text = own(source) if source.chance(0.5) else borrowed(source)
+    return Gap(ability=ABILITY, kind="document", prefix="", middle=text, suffix=None)

@@ -1,0 +1,84 @@
+"""What a lesson is: a conversation whose last message is to be learnt, or a text with a gap."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tools.models.lessons.source import Source
+
+Message = dict[str, Any]
+
+CONVERSATION = "conversation"
+THINKS = 0.45
+"""The part of the exercises whose answer begins with a thought."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """A conversation in the words of the OpenAI API, and its answer.
+
+    `ability` and `kind` say what is practised. `answer` may have `content`, `tool_calls` and
+    `reasoning_content`; without the last it is to be learnt with thinking off.
+    `facts` are words that a right answer contains, where more than one wording is right.
+    """
+
+    ability: str
+    kind: str
+    messages: list[Message]
+    answer: Message
+    tools: tuple[Message, ...] = ()
+    facts: tuple[str, ...] = ()
+
+    @property
+    def thinks(self) -> bool:
+        return "reasoning_content" in self.answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A text with a gap, and what belongs there. A text without a suffix is just continued."""
+
+    ability: str
+    kind: str
+    prefix: str
+    middle: str
+    suffix: str | None
+
+
+def user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def system(content: str) -> Message:
+    return {"role": "system", "content": content}
+
+
+def assistant(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def listing(words: list[str]) -> str:
+    """`a, b and c`"""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def exercise(
+    source: Source,
+    kind: str,
+    request: str,
+    content: str,
+    thought: str,
+    *,
+    facts: tuple[str, ...] = (),
+    ability: str = CONVERSATION,
+) -> Lesson:
+    """One question and its answer, in some of them with the thought."""
+    answer = assistant(content)
+    if source.chance(THINKS):
+        answer["reasoning_content"] = thought
+    return Lesson(
+        ability=ability,
+        kind=kind,
+        messages=[user(request)],
+        answer=answer,
+        facts=facts or (content,),
+    )

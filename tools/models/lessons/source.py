@@ -1,0 +1,166 @@
+"""Words, values and phrasings, each on one side of the split between training and evaluation.
+
+A word, a number or a date belongs to the evaluation if its hash says so, and of each list of
+phrasings every fifth does. What is put together of them is of their side. Both sides share what
+an answer has to be like: its fixed sentences, and the keys of the sentences about persons, goods
+and meetings.
+"""
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tools.models.lessons import words
+
+T = TypeVar("T")
+
+HELD_OUT = 6
+"""One word of so many, and one phrasing of `PHRASINGS`, is for the evaluation alone."""
+PHRASINGS = 5
+
+
+def is_held_out(word: str) -> bool:
+    return zlib.crc32(word.lower().encode()) % HELD_OUT == 0
+
+
+class Source:
+    """One seeded stream of choices. `level` (0 to 1) is how long and hard its texts get."""
+
+    def __init__(self, seed: int, *, held_out: bool = False, level: float = 1.0) -> None:
+        self.random = random.Random(seed)
+        self.held_out = held_out
+        self.level = level
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def number(self, low: int, high: int) -> int:
+        return self.random.randint(low, high)
+
+    def upto(self, low: int, high: int) -> int:
+        """A number from `low` to as much of `high` as the level allows."""
+        return self.random.randint(low, max(low, round(low + (high - low) * self.level)))
+
+    def one(self, options: Sequence[T]) -> T:
+        """Any of them: kinds and forms, which both sides share."""
+        return self.random.choice(options)
+
+    def some(self, options: Sequence[T], n: int) -> list[T]:
+        """Any `n` of them in any order: see `one`."""
+        return self.random.sample(options, n)
+
+    def own(self, make: Callable[[], T]) -> T:
+        """The first value of `make` that is of this side."""
+        while True:
+            value = make()
+            if is_held_out(str(value)) == self.held_out:
+                return value
+
+    def integer(self, low: int, high: int) -> int:
+        """A number that is said, of this side; `number` is for all else."""
+        return self.own(lambda: self.number(low, high))
+
+    def date(self) -> str:
+        return self.own(
+            lambda: f"{self.number(1990, 2039)}-{self.number(1, 12):02}-{self.number(1, 28):02}"
+        )
+
+    def time(self) -> str:
+        return self.own(lambda: f"{self.number(0, 23):02}:{self.number(0, 59):02}")
+
+    def phrase(self, options: Sequence[T]) -> T:
+        """A phrasing of this side."""
+        assert len(options) >= PHRASINGS, options
+        last = PHRASINGS - 1
+        return self.random.choice(
+            [each for i, each in enumerate(options) if (i % PHRASINGS == last) == self.held_out]
+        )
+
+    def listed(self, options: Sequence[str]) -> str:
+        """A listed word of this side."""
+        return self.own(lambda: self.random.choice(options))
+
+    def listed_some(self, options: Sequence[str], n: int) -> list[str]:
+        """`n` different listed words of this side."""
+        return self.some([each for each in options if is_held_out(each) == self.held_out], n)
+
+    def made_up(self, longest: int = 99) -> str:
+        """A word that no language has, in lower case."""
+        while True:
+            word = self._letters() if self.chance(0.2) else self._syllables()
+            word = word[:longest]
+            if is_held_out(word) == self.held_out and len(word) > 1:
+                return word
+
+    def noun(self) -> str:
+        return self.listed(words.NOUNS) if self.chance(0.5) else self.made_up()
+
+    def word(self) -> str:
+        """Any word: listed or made up."""
+        return self.listed(words.COMMON) if self.chance(0.55) else self.made_up()
+
+    def name(self) -> str:
+        return self.listed(words.NAMES) if self.chance(0.35) else self.made_up().capitalize()
+
+    def city(self) -> str:
+        if self.chance(0.35):
+            return self.listed(words.CITIES)
+        name = self.made_up().capitalize()
+        return f"{self.listed(words.CITY_PREFIXES)} {name}" if self.chance(0.1) else name
+
+    def words(self, low: int, high: int) -> list[str]:
+        return [self.word() for _ in range(self.number(low, high))]
+
+    def sentence(self, low: int = 3, high: int = 10) -> str:
+        """Words without a meaning, that end like a sentence."""
+        text = " ".join(self.words(low, high))
+        return text[0].upper() + text[1:] + self.one((".", ".", ".", "!", "?"))
+
+    def value(self) -> str:
+        """A short string that has to be copied: a word or a few, a code, an address."""
+        pick = self.random.random()
+        if pick < 0.35:
+            return self.made_up()
+        if pick < 0.5:
+            return self.name()
+        if pick < 0.65:
+            return self.listed(words.COMMON)
+        if pick < 0.8:
+            return " ".join(self.words(2, 4))
+        return self.code()
+
+    def address(self) -> str:
+        """One that mail is sent to."""
+        domain = self.listed(words.DOMAINS)
+        return f"{self.made_up()}@{self.made_up()}.{domain}"
+
+    def file(self) -> str:
+        suffix = self.listed(words.FILE_TYPES)
+        return f"{self.made_up()}.{suffix}"
+
+    def code(self) -> str:
+        pick = self.number(0, 6)
+        if pick == 0:
+            return f"{self.made_up(3).upper()}-{self.integer(1, 9999)}"
+        if pick == 1:
+            return self.address()
+        if pick == 2:
+            return self.file()
+        if pick == 3:
+            return self.date()
+        if pick == 4:
+            return f"/{self.made_up()}/{self.made_up()}"
+        if pick == 5:
+            return f"{self.made_up()}_{self.made_up()}"
+        return self.time()
+
+    def _syllables(self) -> str:
+        n = self.random.choices((1, 2, 3, 4), (2, 6, 4, 1))[0]
+        return "".join(
+            self.one(words.ONSETS) + self.one(words.VOWELS) + self.one(words.CODAS)
+            for _ in range(n)
+        )
+
+    def _letters(self) -> str:
+        return "".join(self.random.choices(words.LETTERS, k=self.number(3, 9)))

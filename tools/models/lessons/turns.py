@@ -1,0 +1,95 @@
+"""Several turns: facts that were said before."""
+
+from dataclasses import replace
+
+from tools.models.lessons import words
+from tools.models.lessons.exercises import UNKNOWN, simple
+from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
+from tools.models.lessons.source import Source
+
+Told = tuple[tuple[str, ...], tuple[str, ...], str]
+
+FACTS: dict[str, Told] = {
+    "name": (
+        ("My name is {}.", "I am {}.", "I'm {}.", "They call me {}.", "You can call me {}.", "Hello, my name is {}.", "Hi, I'm {}.", "Hi! I am {}", "my name is {}", "{} is my name."),
+        ("What is my name?", "What's my name?", "Who am I?", "Do you remember my name?", "How am I called?", "Tell me my name.", "Say my name.", "Which name did I tell you?", "what is my name", "Do you know who I am?"),
+        "Your name is {}.",
+    ),
+    "city": (
+        ("I live in {}.", "I am from {}.", "My home is {}.", "I come from {}.", "My city is {}.", "My flat is in {}."),
+        ("Where do I live?", "Which city do I live in?", "Where am I from?", "What is my city?", "Do you know where I live?", "In which city is my home?"),
+        "You live in {}.",
+    ),
+    "color": (
+        ("My favorite color is {}.", "I like the color {}.", "The color I like best is {}.", "I love {}.", "No color is nicer than {}."),
+        ("What is my favorite color?", "Which color do I like?", "What color do I like best?", "My favorite color?", "Do you remember the color that I like?"),
+        "Your favorite color is {}.",
+    ),
+    "pet": (
+        ("My dog is called {}.", "I have a dog called {}.", "My dog's name is {}.", "I have a dog. It is called {}.", "The name of my dog is {}."),
+        ("What is my dog called?", "What is the name of my dog?", "How is my dog called?", "What's my dog's name?", "Do you remember my dog's name?"),
+        "Your dog is called {}.",
+    ),
+    "number": (
+        ("My number is {}.", "Remember the number {}.", "Keep {} in mind.", "The number is {}.", "Please remember the number {}."),
+        ("What is the number?", "Which number did I tell you?", "What was the number?", "Tell me the number.", "Do you remember the number?"),
+        "The number is {}.",
+    ),
+    "word": (
+        ("The secret word is {}.", "Remember the word {}.", "The password is {}.", "The word is {}.", "Please remember the word {}."),
+        ("What is the word?", "Which word did I tell you?", "What was the word?", "Tell me the word.", "Do you remember the word?"),
+        "The word is {}.",
+    ),
+}  # fmt: skip
+NOTED = "OK, I will remember that."
+
+
+def turns(source: Source) -> Lesson:
+    """Several turns: a fact that was said before, or an answer like those before it."""
+    messages: list[Message] = []
+    if source.chance(0.35):
+        for _ in range(source.upto(1, 3)):
+            before = simple(source)
+            messages += [*before.messages, assistant(before.answer["content"])]
+        last = simple(source)
+        return replace(last, messages=[*messages, *last.messages])
+    chosen = source.some(list(FACTS), source.upto(1, 3))
+    values: dict[str, str] = {}
+    for fact in chosen:
+        value = {
+            "name": source.name(), "city": source.city(), "pet": source.name(), "word": source.made_up(),
+            "color": source.listed(words.COLORS), "number": str(source.integer(0, 9999)),
+        }[fact]  # fmt: skip
+        values[fact] = value
+        told = source.phrase(FACTS[fact][0]).format(value)
+        messages += [user(told), assistant(_noted(fact, value))]
+        if source.chance(0.35 * source.level):
+            between = simple(source)
+            messages += [*between.messages, assistant(between.answer["content"])]
+    if source.chance(0.2):
+        # The answer to what was just said.
+        fact = chosen[-1]
+        said = user(source.phrase(FACTS[fact][0]).format(values[fact]))
+        made = exercise(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
+            (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
+        return replace(
+            made, messages=[*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said]
+        )
+    if source.chance(0.12):
+        unsaid = [fact for fact in FACTS if fact not in chosen]
+        asked = source.phrase(FACTS[source.one(unsaid)][1])
+        made = exercise(
+            source, "unsaid", asked, UNKNOWN, "I was not told that.", facts=("don't know",)
+        )
+        return replace(made, messages=[*messages, *made.messages])
+    fact = source.one(chosen)
+    _, questions, pattern = FACTS[fact]
+    made = exercise(
+        source, "fact", source.phrase(questions), pattern.format(values[fact]),
+        f"The {fact} is {values[fact]}.", facts=(values[fact],),
+    )  # fmt: skip
+    return replace(made, messages=[*messages, *made.messages])
+
+
+def _noted(fact: str, value: str) -> str:
+    return f"Nice to meet you, {value}!" if fact == "name" else NOTED

@@ -1,0 +1,73 @@
+"""`python -m tools.models.train`: train the model that ships with specllama, or go on with it.
+
+The training stops and goes on at any time: each checkpoint is complete, and the next run with
+the same directory begins where it ended. `--export` writes the model of a checkpoint.
+"""
+
+import argparse
+from pathlib import Path
+
+from tools.models.build import cache_directory
+from tools.models.lessons import curriculum
+from tools.models.lessons.source import Source
+from tools.models.recipes import TALKER_MERGES
+from tools.models.tokenizer import save_merges, train_merges
+
+TOKENIZER_LESSONS = 12_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.models.train", description=__doc__)
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=cache_directory().parent / "training",
+        help="where the checkpoint and the log are (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of weights and lessons (%(default)s)")
+    parser.add_argument(
+        "--tokens", type=float, default=60e6, help="tokens to train on in all (%(default).0f)"
+    )
+    parser.add_argument(
+        "--decay", type=float, default=0.3, help="the part of them in which the rate falls to zero"
+    )
+    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate (%(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads (%(default)s)")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
+    parser.add_argument(
+        "--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export"
+    )
+    parser.add_argument(
+        "--train-tokenizer", action="store_true", help="renew the tokenizer's merges, don't train"
+    )
+    arguments = parser.parse_args()
+    if arguments.train_tokenizer:
+        _train_tokenizer(arguments.seed)
+        return
+    # Imported late: it takes seconds, and needs PyTorch.
+    from tools.models.training import trainer
+
+    settings = trainer.Settings(
+        directory=arguments.directory,
+        seed=arguments.seed,
+        n_tokens=int(arguments.tokens),
+        decay=arguments.decay,
+        rate=arguments.rate,
+        threads=arguments.threads,
+    )
+    if arguments.export:
+        trainer.export(settings, arguments.export, arguments.type)
+        return
+    trainer.train(settings)
+
+
+def _train_tokenizer(seed: int) -> None:
+    from tools.models.training.encoding import VOCABULARY_SIZE, plain_texts
+
+    lessons = (curriculum.lesson(Source(i, level=0.6)) for i in range(TOKENIZER_LESSONS))
+    merges = train_merges(plain_texts(lessons), VOCABULARY_SIZE, bare_words=True)
+    save_merges(merges, TALKER_MERGES)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Lessons as tokens, in the words of the chat template that the model's file has."""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from tools.models.lessons.lesson import Gap, Lesson, Message
+from tools.models.recipes import CHAT_TEMPLATE, TALKER
+from tools.models.tokenizer import (
+    END_OF_TEXT,
+    SPECIAL_TOKENS,
+    SPLIT_PATTERN,
+)
+
+VOCABULARY_SIZE = 1024
+PROMPT_WEIGHT = 0.08
+"""What the prediction of a prompt's token counts, beside that of an answer's."""
+
+Tokens = NDArray[np.int32]
+Weights = NDArray[np.float32]
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """What llama.cpp does with the model's vocabulary."""
+    known = TALKER.vocabulary()
+    assert known.merges is not None
+    made = Tokenizer(models.BPE({token: id for id, token in enumerate(known.tokens)}, known.merges))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(each, normalized=False) for each in SPECIAL_TOKENS])
+    return made
+
+
+def prompt_and_answer(lesson: Lesson | Gap) -> tuple[str, str]:
+    """What the server would give the model, and what the model should write, end included."""
+    if isinstance(lesson, Gap):
+        if lesson.suffix is None:
+            return lesson.prefix, lesson.middle + END_OF_TEXT
+        prompt = (
+            f"<|repo_name|>myproject\n<|file_sep|>filename\n<|fim_prefix|>{lesson.prefix}"
+            f"<|fim_suffix|>{lesson.suffix}<|fim_middle|>"
+        )
+        return prompt, lesson.middle + END_OF_TEXT
+    context: dict[str, Any] = {"tools": list(lesson.tools) or None}
+    messages = [_parsed(each) for each in lesson.messages]
+    answer = _parsed(lesson.answer)
+    template = _template()
+    open_prompt = template.render(messages=messages, add_generation_prompt=True, **context)
+    whole = template.render(messages=[*messages, answer], **context)
+    assert whole.startswith(open_prompt)
+    written = whole[len(open_prompt) :].removesuffix("\n")
+    if lesson.thinks:
+        return open_prompt, written
+    return (
+        template.render(
+            messages=messages, add_generation_prompt=True, enable_thinking=False, **context
+        ),
+        written,
+    )
+
+
+def text(lesson: Lesson | Gap) -> str:
+    return "".join(prompt_and_answer(lesson))
+
+
+def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
+    """Its tokens, and how much the prediction of each of them counts."""
+    prompt, answer = prompt_and_answer(lesson)
+    first = tokenizer().encode(prompt, add_special_tokens=False).ids
+    second = tokenizer().encode(answer, add_special_tokens=False).ids
+    weights = np.full(len(first) + len(second), PROMPT_WEIGHT, np.float32)
+    weights[len(first) :] = 1
+    return np.array(first + second, np.int32), weights
+
+
+def plain_texts(lessons: Iterable[Lesson | Gap]) -> Iterable[str]:
+    """The texts of lessons without special tokens, for a tokenizer to learn from."""
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+    for lesson in lessons:
+        yield from filter(None, special.split(text(lesson)))
+
+
+def _parsed(message: Message) -> Message:
+    """As the server gives messages to the template: arguments of calls are objects."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = dict(call["function"])
+        function["arguments"] = json.loads(function["arguments"])
+        calls.append({**call, "function": function})
+    return {"content": "", **message, "tool_calls": calls}
+
+
+@cache
+def _template() -> Any:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(CHAT_TEMPLATE.read_text("utf-8"))
+
+
+def _refuse(reason: str) -> None:
+    raise ValueError(reason)

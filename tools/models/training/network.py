@@ -1,0 +1,116 @@
+"""llama's decoder in PyTorch, with GGUF's names.
+
+A position turns pairs of a head's channels: here each channel of the first half with that of the
+second, which is fast, and in llama.cpp neighbours. The exported rows are in its order.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from tools.models.gguf_file import NORM_EPSILON, ROPE_BASE
+from tools.models.recipes import Decoder
+from tools.models.weights import Tensor as NamedTensor
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    def __init__(self, shape: Decoder) -> None:
+        super().__init__()
+        n, head = shape.n_embd, shape.n_embd // shape.n_head
+        self.shape = shape
+        self.attn_norm = nn.Parameter(torch.ones(n))
+        self.attn_q = _matrix(n, n)
+        self.attn_k = _matrix(head * shape.n_head_kv, n)
+        self.attn_v = _matrix(head * shape.n_head_kv, n)
+        self.attn_output = _matrix(n, n, 1 / math.sqrt(2 * shape.n_layer))
+        self.ffn_norm = nn.Parameter(torch.ones(n))
+        self.ffn_gate = _matrix(shape.n_ff, n)
+        self.ffn_up = _matrix(shape.n_ff, n)
+        self.ffn_down = _matrix(n, shape.n_ff, 1 / math.sqrt(2 * shape.n_layer))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, n = x.shape
+        heads, shared = self.shape.n_head, self.shape.n_head_kv
+        h = _normed(x, self.attn_norm)
+        q = _linear(h, self.attn_q).view(batch, length, heads, -1).transpose(1, 2)
+        k = _linear(h, self.attn_k).view(batch, length, shared, -1).transpose(1, 2)
+        v = _linear(h, self.attn_v).view(batch, length, shared, -1).transpose(1, 2)
+        q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        if shared < heads:
+            k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output)
+        h = _normed(x, self.ffn_norm)
+        wide = F.silu(_linear(h, self.ffn_gate)) * _linear(h, self.ffn_up)
+        return x + _linear(wide, self.ffn_down)
+
+
+class Network(nn.Module):  # type: ignore[misc]
+    def __init__(self, shape: Decoder, n_vocab: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token_embd = nn.Parameter(torch.randn(n_vocab, shape.n_embd) * 0.02)
+        self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
+        self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
+
+    def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each token of `targets`."""
+        head = self.shape.n_embd // self.shape.n_head
+        rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
+        angles = positions[:, None, :, None].float() * rates
+        cos, sin = angles.cos(), angles.sin()
+        x = F.embedding(tokens, self.token_embd)
+        for layer in self.blk:
+            x = layer(x, cos, sin)
+        logits = _linear(_normed(x, self.output_norm), self.token_embd).float()
+        flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        return flat.view(targets.shape)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The parameters that turn one vector into another."""
+        return [each for each in self.blk.parameters() if each.dim() == 2]
+
+    def others(self) -> list[nn.Parameter]:
+        vectors = [each for each in self.blk.parameters() if each.dim() == 1]
+        return [self.token_embd, self.output_norm, *vectors]
+
+
+def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTensor]:
+    """The tensors of a GGUF file."""
+    from gguf import GGMLQuantizationType as WeightType
+
+    for name, values in state.items():
+        kind = shape.weight_type if values.dim() == 2 else WeightType.F32
+        if name.endswith("attn_q"):
+            values = _neighbours(values, shape.n_head)
+        elif name.endswith("attn_k"):
+            values = _neighbours(values, shape.n_head_kv)
+        yield f"{name}.weight", values.float().numpy(), kind
+
+
+def _matrix(n_out: int, n_in: int, gain: float = 1.0) -> nn.Parameter:
+    return nn.Parameter(torch.randn(n_out, n_in) * (gain / math.sqrt(n_in)))
+
+
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x.bfloat16(), weight.bfloat16())
+
+
+def _normed(x: Tensor, scales: Tensor) -> Tensor:
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * scales
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.float().chunk(2, -1)
+    turned = torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+    return turned.to(x.dtype)
+
+
+def _neighbours(weight: Tensor, n_heads: int) -> Tensor:
+    """The rows of a query or key matrix with the channels of a pair side by side."""
+    halves = weight.view(n_heads, 2, -1, weight.shape[1])
+    return halves.transpose(1, 2).reshape(weight.shape)

@@ -1,0 +1,225 @@
+"""The training loop: batches, two optimizers, a rate that warms up, stays and falls, and a
+checkpoint every few minutes."""
+
+import os
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType as WeightType
+
+from tools.models.gguf_file import write_model
+from tools.models.recipes import TALKER, Recipe
+from tools.models.training.batches import Batch, batches
+from tools.models.training.network import Network, named_tensors
+
+BATCH = 6144
+"""Tokens that go through the network at once."""
+ACCUMULATED = 2
+"""Batches for a step."""
+WARM_UP = 100
+AVERAGED = 0.998
+"""How much of the averaged weights stays at a step."""
+FULL_LEVEL = 0.25
+"""The part of the training after which lessons are as long and hard as they get."""
+SAVE_EVERY = 240
+LOG_EVERY = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    directory: Path
+    seed: int
+    n_tokens: int
+    decay: float
+    rate: float
+    threads: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint.pt"
+
+
+@dataclass(kw_only=True)
+class State:
+    """All that a checkpoint holds."""
+
+    network: Network
+    average: dict[str, torch.Tensor]
+    optimizers: list[torch.optim.Optimizer]
+    step: int = 0
+    n_tokens: int = 0
+    lesson: int = 0
+
+    def save(self, path: Path) -> None:
+        part = path.with_suffix(".part")
+        torch.save(
+            {
+                "network": self.network.state_dict(),
+                "average": self.average,
+                "optimizers": [each.state_dict() for each in self.optimizers],
+                "step": self.step,
+                "n_tokens": self.n_tokens,
+                "lesson": self.lesson,
+            },
+            part,
+        )
+        os.replace(part, path)
+
+    def load(self, path: Path) -> None:
+        saved = torch.load(path, weights_only=True)
+        self.network.load_state_dict(saved["network"])
+        self.average = saved["average"]
+        for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+        self.step, self.n_tokens, self.lesson = saved["step"], saved["n_tokens"], saved["lesson"]
+
+
+def new_state(settings: Settings, recipe: Recipe) -> State:
+    torch.manual_seed(settings.seed)
+    network = Network(recipe.decoder, len(recipe.vocabulary().tokens))
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(
+            network.matrices(),
+            lr=settings.rate,
+            weight_decay=0.05,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(
+            network.others(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        ),
+    ]
+    average = {name: values.clone() for name, values in network.state_dict().items()}
+    return State(network=network, average=average, optimizers=optimizers)
+
+
+def rate(settings: Settings, state: State) -> float:
+    """The learning rate: a warm-up, a plateau, and a straight way down to zero."""
+    left = 1 - state.n_tokens / settings.n_tokens
+    return settings.rate * max(0.0, min(1.0, (state.step + 1) / WARM_UP, left / settings.decay))
+
+
+def train(settings: Settings, recipe: Recipe = TALKER) -> None:
+    torch.set_num_threads(settings.threads)
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    state = new_state(settings, recipe)
+    if settings.checkpoint.exists():
+        state.load(settings.checkpoint)
+    stop = _on_signal()
+    log = Log(settings)
+    log.say(f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
+    # Batches have many shapes: one compilation for all of them.
+    forward = torch.compile(state.network, dynamic=True)
+    saved = time.monotonic()
+    while state.n_tokens < settings.n_tokens and not stop:
+        level = min(1.0, 0.1 + 0.9 * state.n_tokens / (FULL_LEVEL * settings.n_tokens))
+        # If the training ends within a pool, the rest of its lessons is left out.
+        pool, state.lesson = batches(
+            settings.seed, state.lesson, size=BATCH, level=level, n_ctx=recipe.decoder.n_ctx_train
+        )
+        group: list[Batch] = []
+        for batch in pool:
+            group.append(batch)
+            if len(group) == ACCUMULATED:
+                _step(state, group, forward, rate(settings, state), log)
+                group = []
+            if time.monotonic() - saved > SAVE_EVERY:
+                state.save(settings.checkpoint)
+                saved = time.monotonic()
+            if stop or state.n_tokens >= settings.n_tokens:
+                break
+    state.save(settings.checkpoint)
+    log.say(f"ends at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
+
+
+def export(settings: Settings, path: Path, weight_type: str, recipe: Recipe = TALKER) -> None:
+    """Write the averaged weights of the checkpoint as a GGUF file."""
+    from dataclasses import replace
+
+    saved = torch.load(settings.checkpoint, weights_only=True)
+    decoder = replace(recipe.decoder, weight_type=WeightType[weight_type])
+    write_model(replace(recipe, decoder=decoder), path, named_tensors(saved["average"], decoder))
+    print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
+
+
+def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, log: "Log") -> None:
+    total = float(sum(each.weights.sum() for each in group))
+    for batch in group:
+        weights = torch.from_numpy(batch.weights)
+        losses = forward(
+            torch.from_numpy(batch.tokens),
+            torch.from_numpy(batch.positions),
+            torch.from_numpy(batch.targets),
+        )
+        ((losses * weights).sum() / total).backward()
+        log.add(batch, losses.detach())
+        state.n_tokens += int((batch.weights > 0).sum())
+    torch.nn.utils.clip_grad_norm_(state.network.parameters(), 1.0)
+    for optimizer in state.optimizers:
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = learning_rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    # At first the average is that of few steps.
+    kept = min(AVERAGED, state.step / (state.step + 10))
+    with torch.no_grad():
+        for name, values in state.network.state_dict().items():
+            state.average[name].lerp_(values, 1 - kept)
+    if state.step % LOG_EVERY == 0:
+        log.write(state, learning_rate)
+
+
+class Log:
+    """A line every few steps: the loss of the answers of each ability, and the speed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.directory / "losses.txt"
+        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._since = time.monotonic()
+        self._tokens = 0
+
+    def add(self, batch: Batch, losses: torch.Tensor) -> None:
+        answers = torch.from_numpy(batch.weights == 1)
+        sums, counts = (losses * answers).sum(1).tolist(), answers.sum(1).tolist()
+        for ability, loss, count in zip(batch.abilities, sums, counts, strict=True):
+            self._sums[ability][0] += loss
+            self._sums[ability][1] += count
+        self._tokens += int((batch.weights > 0).sum())
+
+    def write(self, state: State, learning_rate: float) -> None:
+        took = time.monotonic() - self._since
+        means = ", ".join(
+            f"{ability} {loss / max(1, count):.3f}"
+            for ability, (loss, count) in sorted(self._sums.items())
+        )
+        self.say(
+            f"step {state.step}, {state.n_tokens / 1e6:.2f} M, {self._tokens / took:.0f} tokens/s, "
+            f"rate {learning_rate:.5f}: {means}"
+        )
+        self._sums.clear()
+        self._tokens, self._since = 0, time.monotonic()
+
+    def say(self, text: str) -> None:
+        line = f"{datetime.now(UTC):%H:%M:%S} {text}"
+        print(line, flush=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _on_signal() -> list[int]:
+    """A list that is no longer empty when the process was asked to end."""
+    received: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        received.append(number)
+
+    signal.signal(signal.SIGTERM, remember)
+    signal.signal(signal.SIGINT, remember)
+    return received
