@@ -108,6 +108,16 @@ class Server:
         slots: list[dict[str, Any]] = response.json()
         return slots
 
+    def wait_until_gone(self) -> None:
+        """Until no slot works, or the model is unloaded: `keep_alive` may be 0."""
+        wait_until(
+            lambda: (
+                (slots := self.get("/slots")).status_code == 503
+                or not any(slot["is_processing"] for slot in slots.json())
+            ),
+            "the model has nothing to do",
+        )
+
     def wait_until_idle(self) -> list[dict[str, Any]]:
         """The slots, as soon as none of them works."""
         wait_until(

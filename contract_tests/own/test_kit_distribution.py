@@ -62,7 +62,12 @@ def run(python: Path, directory: Path, *argv: str) -> subprocess.CompletedProces
     return subprocess.run(
         [python, *argv],
         cwd=directory,
-        env={**variables, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **variables,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Known to pytest by the dependencies' folder, and not to be had there.
+            "PYTEST_ADDOPTS": "-p no:specllama.pytest_plugin",
+        },
         capture_output=True,
         encoding="utf-8",
         check=False,

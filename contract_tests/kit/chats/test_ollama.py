@@ -443,4 +443,4 @@ def test_a_client_that_leaves(server: Server) -> None:
     request = body("create_ollama_chat", keep_alive=0, n_predict=1500, ignore_eos=True)
     with server.http.stream("POST", CHAT, json=request) as response:
         next(response.iter_lines())
-    server.wait_until_idle()
+    server.wait_until_gone()

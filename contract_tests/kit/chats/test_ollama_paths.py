@@ -68,6 +68,7 @@ def test_version(server: Server) -> None:
 
 
 def test_ps(client: Client, server: Server) -> None:
+    props = server.get("/props").json()  # which loads the model, if it isn't there
     [process] = client.ps().models
     [listed] = client.list().models
     assert process.model == process.name == listed.model
@@ -78,7 +79,6 @@ def test_ps(client: Client, server: Server) -> None:
     assert process.size_vram is not None
     assert process.size is not None
     assert 0 <= process.size_vram <= process.size
-    props = server.get("/props").json()
     assert process.context_length == props["default_generation_settings"]["n_ctx"]
     assert process.digest == client.list().models[0].digest
 

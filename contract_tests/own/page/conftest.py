@@ -19,8 +19,10 @@ pytest.register_assert_rewrite("contract_tests.own.page.visits")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
+    """Not for longer: while it is there, this thread has a running loop, and asyncio allows no
+    other."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install -e '.[webui]'"
     )
