@@ -85,8 +85,8 @@ class Heard:
         verified = Proposing.verified
 
         def count(proposing: Proposing, chunk: Any, *args: Any, **kwargs: Any) -> None:
-            if (name := proposing._asked.get(chunk.sequence.id)) is not None:
-                self.n_evaluated[name] += len(chunk.proposed) - chunk.n_forced
+            if (asked := proposing._asked.get(chunk.sequence.id)) is not None:
+                self.n_evaluated[asked[0]] += len(chunk.proposed) - chunk.n_forced
             verified(proposing, chunk, *args, **kwargs)
 
         monkeypatch.setattr(Proposing, "verified", count)
