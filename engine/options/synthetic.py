@@ -20,7 +20,7 @@ def read_rates(text: str) -> tuple[float, ...]:
 
 
 def show_rates(rates: Sequence[float]) -> str:
-    return ",".join(f"{rate:.6g}" for rate in rates)
+    return ",".join(map(str, rates))
 
 
 def rates_of(length: float, rates: tuple[float, ...], n_max: int) -> tuple[float, ...]:

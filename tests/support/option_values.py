@@ -101,6 +101,9 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "json_schema": st.dictionaries(TEXT, JSON),
     "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
     "ui_config": st.dictionaries(TEXT, JSON),
+    "spec_synth_rates": st.lists(st.floats(0, 1), min_size=1).map(
+        lambda rates: tuple(sorted(rates, reverse=True))
+    ),
     **dict.fromkeys(
         ("hf_repo", "hf_repo_draft"),
         st.builds("{}/{}{}".format, HUB, HUB, st.just("") | HUB.map(":{}".format)),

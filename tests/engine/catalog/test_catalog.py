@@ -159,7 +159,7 @@ def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
     assert found == {
         "a": ("preset", 1),
         "u/r:F16": ("preset", 2),
-        "u/r:Q8_0": ("cache", 0),
+        "u/r:Q8_0": ("cache", -1),
         "u/r": ("preset", 4),
         MODEL_NAME: ("shipped", 3),
     }

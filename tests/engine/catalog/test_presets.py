@@ -222,8 +222,8 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
         ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
         ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
         ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
-        ("[a]\nspec_synth_len = 1", ":2: spec_synth_len is not available: ", "chance"),
-        ("[a]\nLLAMA_ARG_SPEC_SYNTH_LEN = 1", ":2: ", "is not available: "),
+        ("[a]\nspec-ngram-size-n = 1", ":2: spec-ngram-size-n is not available: ", "removed"),
+        ("[a]\nLLAMA_ARG_KV_UNIFIED_PER_SLOT = 1", ":2: ", "is not available: "),
     ],
 )
 def test_an_unknown_key_refuses_its_section_alone(

@@ -27,7 +27,7 @@ def test_a_step_gives_that_many_tokens(given: tuple[int, float]) -> None:
 
 def test_rates_are_read_and_shown() -> None:
     assert read_rates(" 0.75, .5,0.25,0 ") == (0.75, 0.5, 0.25, 0.0)
-    assert show_rates((0.75, 0.5, 0.0)) == "0.75,0.5,0"
+    assert show_rates((0.75, 0.5, 0.0)) == "0.75,0.5,0.0"
     assert rates(*SOURCE, "--spec-synth-rates", "1,0.5,0.5,0") == (1.0, 0.5, 0.5, 0.0)
     assert rates(*SOURCE, "--spec-synth-len", "5") == (1.0,) * 4
     assert rates(*SOURCE, "--spec-synth-len", "1") == pytest.approx((0.0,) * 4, abs=1e-9)

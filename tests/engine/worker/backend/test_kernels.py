@@ -115,7 +115,7 @@ def test_a_list_that_was_made_before_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 def test_then_a_model_keeps_its_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.worker.backend import model as module
+    from engine.worker.backend import model_params as module
 
     taken = []
     load = llama_cpp.llama_model_load_from_file
