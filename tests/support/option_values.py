@@ -101,7 +101,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "json_schema": st.dictionaries(TEXT, JSON),
     "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
     "ui_config": st.dictionaries(TEXT, JSON),
-    "spec_synth_rates": st.lists(st.floats(0, 1), min_size=1).map(
+    "spec_synth_rates": st.lists(st.floats(0, 1, width=32, allow_subnormal=False), min_size=1).map(
         lambda rates: tuple(sorted(rates, reverse=True))
     ),
     **dict.fromkeys(
