@@ -7,6 +7,7 @@ from contract_tests.kit.server import OwnServer, Start
 from engine.shipped import model_path
 
 KEYS = ("key-of-one", "key-of-another")
+ATTEMPTS = 50
 REQUEST = {
     "prompt": "def read(self, path):\n    with open(path) as file:\n        return",
     "n_predict": 120,
@@ -24,21 +25,27 @@ def drafted(server: OwnServer, key: str, **more: Any) -> int:
     return int(timings.get("draft_n", 0))
 
 
+def drafted_at_last(server: OwnServer, key: str) -> int:
+    """The same, once it is more than none: whether proposals pay is measured, and on a busy machine
+    a text may get none of those that are known."""
+    return next((n for _ in range(ATTEMPTS) if (n := drafted(server, key))), 0)
+
+
 def test_texts_of_one_key_are_never_proposed_to_another(own_server: Start) -> None:
     """However often one has asked for the same, who has another key gets nothing of it."""
     one, another = KEYS
     server = own_server("--spec-type", "radix", "--api-key", another, api_key=one)
     assert drafted(server, one) == 0, "nobody has said it before"
-    assert drafted(server, one) > 0, "the same text again"
+    assert drafted_at_last(server, one) > 0, "the same text again"
     assert drafted(server, another) == 0
-    assert drafted(server, another) > 0, "now it has one of its own"
+    assert drafted_at_last(server, another) > 0, "now it has one of its own"
     assert drafted(server, one, prompt="import os\nimport sys\nimport re\n" * 3) == 0
 
 
 def test_without_keys_all_are_one_client(own_server: Start) -> None:
     server = own_server("--spec-type", "radix")
     assert drafted(server, "any") == 0
-    assert drafted(server, "other") > 0
+    assert drafted_at_last(server, "other") > 0
 
 
 def test_made_up_acceptance(own_server: Start) -> None:
@@ -46,6 +53,11 @@ def test_made_up_acceptance(own_server: Start) -> None:
     options = ("--model-draft", str(model_path()), "--spec-draft-n-max", "3")
     server = own_server(*options, "--spec-draft-p-min", "0", "--spec-synth-rates", "0,0,0")
     assert "texts are not what the model would say" in server.log.read_text()
-    timings = server.ask("/completion", REQUEST)["timings"]
-    assert timings["draft_n"] > 0
-    assert timings["draft_n_accepted"] == 0
+    n_drafted = 0
+    for _ in range(ATTEMPTS):
+        timings = server.ask("/completion", REQUEST)["timings"]
+        assert timings.get("draft_n_accepted", 0) == 0
+        n_drafted += timings.get("draft_n", 0)
+        if n_drafted:
+            break
+    assert n_drafted > 0
