@@ -7,18 +7,18 @@ instead of `127.0.0.1`), which must not see the token.
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.support.threaded import ThreadedServer
 
 CHUNK = 16 << 10  # bytes
 
@@ -86,19 +86,11 @@ class Hub:
             Route("/cdn/{digest}", self._blob),
             Route("/plain/{name:path}", self._plain),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), port=0, log_config=None, lifespan="off", ws="none"
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="stand-in hub")
+        self._app = Starlette(routes=routes)
 
     def __enter__(self) -> "Hub":
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
-                raise RuntimeError("the stand-in hub did not start")
-            threading.Event().wait(0.01)
-        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self._server = ThreadedServer(self._app, "stand-in hub")
+        self.port = self._server.port
         self.url = f"http://127.0.0.1:{self.port}"
         return self
 
@@ -108,8 +100,7 @@ class Hub:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+        self._server.stop()
 
     def reset(self) -> None:
         """Empty, and without faults."""

@@ -7,18 +7,18 @@ Like Docker Hub it gives tokens, and sends the contents from another host (`127.
 import asyncio
 import hashlib
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.support.threaded import ThreadedServer
 
 CHUNK = 16 << 10  # bytes
 DOCKER = "application/vnd.docker.ai.gguf.v3"
@@ -73,18 +73,9 @@ class Registry:
             Route("/token", self._token),
             Route("/cdn/{digest}", self._cdn),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), port=0, log_config=None, lifespan="off", ws="none"
-        )
         self._n_tokens = 0
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="stand-in registry")
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
-                raise RuntimeError("the stand-in registry did not start")
-            threading.Event().wait(0.01)
-        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self._server = ThreadedServer(Starlette(routes=routes), "stand-in registry")
+        self.port = self._server.port
         self.host = f"localhost:{self.port}"
         return self
 
@@ -94,8 +85,7 @@ class Registry:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+        self._server.stop()
 
     def reset(self) -> None:
         """Empty, and without faults."""

@@ -3,9 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contract_tests.kit.server import OwnServer, Start
 from contract_tests.own.page.visits import Visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 WITHOUT_THOUGHTS = {"chat_template_kwargs": {"enable_thinking": False}}
 A_LOT = re.compile(".{20}")
@@ -191,8 +195,10 @@ def f(): return "a"
 def test_a_prompt_that_takes_long(visit: Visit, plain: OwnServer) -> None:
     """The bar is there until the first token comes."""
     visit.open(plain.url)
-    head = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}]}
-    head["prompt_progress"] = {"total": 2000, "cache": 500, "processed": 1000, "time_ms": 5}  # type: ignore[assignment]
+    head = {
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}],
+        "prompt_progress": {"total": 2000, "cache": 500, "processed": 1000, "time_ms": 5},
+    }
     visit.page.evaluate(
         """(chunk) => {
           const real = fetch;
@@ -258,10 +264,10 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     [sent] = bodies[0]["messages"]
     assert sent["content"] == "File notes.md:\n\nLlamas carry wool.\n\nSum it up"
 
-    def seeing(route: object) -> None:
-        response = route.fetch()  # type: ignore[attr-defined]
+    def seeing(route: "Route") -> None:
+        response = route.fetch()
         modalities = {"vision": True, "audio": True, "video": False}
-        route.fulfill(json=response.json() | {"modalities": modalities})  # type: ignore[attr-defined]
+        route.fulfill(json=response.json() | {"modalities": modalities})
 
     visit.page.route("**/props*", seeing)
     visit.page.reload()

@@ -45,34 +45,23 @@ def _types(text: str) -> tuple[SpeculationType, ...]:
     return tuple(kind for name in names for kind in known if kind == name)
 
 
-def _size_n(kind: str) -> Opt:
+def _of_lookup(kind: str, name: str, help: str, most: int = _LONGEST) -> Opt:
     return _spec(
-        names=f"--spec-{kind}-size-n",
-        metavar="N",
-        min=1,
-        max=_LONGEST,
-        help=f"{kind}: look for the last so many tokens in the text.",
+        names=f"--spec-{kind}-{name}", metavar="N", min=1, max=most, help=f"{kind}: {help}"
     )
+
+
+def _size_n(kind: str) -> Opt:
+    return _of_lookup(kind, "size-n", "look for the last so many tokens in the text.")
 
 
 def _size_m(kind: str) -> Opt:
-    return _spec(
-        names=f"--spec-{kind}-size-m",
-        metavar="N",
-        min=1,
-        max=_LONGEST,
-        help=f"{kind}: propose at most so many tokens.",
-    )
+    return _of_lookup(kind, "size-m", "propose at most so many tokens.")
 
 
 def _min_hits(kind: str) -> Opt:
-    return _spec(
-        names=f"--spec-{kind}-min-hits",
-        metavar="N",
-        min=1,
-        max=INT32_MAX,
-        help=f"{kind}: propose only what follows tokens that occurred so many times before.",
-    )
+    help = "propose only what follows tokens that occurred so many times before."
+    return _of_lookup(kind, "min-hits", help, INT32_MAX)
 
 
 def _of_mod(name: str, help: str, low: int, **more: Any) -> Opt:
