@@ -116,22 +116,30 @@ function frameCode(code) {
   frame.append(pre);
 }
 
-let highlighter = null;
-let typesetter = null;
+const modules = new Map();
+
+// What `load` imports, once; null if it can't be had now, as when the server has gone.
+async function imported(name, load) {
+  if (!modules.has(name)) modules.set(name, load());
+  try {
+    return await modules.get(name);
+  } catch {
+    modules.delete(name);
+    return null;
+  }
+}
 
 // Colours the code and sets the formulas in an element, whose text is complete.
 export async function finish(element) {
   const blocks = [...element.querySelectorAll("pre > code")];
   const formulas = [...element.querySelectorAll("code.tex")];
   if (blocks.length) {
-    highlighter ??= import("./highlight.min.js").then((module) => module.default);
-    const highlight = await highlighter;
-    for (const code of blocks) colour(highlight, code);
+    const highlighter = await imported("highlight", () => import("./highlight.min.js"));
+    if (highlighter) for (const code of blocks) colour(highlighter.default, code);
   }
   if (formulas.length) {
-    typesetter ??= import("./katex.min.js").then(() => globalThis.katex);
-    const katex = await typesetter;
-    for (const code of formulas) set(katex, code);
+    const typesetter = await imported("katex", () => import("./katex.min.js"));
+    if (typesetter) for (const code of formulas) set(globalThis.katex, code);
   }
 }
 
