@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.scheduling.sequences import Sequence as Text
+from engine.worker.speculation.early import Early
 from engine.worker.speculation.pace import Offer, Pace
 from engine.worker.speculation.source import Ask, Reading, Source
 
@@ -51,6 +52,7 @@ class Proposing:
         """`limits` are the fewest and the most tokens of a source that doesn't keep them itself."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
+        self._early = Early()
         self._limits = limits or {}
         self._clock = clock
         self._seconds = dict.fromkeys(self._sources, 0.0)  # for each token, one behind the other
@@ -184,8 +186,17 @@ class Proposing:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
 
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts took so long."""
+        """A step without prompts, and without forced tokens, took so long."""
         self._pace.observe(n_generating, n_proposed, seconds)
+
+    def pays_early(self, n: int, n_generating: int) -> bool:
+        """True if `n` forced tokens take no longer on their own than in the steps that they save
+        `n_generating` sequences."""
+        return self._early.pays(n, n_generating, self._pace.usual(n_generating))
+
+    def observe_early(self, n: int, seconds: float) -> None:
+        """So many forced tokens on their own took so long."""
+        self._early.observe(n, seconds)
 
     def forget(self, id: int) -> None:
         """The sequence has left its slot."""
