@@ -113,6 +113,28 @@ def test_what_a_source_takes_is_found_out_with_one_text() -> None:
     assert numbers == [[1], [1, 1, 1], [9, 9, 9]]
 
 
+def test_a_source_that_is_wrong_is_no_second_choice() -> None:
+    """Where rows cost too much for one that is always right, no other one is tried instead."""
+    right, wrong = Known("a", [4, 5, 6]), Known("b", [7, 8, 9])
+    now = [0.0]
+    proposing = Proposing([right, wrong], Pace(0.0, 64), clock=lambda: now[0])
+    numbers = {4: 0, 7: 0}
+    for id in range(10):
+        text = sequence(id, [1, 2])
+        for _ in range(100):
+            proposing.propose([Wish(text, 3)], 1)
+            proposed = text.proposed
+            if proposed:
+                numbers[proposed[0]] += 1
+                is_right = proposed[0] == 4
+                chunk = Chunk(text, 1, 2, proposed)
+                proposing.verified(chunk, is_right * len(proposed), is_refuted=not is_right)
+            proposing.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
+        proposing.forget(id)
+    assert numbers[4] > 0, "trials"
+    assert numbers[7] <= 1
+
+
 class Drafting:
     """A draft model: each token takes `seconds`, as does finding out that there is none. For the
     first `n_unread` asks it hasn't read the text."""
