@@ -217,8 +217,10 @@ def drafts_of_peers(models: Models) -> list[Variant]:
 
 def made_up(models: Models) -> list[Variant]:
     """The same options for all servers."""
-    draft = ("--spec-type", "draft-simple", "--spec-draft-model", str(models.draft))
-    draft += ("--spec-draft-p-min", "0", "--spec-draft-n-max", str(N_DRAFT), "--spec-synth-rates")
+    draft = (
+        *("--spec-type", "draft-simple", "--spec-draft-model", str(models.draft)),
+        *("--spec-draft-p-min", "0", "--spec-draft-n-max", str(N_DRAFT), "--spec-synth-rates"),
+    )
     return [
         Variant(f"{chance:g} right", (*draft, rates(chance)), FREE) for chance in (1.0, 0.75, 0.0)
     ]

@@ -1,6 +1,7 @@
 """Proposed tokens change no text: same seed, same tokens, whatever is proposed."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
 from engine.worker.generation.speculation import Speculation
 from engine.worker.scheduling.ahead import Ahead
-from engine.worker.scheduling.sequences import Sequence
+from engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.support.playing import GREEDY
 from tests.support.speculating import (
     MODES,
@@ -186,7 +187,12 @@ def test_what_a_schema_forces_needs_no_steps(model: Model, monkeypatch: pytest.M
     assert e.stats().n_decode < off.stats().n_decode
 
 
-COMPACT = {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "json_whitespace": "compact"}
+COMPACT: dict[str, Any] = {
+    "seed": 8,
+    "json_schema": SCHEMA,
+    "n_predict": 120,
+    "json_whitespace": "compact",
+}
 
 
 def test_what_a_schema_forces_comes_early_in_separate_caches(
@@ -209,14 +215,12 @@ def test_what_a_schema_forces_comes_early_in_separate_caches(
     e = speculating(monkeypatch, model, None, parallel=4)
     early: list[int] = []
     evaluated = e._speculation.evaluated_early
-    monkeypatch.setattr(
-        e._speculation,
-        "evaluated_early",
-        lambda chunks, seconds: (
-            early.append(sum(each.n_early for each in chunks)),
-            evaluated(chunks, seconds),
-        ),
-    )
+
+    def note(chunks: SequenceOf[Chunk], seconds: float) -> None:
+        early.append(sum(each.n_early for each in chunks))
+        evaluated(chunks, seconds)
+
+    monkeypatch.setattr(e._speculation, "evaluated_early", note)
     found = run_all(e, submits)
     for id, each in found.items():
         assert_same(each, wanted[id])

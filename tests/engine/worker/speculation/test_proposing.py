@@ -44,7 +44,7 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     text = sequence(1, [1, 2])
     proposing = Proposing([silent, first, second], eager())
     proposing.propose([Wish(text, 3, p_min=0.5)], 1)
-    assert text.proposed == (4,), "the first token says what it takes"
+    assert [*text.proposed] == [4], "the first token says what it takes"
     proposing.propose([Wish(text, 3, p_min=0.5)], 1)
     assert text.proposed == (4, 5)
     assert text.n_forced == 0
