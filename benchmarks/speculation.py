@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,13 @@ from benchmarks.client import ClientError, Connection
 from benchmarks.scenarios import words
 from benchmarks.servers import Command, Server, specllama_command, started
 from benchmarks.serving import MODELS
+from tools.models.build import ensure
 
 STREAMS = (1, 4, 8)
+DRAFTS = {"bench-100m": "bench-draft"}
+"""The draft models of ours; every other model drafts for itself."""
+N_DRAFT = 3
+"""Tokens of a draft where their acceptance is made up: llama-server's default."""
 WARM_UP = 1_000_000  # the seed of no round
 
 READING = {
@@ -67,9 +72,17 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Models:
+    """The files that servers are started with."""
+
+    model: Path
+    draft: Path
+
+
+@dataclass(frozen=True)
 class Variant:
-    """A row of the table: the options of a server of ours or the command of `peer`, and the fields
-    of its requests."""
+    """A row of the table: the options of a server, one of ours or that with the command `peer`, and
+    the fields of its requests."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -103,11 +116,12 @@ Request = dict[str, Any]
 @dataclass(frozen=True)
 class Scenario:
     """`requests` makes those of one stream, which come one after the other; what is measured begins
-    behind the first `n_unmeasured`. All others are compared with the first of `variants`."""
+    behind the first `n_unmeasured`. All others are compared with the first of `variants`, and with
+    the last one of each peer."""
 
     requests: Callable[[Plan, int], list[Request]]
-    variants: Callable[[Path], list[Variant]]
-    for_peers: tuple[Variant, ...] = (Variant("", ()),)
+    variants: Callable[[Models], list[Variant]]
+    for_peers: Callable[[Models], list[Variant]] = lambda _: [Variant("")]
     n_unmeasured: int = 0
 
 
@@ -148,7 +162,7 @@ FREE: Request = {"ignore_eos": True}
 JSON: Request = {"json_schema": READING}
 
 
-def json_variants(_: Path) -> list[Variant]:
+def json_variants(_: Models) -> list[Variant]:
     forms = ("flexible", "compact", "spaced")
     found = [Variant("free text", fields=FREE)]
     found += [Variant(form, fields={**JSON, "json_whitespace": form}) for form in forms]
@@ -166,7 +180,11 @@ def json_variants(_: Path) -> list[Variant]:
     ]
 
 
-def text_variants(_: Path) -> list[Variant]:
+def json_of_peers(_: Models) -> list[Variant]:
+    return [Variant("free text", fields=FREE), Variant("schema", fields=JSON)]
+
+
+def text_variants(_: Models) -> list[Variant]:
     return [
         Variant("without"),
         Variant("radix", ("--spec-type", "radix")),
@@ -175,30 +193,48 @@ def text_variants(_: Path) -> list[Variant]:
     ]
 
 
-def draft_variants(model: Path) -> list[Variant]:
+def copies_of_peers(_: Models) -> list[Variant]:
+    return [Variant("ngram-simple", ("--spec-type", "ngram-simple")), Variant("")]
+
+
+def draft_variants(models: Models) -> list[Variant]:
     """A draft model as large as the model is the worst case: it can only be a burden. It is sure of
-    nothing if the weights are random; without a bound it is always right about a greedy text, and
-    hardly ever about one that is chosen by chance."""
-    draft = ("--model-draft", str(model))
-    every = (*draft, "--spec-draft-p-min", "0")
+    nothing if the weights are random; without a bound it is always right about a greedy text. A
+    small one is as often right as is made up."""
+    own = ("--model-draft", str(models.model))
     greedy = {**FREE, "temperature": 0.0}
-    chance = {**FREE, "temperature": 3.0}
     return [
         Variant("without", fields=greedy),
-        Variant("always right", every, greedy),
-        Variant("not sure", draft, greedy),
-        Variant("hardly ever right", every, chance),
+        Variant("itself", (*own, "--spec-draft-p-min", "0"), greedy),
+        Variant("itself, not sure", own, greedy),
+        *made_up(models),
     ]
 
 
+def drafts_of_peers(models: Models) -> list[Variant]:
+    return [*made_up(models), Variant("", fields=FREE)]
+
+
+def made_up(models: Models) -> list[Variant]:
+    """The same options for all servers."""
+    draft = (
+        *("--spec-type", "draft-simple", "--spec-draft-model", str(models.draft)),
+        *("--spec-draft-p-min", "0", "--spec-draft-n-max", str(N_DRAFT), "--spec-synth-rates"),
+    )
+    return [
+        Variant(f"{chance:g} right", (*draft, rates(chance)), FREE) for chance in (1.0, 0.75, 0.0)
+    ]
+
+
+def rates(chance: float) -> str:
+    """Those of so many tokens: each is right with that `chance`, if those before it are."""
+    return ",".join(f"{chance**n:g}" for n in range(1, N_DRAFT + 1))
+
+
 SCENARIOS = {
-    "copy": Scenario(copying, text_variants),
-    "schema-keys": Scenario(
-        free_or_json,
-        json_variants,
-        for_peers=(Variant("free text", fields=FREE), Variant("schema", fields=JSON)),
-    ),
-    "draft": Scenario(short_prompts, draft_variants, for_peers=(Variant("", fields=FREE),)),
+    "copy": Scenario(copying, text_variants, copies_of_peers),
+    "schema-keys": Scenario(free_or_json, json_variants, json_of_peers),
+    "draft": Scenario(short_prompts, draft_variants, drafts_of_peers),
     "again": Scenario(again, text_variants, n_unmeasured=1),
     "retry": Scenario(retry, text_variants, n_unmeasured=1),
 }
@@ -285,9 +321,11 @@ def table(title: str, results: Results, references: Sequence[str]) -> Table:
     return view
 
 
-def _peer_command(template: str, model: Path, port: int, threads: int) -> list[str]:
+def _peer_command(
+    template: str, options: Sequence[str], model: Path, port: int, threads: int
+) -> list[str]:
     values = {"model": str(model), "port": str(port), "threads": str(threads)}
-    return [part.format(**values) for part in shlex.split(template)]
+    return [*[part.format(**values) for part in shlex.split(template)], *options]
 
 
 def _our_command(options: Sequence[str], model: Path, port: int, threads: int) -> list[str]:
@@ -299,10 +337,10 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=160)
     collected: dict[str, dict[int, Results]] = {}
     try:
-        model = MODELS[arguments.model]() if arguments.model in MODELS else Path(arguments.model)
+        models = chosen_models(arguments.model, arguments.draft)
         for name in arguments.scenario or SCENARIOS:
             collected[name] = {}
-            for n_streams, view in run(name, SCENARIOS[name], model, arguments, console):
+            for n_streams, view in run(name, SCENARIOS[name], models, arguments, console):
                 collected[name][n_streams] = view
     except ClientError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -313,41 +351,61 @@ def main() -> int:
     return 0
 
 
+def chosen_models(name: str, draft: str) -> Models:
+    """The files of the models that the command line names."""
+    model = MODELS[name]() if name in MODELS else Path(name)
+    if draft:
+        return Models(model, Path(draft))
+    return Models(model, ensure(DRAFTS[name]) if name in DRAFTS else model)
+
+
 def run(
-    name: str, scenario: Scenario, model: Path, arguments: argparse.Namespace, console: Console
+    name: str, scenario: Scenario, models: Models, arguments: argparse.Namespace, console: Console
 ) -> list[tuple[int, Results]]:
     """A scenario, with as many streams as are wanted."""
     plan = Plan(arguments.rounds, arguments.streams or STREAMS, arguments.tokens, arguments.texts)
-    variants = [
-        variant
-        for number, variant in enumerate(scenario.variants(model))
-        if not number or not arguments.only or variant.name in arguments.only
-    ]
-    references = [variants[0].name]
-    commands: dict[tuple[str, ...], Command] = {}
-    for variant in variants:
-        commands.setdefault(variant.options, partial(_our_command, variant.options))
-    for peer, template in arguments.peer:
-        commands[(peer,)] = partial(_peer_command, template)
-        for variant in scenario.for_peers:
-            label = f"{peer} {variant.name}".strip()
-            variants.append(Variant(label, (peer,), variant.fields, peer))
-        references.append(label)
+    variants, references = rows(scenario, models, arguments.only or [], arguments.peer)
+    commands: dict[tuple[str, ...], Command] = {
+        (variant.peer, *variant.options): (
+            partial(_peer_command, variant.peer, variant.options)
+            if variant.peer
+            else partial(_our_command, variant.options)
+        )
+        for variant in variants
+    }
     found: list[tuple[int, Results]] = []
     with contextlib.ExitStack() as stack:
         servers = {
             key: stack.enter_context(
-                started(" ".join(key) or "specllama", command, model, arguments.threads)
+                started(" ".join(key) or "specllama", command, models.model, arguments.threads)
             )
             for key, command in commands.items()
         }
-        pairs = [(variant, servers[variant.options]) for variant in variants]
+        pairs = [(variant, servers[variant.peer, *variant.options]) for variant in variants]
         for n_streams in plan.streams:
             results = run_rounds(pairs, scenario, plan, n_streams, console)
             title = f"{name}, streams: {n_streams}, threads: {arguments.threads}"
             console.print(table(title, results, references))
             found.append((n_streams, results))
     return found
+
+
+def rows(
+    scenario: Scenario, models: Models, only: Sequence[str], peers: Sequence[tuple[str, str]]
+) -> tuple[list[Variant], list[str]]:
+    """All variants that take turns, and the names of those that they are compared with: `only` some
+    of them, if any are named, with the first one; and those of `peers`, names and commands."""
+    ours = scenario.variants(models)
+    variants = [ours[0], *[each for each in ours[1:] if not only or each.name in only]]
+    references = [ours[0].name]
+    for peer, command in peers:
+        theirs = [
+            replace(each, name=f"{peer} {each.name}".strip(), peer=command)
+            for each in scenario.for_peers(models)
+        ]
+        variants += [each for each in theirs[:-1] if not only or each.name in only] + theirs[-1:]
+        references.append(theirs[-1].name)
+    return variants, references
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -369,6 +427,9 @@ def parse_arguments() -> argparse.Namespace:
         default="bench-100m",
         help=f"{', '.join(MODELS)}, or a GGUF file (default: %(default)s). copy needs one that can "
         "repeat a text: with random weights it measures what they repeat",
+    )
+    parser.add_argument(
+        "--draft", default="", metavar="FILE", help="a draft model with the same vocabulary"
     )
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--only", action="append", metavar="VARIANT", help="and the first one")

@@ -41,7 +41,7 @@ from engine.worker.constraints.thinking import ThinkingLimit
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
-from engine.worker.generation.filling import fill
+from engine.worker.generation.filling import fill, fill_early
 from engine.worker.generation.planning import Planner, sequence_ids
 from engine.worker.generation.postponed import Postponed
 from engine.worker.generation.preparation import Preparation, Preparing
@@ -50,6 +50,7 @@ from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
 from engine.worker.generation.speculation import speculation
 from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.sequences import Chunk
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.engine")
@@ -178,8 +179,9 @@ class Engine:
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         events += self._enter(requests, started)
         self._apply(chunks[0].sequence.adapters)
-        indices = fill(self.context.batch, chunks)
         try:
+            self._evaluate_early(chunks)
+            indices = fill(self.context.batch, chunks)
             self._sampling.attach(chunks, requests)
             self.context.decode()
             self.context.synchronize()  # progress, patience and timings are of work that is done
@@ -206,6 +208,14 @@ class Engine:
         self._speculation.stepped(chunks, seconds)
         self._counting.stepped(seconds)
         return events
+
+    def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
+        if any(chunk.n_early for chunk in chunks):
+            fill_early(self.context.batch, chunks)
+            started = time.perf_counter()
+            self.context.decode()
+            self.context.synchronize()
+            self._speculation.evaluated_early(chunks, time.perf_counter() - started)
 
     def _answer_postponed(self) -> list[Event]:
         """The tokens whose masks the last steps haven't waited for."""

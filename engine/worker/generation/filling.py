@@ -6,29 +6,44 @@ import numpy as np
 
 from engine.worker.backend.batch import Batch
 from engine.worker.scheduling.sequences import Chunk
+from engine.worker.tokens import TokenArray
 
 
 def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:
-    """Write the chunks into the batch, in place of what it had; the index there of the last token
-    of each chunk's text. What is proposed follows this one. Single tokens are in front."""
+    """Write the chunks, but for what comes early, into the batch, in place of what it had; the
+    index there of the last token of each chunk's text, or where it would be. What is proposed
+    follows this one. Single tokens are in front."""
     batch.clear()
     # These in one go: writing them one by one takes longer than all else in a step's Python.
-    singles = [chunk for chunk in chunks if chunk.n_tokens == 1]
+    singles = [chunk for chunk in chunks if chunk.n_late == 1]
     indices = iter(
         batch.add_singles(
-            [c.sequence.tokens.item(c.start) for c in singles],
-            [c.start for c in singles],
+            [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in singles],
+            [c.start + c.n_early for c in singles],
             [c.sequence.seq_id for c in singles],
             [c.is_last for c in singles],
         )
     )
-    return [next(indices) if c.n_tokens == 1 else _add(batch, c) for c in chunks]
+    lasts = [next(indices) if c.n_late == 1 else _add(batch, c) for c in chunks]
+    return [last - len(c.proposed) for last, c in zip(lasts, chunks, strict=True)]
+
+
+def fill_early(batch: Batch, chunks: Sequence[Chunk]) -> None:
+    """Write what comes early into the batch, in place of what it had. No logits are wanted."""
+    batch.clear()
+    for chunk in chunks:
+        if chunk.n_early:
+            tokens = _tokens(chunk)[: chunk.n_early]
+            batch.add(tokens, chunk.start, chunk.sequence.seq_id, output=0)
 
 
 def _add(batch: Batch, chunk: Chunk) -> int:
-    sequence, start = chunk.sequence, chunk.start
-    tokens = sequence.tokens.view(start, chunk.stop)
-    n_proposed = len(chunk.proposed)
-    if n_proposed:
+    tokens, start = _tokens(chunk)[chunk.n_early :], chunk.start + chunk.n_early
+    return batch.add(tokens, start, chunk.sequence.seq_id, output=chunk.n_outputs)
+
+
+def _tokens(chunk: Chunk) -> TokenArray:
+    tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+    if chunk.proposed:
         tokens = np.concatenate((tokens, np.array(chunk.proposed, np.int32)))
-    return batch.add(tokens, start, sequence.seq_id, output=chunk.n_outputs) - n_proposed
+    return tokens

@@ -78,6 +78,8 @@ class Speculation:
         ]
         if wishes:
             self._proposing.propose(wishes, len(ready))
+            n_forced = sum(len(wish.forced) for wish in wishes)
+            self._scheduler.ahead.takes_early = self._proposing.pays_early(n_forced, len(ready))
 
     def _wish(self, request: Request) -> Wish | None:
         if isinstance(request.sampler, OffloadedSampler):
@@ -176,9 +178,16 @@ class Speculation:
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
-        if self._is_possible and all(c.sequence.generating and c.is_single for c in chunks):
+        # What is forced needs no logits, so what it takes says nothing of other rows.
+        if self._is_possible and all(
+            c.sequence.generating and c.is_single and not c.n_forced for c in chunks
+        ):
             n_proposed = sum(len(chunk.proposed) for chunk in chunks)
             self._proposing.observe(len(chunks), n_proposed, seconds)
+
+    def evaluated_early(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """What comes early of these has taken `seconds`."""
+        self._proposing.observe_early(sum(chunk.n_early for chunk in chunks), seconds)
 
     def forget(self, id: int) -> None:
         """The request has left its slot."""

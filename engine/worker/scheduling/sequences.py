@@ -93,18 +93,25 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
-    ones behind these, of which the first `n_forced` need no logits to be chosen."""
+    ones behind these, of which the first `n_forced` need no logits to be chosen. The first
+    `n_early` of all these are evaluated before what the step has of other sequences."""
 
     sequence: Sequence
     start: int
     stop: int
     proposed: tuple[int, ...] = ()
     n_forced: int = 0
+    n_early: int = 0
 
     @property
     def n_tokens(self) -> int:
-        """Its size in the batch."""
+        """All that are evaluated."""
         return self.stop - self.start + len(self.proposed)
+
+    @property
+    def n_late(self) -> int:
+        """Those that come with the other sequences' tokens."""
+        return self.n_tokens - self.n_early
 
     @property
     def is_single(self) -> bool:

@@ -97,6 +97,7 @@ class Pace:
         self._n_steps = self._last_trial = 0
         self._n_plain: dict[int, int] = {}  # steps without proposals, by sequences
         self._since_plain = 0
+        self._hopeless: dict[str, int] = {}  # trials in a row that were spared, by source
         self._debt = 0.0  # seconds that trials took, as far as they aren't made up for
 
     # ---- choosing ------------------------------------------------------------------------
@@ -112,11 +113,26 @@ class Pace:
             record = self._record(offer)
             if chosen[at]:
                 record.worth()
-            elif record.is_due() and offer.n and self._debt <= 0:
+            elif (
+                record.is_due()
+                and offer.n
+                and self._debt <= 0
+                and not self._is_hopeless(n_generating, offer, seconds_each)
+            ):
                 record.begin_trial()
                 chosen[at] = min(offer.n, max(1, offer.n_min))
                 self._debt += self._price(n_generating, chosen[at], seconds_each)
         return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
+
+    def _is_hopeless(self, n_generating: int, offer: Offer, seconds_each: float) -> bool:
+        """True if finding takes so long that it would not even pay if all were right and rows cost
+        nothing. Now and then it is tried all the same, as times change."""
+        usual = self.usual(n_generating)
+        if usual + offer.n * seconds_each < (1 + offer.n) * usual / GAIN or not usual:
+            self._hopeless.pop(offer.source, None)
+            return False
+        n = self._hopeless[offer.source] = self._hopeless.get(offer.source, 0) + 1
+        return n % (RETRY * n_generating) != 0
 
     def _price(self, n_generating: int, n: int, seconds_each: float) -> float:
         """Seconds that a trial of `n` tokens is expected to take; nothing as long as costs aren't

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.scheduling.sequences import Sequence as Text
+from engine.worker.speculation.early import Early
+from engine.worker.speculation.finding import Finding
 from engine.worker.speculation.pace import Offer, Pace
 from engine.worker.speculation.source import Ask, Reading, Source
 
@@ -15,7 +17,6 @@ MOST = 64
 """Tokens that a source is asked for."""
 CHEAP = 0.03
 """A source that takes no more than this part of a step is asked for all that it knows."""
-FADING = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class Proposing:
         """`limits` are the fewest and the most tokens of a source that doesn't keep them itself."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
+        self._early = Early()
         self._limits = limits or {}
         self._clock = clock
-        self._seconds = dict.fromkeys(self._sources, 0.0)  # for each token, one behind the other
-        self._in_vain = dict.fromkeys(self._sources, 0.0)  # seconds where nothing is found
+        self._finding = {name: Finding() for name in self._sources}
         # The source of what is proposed, and the tokens that it was asked for, by id of the
         # sequence.
         self._asked: dict[int, tuple[str, int]] = {}
@@ -91,15 +92,20 @@ class Proposing:
         n_min, n_max = self._limits.get(name, (0, MOST))
         wishes = [replace(wish, n_min=max(wish.n_min, n_min)) for wish in wishes]
         most = [min(wish.n, n_max, MOST) for wish in wishes]
-        each, in_vain = self._seconds[name], self._in_vain[name]
+        finding = self._finding[name]
+        each = finding.each(len(wishes))
         usual = self._pace.usual(n_generating)
-        is_cheap = max(in_vain, each * max(most)) <= CHEAP * usual
-        if not is_cheap:
+        is_cheap = each is not None and finding.all(len(wishes), max(most)) <= CHEAP * usual
+        if each is None:  # one token of one text says what it takes
+            most = [max(1, wishes[0].n_min)] + [0] * (len(wishes) - 1)
+        elif not is_cheap:
             offers = [
                 Offer(wish.sequence.id, name, n, wish.n_min)
                 for wish, n in zip(wishes, most, strict=True)
             ]
-            most = self._pace.choose(n_generating, offers, max(each, in_vain))
+            most = self._pace.choose(n_generating, offers, each)
+            if finding.is_guess(sum(map(bool, most))):
+                most = [min(n, max(1, wish.n_min)) for wish, n in zip(wishes, most, strict=True)]
         asked = [(wish, n) for wish, n in zip(wishes, most, strict=True) if n]
         if not asked:
             return
@@ -111,7 +117,7 @@ class Proposing:
         proposals = source.propose(asks)
         taken = self._clock() - started
         if not is_cheap:  # the first time with a text, that is read as well
-            self._pace.owe(taken - max(each, in_vain) * max(n for _, n in asked))
+            self._pace.owe(taken - (each or 0.0) * max(n for _, n in asked))
         unread = source.unread if isinstance(source, Reading) else frozenset[int]()
         ready = self._ready(name, unread, asked, proposals, taken)
         if is_cheap:
@@ -143,10 +149,8 @@ class Proposing:
             for id in unread:
                 self._pace.put_off(id, name)
             return ready
-        if longest := max(len(tokens) for _, _, tokens in ready):
-            self._seconds[name] = _faded(self._seconds[name], taken / longest)
-        else:
-            self._in_vain[name] = _faded(self._in_vain[name], taken)
+        longest = max(len(tokens) for _, _, tokens in ready)
+        self._finding[name].found(len(ready), longest, taken)
         return ready
 
     def _take(
@@ -184,8 +188,17 @@ class Proposing:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
 
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts took so long."""
+        """A step without prompts, and without forced tokens, took so long."""
         self._pace.observe(n_generating, n_proposed, seconds)
+
+    def pays_early(self, n: int, n_generating: int) -> bool:
+        """True if `n` forced tokens take no longer on their own than in the steps that they save
+        `n_generating` sequences."""
+        return self._early.pays(n, n_generating, self._pace.usual(n_generating))
+
+    def observe_early(self, n: int, seconds: float) -> None:
+        """So many forced tokens on their own took so long."""
+        self._early.observe(n, seconds)
 
     def forget(self, id: int) -> None:
         """The sequence has left its slot."""
@@ -200,7 +213,3 @@ class Proposing:
     def close(self) -> None:
         for source in self._sources.values():
             source.close()
-
-
-def _faded(before: float, now: float) -> float:
-    return FADING * before + (1 - FADING) * now if before else now

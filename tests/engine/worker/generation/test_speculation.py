@@ -1,8 +1,10 @@
 """Proposed tokens change no text: same seed, same tokens, whatever is proposed."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.params import GenerationParams, Speculative
@@ -13,7 +15,7 @@ from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
 from engine.worker.generation.speculation import Speculation
 from engine.worker.scheduling.ahead import Ahead
-from engine.worker.scheduling.sequences import Sequence
+from engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.support.playing import GREEDY
 from tests.support.speculating import (
     MODES,
@@ -25,6 +27,7 @@ from tests.support.speculating import (
     Oracle,
     assert_same,
     run,
+    run_all,
     speculating,
 )
 
@@ -182,6 +185,75 @@ def test_what_a_schema_forces_needs_no_steps(model: Model, monkeypatch: pytest.M
     assert forced.tokens == slow.tokens
     assert off.stats().n_decode == slow.n_decoded
     assert e.stats().n_decode < off.stats().n_decode
+
+
+COMPACT: dict[str, Any] = {
+    "seed": 8,
+    "json_schema": SCHEMA,
+    "n_predict": 120,
+    "json_whitespace": "compact",
+}
+
+
+def test_what_a_schema_forces_comes_early_in_separate_caches(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that have less of it, or none, don't keep others from it."""
+    free = "def free(self):"
+    submits = [
+        *[Submit(id, [prompt], GenerationParams(**COMPACT)) for id, prompt in enumerate(PROMPTS)],
+        Submit(9, [free], GenerationParams(**GREEDY, n_predict=N)),
+    ]
+    slow = [
+        msgspec.structs.replace(
+            each, params=msgspec.structs.replace(each.params, jump_forward=False)
+        )
+        for each in submits
+    ]
+    off = speculating(monkeypatch, model, None, parallel=1)
+    wanted = run_all(off, slow)
+    e = speculating(monkeypatch, model, None, parallel=4)
+    early: list[int] = []
+    evaluated = e._speculation.evaluated_early
+
+    def note(chunks: SequenceOf[Chunk], seconds: float) -> None:
+        early.append(sum(each.n_early for each in chunks))
+        evaluated(chunks, seconds)
+
+    monkeypatch.setattr(e._speculation, "evaluated_early", note)
+    found = run_all(e, submits)
+    for id, each in found.items():
+        assert_same(each, wanted[id])
+    assert sum(early) > 20
+    assert e.stats().n_decode < max(each.n_decoded for each in wanted.values())
+
+
+@pytest.mark.parametrize("which", ["early", "late"])
+def test_no_cells_for_what_comes_early(
+    model: Model, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Or for the rest of the step behind it, which does not stay."""
+    off = speculating(monkeypatch, model, None, parallel=1)
+    wanted = run(off, PROMPTS, {**COMPACT, "jump_forward": False})
+    e = speculating(monkeypatch, model, None, parallel=3)
+    decode, kinds, n_failed = e.context.decode, ["late"], 0
+
+    def full() -> None:
+        nonlocal n_failed
+        batch = e.context.batch
+        kinds.append("late" if batch.outputs[: batch.n_tokens].any() else "early")
+        is_behind = kinds[-2:] == ["early", "late"]
+        fails = is_behind if which == "late" else kinds[-1] == "early"
+        if fails and e.scheduler.n_generating and n_failed < 3:
+            n_failed += 1
+            raise OutOfCellsError
+        decode()
+
+    monkeypatch.setattr(e.context, "decode", full)
+    found = run(e, PROMPTS, COMPACT)
+    assert n_failed == 3
+    for prompt, each in found.items():
+        assert_same(each, wanted[prompt])
 
 
 def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """The scheduler through random histories."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.worker.cache.prefix_cache import ALL, Key
-from engine.worker.scheduling.sequences import Sequence
+from engine.worker.scheduling.sequences import Chunk, Sequence
 from engine.worker.scheduling.shifting import context_shift
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.scheduling import A, B, scheduler, sequence
@@ -151,6 +153,7 @@ class Histories(RuleBasedStateMachine):
                 if n_before is not None and n_before >= len(chunks):
                     assert entries == [*self.s.cache.entries], "a cached text made room for them"
         assert len({c.sequence.id for c in chunks}) == len(chunks)
+        self._check_proposed(chunks)
         if any(not c.sequence.generating for c in chunks):
             served = {c.sequence.id for c in chunks}
             waiting = [
@@ -171,6 +174,14 @@ class Histories(RuleBasedStateMachine):
             else:
                 self._verify(chunk.sequence, chunk.proposed)
 
+    def _check_proposed(self, chunks: list[Chunk]) -> None:
+        ready = [c for c in chunks if c.sequence.is_next]
+        assert all(c.n_early <= c.n_forced <= len(c.proposed) for c in chunks)
+        if self.kv.n_cells is None:
+            assert len({c.n_late for c in ready}) <= 1, "separate caches are cut into many batches"
+        else:
+            assert not any(c.n_early for c in chunks)
+
     def _propose(self) -> None:
         """What is right, or wrong from some place on."""
         self.n_free_before = self.s.cache.n_free
@@ -181,6 +192,8 @@ class Histories(RuleBasedStateMachine):
                 for n in range(self.proposes):
                     text.append((sum(text) + (n == n_right)) % 3)
                 each.proposed = tuple(text[-self.proposes :])
+                n_forced = n_right if each.id % 2 else 0  # what is right
+                each.n_forced = min(n_forced, self.proposes)
 
     def _verify(self, sequence: Sequence, proposed: tuple[int, ...]) -> None:
         self._sample(sequence)
@@ -253,6 +266,8 @@ class Histories(RuleBasedStateMachine):
         if not chunks:
             return
         active = self.s.active
+        if early := [early_part(chunk) for chunk in chunks if chunk.n_early]:
+            self.kv.evaluate(early)
         self.s.relieve()
         if any(c.proposed for c in chunks):
             assert self.s.active == active, "it is enough to propose nothing"
@@ -347,6 +362,11 @@ class Histories(RuleBasedStateMachine):
         self.paused.clear()
         self._go_through(set(self.alive))
         assert not self.s.has_work
+
+
+def early_part(chunk: Chunk) -> Chunk:
+    """The part of `chunk` that comes early."""
+    return replace(chunk, proposed=chunk.proposed[: chunk.n_early - 1])
 
 
 TestHistories = Histories.TestCase

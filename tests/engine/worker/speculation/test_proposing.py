@@ -44,9 +44,11 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     text = sequence(1, [1, 2])
     proposing = Proposing([silent, first, second], eager())
     proposing.propose([Wish(text, 3, p_min=0.5)], 1)
+    assert [*text.proposed] == [4], "the first token says what it takes"
+    proposing.propose([Wish(text, 3, p_min=0.5)], 1)
     assert text.proposed == (4, 5)
     assert text.n_forced == 0
-    assert [(ask.id, ask.n, ask.p_min) for ask in first.asks] == [(1, 3, 0.5)]
+    assert [(ask.id, ask.n, ask.p_min) for ask in first.asks] == [(1, 1, 0.5), (1, 3, 0.5)]
     assert silent.asks
     assert not second.asks
     proposing.verified(Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
@@ -72,7 +74,9 @@ def test_what_a_constraint_forces_comes_instead() -> None:
 def test_a_source_keeps_its_limits() -> None:
     source = Known("a", [4, 5, 6, 7])
     text = sequence(1, [1, 2])
-    Proposing([source], eager(), limits={"a": (0, 2)}).propose([Wish(text, 9)], 1)
+    proposing = Proposing([source], eager(), limits={"a": (0, 2)})
+    for _ in range(2):
+        proposing.propose([Wish(text, 9)], 1)
     assert text.proposed == (4, 5)
     Proposing([source], eager(), limits={"a": (5, 9)}).propose([Wish(text, 9)], 1)
     assert not text.proposed, "fewer are of no use"
@@ -88,6 +92,47 @@ def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
         proposing.verified(Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
         proposing.observe(1, len(text.proposed), 0.01)
     assert len(source.asks) < 30
+
+
+def test_what_a_source_takes_is_found_out_with_one_text() -> None:
+    """And with one token of each, where there are more texts than ever."""
+    now = [0.0]
+
+    class Slow(Known):
+        def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+            now[0] += max(ask.n for ask in asks)
+            return super().propose(asks)
+
+    source, texts = Slow("a", [4, 5, 6]), [sequence(id, [1, 2]) for id in range(3)]
+    proposing = Proposing([source], eager(), clock=lambda: now[0])
+    numbers = []
+    for _ in range(3):
+        source.asks.clear()
+        proposing.propose([Wish(text, 9) for text in texts], 3)
+        numbers.append([ask.n for ask in source.asks])
+    assert numbers == [[1], [1, 1, 1], [9, 9, 9]]
+
+
+def test_a_source_that_is_wrong_is_no_second_choice() -> None:
+    """Where rows cost too much for one that is always right, no other one is tried instead."""
+    right, wrong = Known("a", [4, 5, 6]), Known("b", [7, 8, 9])
+    now = [0.0]
+    proposing = Proposing([right, wrong], Pace(0.0, 64), clock=lambda: now[0])
+    numbers = {4: 0, 7: 0}
+    for id in range(10):
+        text = sequence(id, [1, 2])
+        for _ in range(100):
+            proposing.propose([Wish(text, 3)], 1)
+            proposed = text.proposed
+            if proposed:
+                numbers[proposed[0]] += 1
+                is_right = proposed[0] == 4
+                chunk = Chunk(text, 1, 2, proposed)
+                proposing.verified(chunk, is_right * len(proposed), is_refuted=not is_right)
+            proposing.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
+        proposing.forget(id)
+    assert numbers[4] > 0, "trials"
+    assert numbers[7] <= 1
 
 
 class Drafting:
@@ -144,6 +189,13 @@ def test_a_draft_model_that_is_never_sure_costs_next_to_nothing(seconds: float) 
 
 def test_a_draft_model_that_takes_as_long_as_the_model_costs_next_to_nothing() -> None:
     assert drafted(Drafting([0.0], 0.0105, [4] * 8, 0), 1000) >= 0.97
+
+
+def test_a_draft_model_that_can_not_pay_is_not_tried() -> None:
+    """If finding takes as long as a step, it does not matter how much of it is right."""
+    source = Drafting([0.0], 0.0101, [4] * 8, 0)
+    drafted(source, 1000)
+    assert source.n_asked <= 3
 
 
 def test_a_fast_draft_model_that_is_sure_of_a_few_tokens_gains() -> None:
