@@ -20,6 +20,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
+from engine.media.messages import Decoder
 from engine.options import OptionError
 from engine.pool.inventory import Inventory
 from engine.pool.pool import ModelPool
@@ -59,6 +60,7 @@ class Runtime:
     jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
+    media: Decoder | None = None
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     steerable: SteerableTexts = field(default_factory=SteerableTexts)
