@@ -33,7 +33,7 @@ async def create_completion(body: dict[str, Any]) -> Response:
     n = texts_per_prompt(body, [gap] if gap else asked)
     probabilities = text_probabilities(body, params)
     engine = await model.engine()
-    prompts: list[Prompt] = [gap] if gap else [*await resolved(engine, asked)]
+    prompts: list[Prompt] = [gap] if gap else [*await resolved(model, engine, asked)]
     native = NativeFormat(
         model.name,
         engine.info.n_ctx,
@@ -71,7 +71,7 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     probabilities = text_probabilities(body, params)
     n_candidates = candidates(body, n, len(given), params)
     engine = await model.engine()
-    prompts = await resolved(engine, given)
+    prompts = await resolved(model, engine, given)
     asked: list[Prompt] = [*prompts]
     if suffix := body.get("suffix"):
         asked = [Infill(prefix=without_media(each), suffix=[suffix]) for each in given]

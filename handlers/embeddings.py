@@ -97,7 +97,7 @@ async def _vectors(
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
     norm = body.get("embd_normalize")
     normalize = model.options.engine.embedding.embd_normalize if norm is None else int(norm)
-    resolved_inputs = await resolved(engine, inputs, watch=False)
+    resolved_inputs = await resolved(model, engine, inputs, watch=False)
     work = engine.embed(resolved_inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:

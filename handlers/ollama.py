@@ -73,7 +73,7 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
         prepared = plain_text([], params)
     elif body.get("raw"):
         images = [part[PART] for part in image_parts(body.get("images"), "images")]
-        [raw] = await resolved(engine, [[*images, body["prompt"]]])
+        [raw] = await resolved(model, engine, [[*images, body["prompt"]]])
         prepared = plain_text(raw, params)
     else:
         request = await aside(chat_request, asked, model.options)

@@ -24,13 +24,11 @@ from engine.protocol.media import Media
 from engine.protocol.messages import ModelInfo, PromptParts
 from handlers.http.disconnect import until_disconnect
 from handlers.running.runtime import runtime
+from handlers.running.served import Served
 
 Kind = Literal["image", "audio", "video"]
 PART = "media"
 """The type of a content's part that is an image or a sound."""
-
-MAX_MEDIA = 128
-"""Images and sounds of one request."""
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
 _MODALITIES = {"image": "vision", "audio": "audio"}
@@ -153,9 +151,10 @@ def with_marker(parts: UnresolvedParts, marker: str) -> str:
 # ---- from sources to media ---------------------------------------------------------------
 
 
-def check_modalities(info: ModelInfo, media: Sequence[MediaInput]) -> None:
+def check_media(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> None:
     """Raises EngineError: not_supported_error if the model can't take one of `media`,
     invalid_request_error if they are too many."""
+    most = model.options.media.media_max_count
     for medium in media:
         if medium.kind is None:
             if not info.modalities:
@@ -165,10 +164,10 @@ def check_modalities(info: ModelInfo, media: Sequence[MediaInput]) -> None:
                 )
         elif _MODALITIES.get(medium.kind) not in info.modalities:
             raise _not_taken(medium.where, medium.kind)
-    if len(media) > MAX_MEDIA:
+    if len(media) > most:
         raise invalid_request(
-            f"{media[MAX_MEDIA].where}: a request can have {MAX_MEDIA} images and sounds, and "
-            f"this one has {len(media)}"
+            f"{media[most].where}: a request can have {most} images and sounds (--media-max-count), "
+            f"and this one has {len(media)}"
         )
 
 
@@ -177,7 +176,7 @@ def _not_taken(where: str, kind: str) -> Exception:
 
 
 async def resolved(
-    engine: EngineClient, prompts: Sequence[UnresolvedParts], *, watch: bool = True
+    model: Served, engine: EngineClient, prompts: Sequence[UnresolvedParts], *, watch: bool = True
 ) -> list[PromptParts]:
     """`prompts` with their media fetched and decoded, all at the same time. With `watch` that ends
     when the client goes; nobody else may look for that meanwhile.
@@ -186,7 +185,7 @@ async def resolved(
     this server doesn't fetch from, invalid_request_error for what is no image or no sound.
     """
     media = [part for prompt in prompts for part in prompt if isinstance(part, MediaInput)]
-    check_modalities(engine.info, media)
+    check_media(model, engine.info, media)
     if not media:
         return [[*without_media(each)] for each in prompts]
     work = _decoded(media, engine.info.sample_rate)

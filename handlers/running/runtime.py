@@ -171,7 +171,8 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 
 async def _read_files(current: Runtime) -> None:
     """Lets `GET /models` describe models that are not loaded."""
-    entries = [each.options for each in current.catalog.entries.values()]
-    await current.files.read_all(
-        model_file(o.engine.model.model) for o in entries if not wants_fetch(o)
-    )
+    there = [
+        each.options for each in current.catalog.entries.values() if not wants_fetch(each.options)
+    ]
+    projectors = [o.engine.media.mmproj for o in there if o.engine.media.mmproj]
+    await current.files.read_all([*(model_file(o.engine.model.model) for o in there), *projectors])
