@@ -160,10 +160,16 @@ def _no_constant(name: str) -> Any:
     raise AssertionError(f"{name} is not JSON")
 
 
+def is_form(operation: lint.Operation) -> bool:
+    """True if an operation takes a form with files, rather than JSON."""
+    content = operation.definition.get("requestBody", {}).get("content", {})
+    return "multipart/form-data" in content
+
+
 def streaming() -> Iterator[lint.Operation]:
-    """The operations that stream if a request asks for it."""
+    """The operations that stream if a JSON body asks for it."""
     for operation in operations().values():
-        if {lint.EVENT_STREAM, JSON} <= _successes(operation):
+        if {lint.EVENT_STREAM, JSON} <= _successes(operation) and not is_form(operation):
             yield operation
 
 

@@ -166,8 +166,8 @@ def check_media(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> 
             raise _not_taken(medium.where, medium.kind)
     if len(media) > most:
         raise invalid_request(
-            f"{media[most].where}: a request can have {most} images and sounds (--media-max-count), "
-            f"and this one has {len(media)}"
+            f"{media[most].where}: a request can have {most} images and sounds "
+            f"(--media-max-count), and this one has {len(media)}"
         )
 
 
