@@ -50,7 +50,7 @@ def user(*parts: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def seeing() -> Iterator[Server]:
-    yield from serve(EYES, media_max_count=4)
+    yield from serve(EYES)
 
 
 @pytest.fixture(scope="module")
@@ -279,19 +279,6 @@ def test_what_a_model_does_not_take(info: Any, part: Any, status: int, message: 
             assert told.startswith("messages[0].content[1]: ")
             assert message in told
         assert not server.engine.generations
-
-
-def test_too_many(seeing: Server) -> None:
-    asked = [user(*[picture(b"a")] * 5)]
-    refused = seeing.post("/v1/chat/completions", messages=asked)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"].startswith("messages[0].content[4]: a request can")
-
-
-def test_sounds_by_bytes_alone_on_a_model_that_only_sees(seeing: Server) -> None:
-    for data, status in ((b"sound", 501), (b"a", 200)):
-        given = {"prompt_string": media_marker(), "multimodal_data": [encoded(data)]}
-        assert seeing.post("/completion", prompt=given).status_code == status
 
 
 def test_native_media_on_a_model_for_texts() -> None:

@@ -14,7 +14,8 @@ import msgspec
 from connexion.spec import Specification
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
-from engine.media.messages import MediaSource
+from engine.media.source import MediaSource
+from engine.options.tables.media import MediaInputOptions
 from engine.params import GenerationParams
 from engine.protocol.media import Media, MediaKind
 from engine.protocol.messages import (
@@ -233,14 +234,23 @@ class PaperDecoder:
     def __init__(self) -> None:
         self.sources: list[MediaSource] = []
 
-    async def decode(self, sources: Sequence[MediaSource], *, sample_rate: int) -> list[Media]:
+    async def decode(
+        self,
+        sources: Sequence[MediaSource],
+        options: MediaInputOptions,
+        *,
+        images: bool,
+        sample_rate: int,
+    ) -> list[Media]:
         self.sources += sources
-        return [await self._decoded(each, sample_rate) for each in sources]
+        return [self._decoded(each) for each in sources]
 
-    async def _decoded(self, source: MediaSource, sample_rate: int) -> Media:
-        data = source.data or source.url.rpartition("/")[2].encode()
+    def _decoded(self, source: MediaSource) -> Media:
+        data = source.content
+        if isinstance(data, str):
+            data = data.rpartition("/")[2].encode()
         if data == b"bad":
-            raise invalid_request(f"{source.where}: this is no image")
+            raise invalid_request(f"{source.place}: this is no image")
         kind: MediaKind = source.kind or ("audio" if data == b"sound" else "image")
         return Media(kind, b"", data, *((0, 0) if kind == "audio" else (1, 1)))
 
