@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,9 @@ from engine.worker.backend.library import view
 from engine.worker.backend.model import Model
 from engine.worker.backend.model_params import device_handle
 from engine.worker.backend.mtmd_log import failure, forget_errors, listen
+from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.threads import threads
 from engine.worker.tokens import TokenArray
-
-Rows = npt.NDArray[np.float32]
-"""Embeddings, a row for each token."""
 
 MAX_RATIO = 200
 """Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or
@@ -42,34 +39,6 @@ _OF_PROMPT = frozenset({"hunyuanvl", "deepseek4v"})
 """Kinds whose tokens depend on where in a prompt an image stands: what is shared between prompts
 would be wrong."""
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedChunk:
-    """A part of a medium before it is encoded. `index` counts the parts of the medium.
-
-    It takes `n_tokens` tokens and `n_pos` positions, which are fewer with M-RoPE. `is_whole` says
-    that its tokens attend to each other: they have to be in one micro-batch.
-    """
-
-    media: Media
-    index: int
-    n_tokens: int
-    n_pos: int
-    is_whole: bool
-    _offsets: npt.NDArray[np.int32] | None = None
-    _moving: npt.NDArray[np.int32] | None = None
-
-    @property
-    def kind(self) -> MediaKind:
-        return self.media.kind
-
-    def positions(self, first: int) -> npt.NDArray[np.int32]:
-        """The positions of its tokens if the first one is at `first`: one each (n_tokens,), or
-        with M-RoPE four (n_tokens, 4), in llama.cpp's order."""
-        if self._offsets is None or self._moving is None:
-            return np.arange(first, first + self.n_tokens, dtype=np.int32)
-        return self._offsets + self._moving * np.int32(first)
 
 
 class Projector:
@@ -294,8 +263,8 @@ def _bitmap(media: Media, *, with_data: bool) -> Any:
     """libmtmd's copy of a medium, or a stand-in of its size. Raises `BackendError`."""
     if media.kind == "audio":
         samples = _samples_of(media)
-        pointer = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        return M.mtmd_bitmap_init_from_audio(len(samples), pointer if with_data else None)
+        floats = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        return M.mtmd_bitmap_init_from_audio(len(samples), floats if with_data else None)
     width, height = media.width, media.height
     if min(width, height) < 1 or width * height > MAX_PIXELS:
         raise BackendError(f"an image of {width} x {height} pixels can't be used")
@@ -310,8 +279,8 @@ def _bitmap(media: Media, *, with_data: bool) -> Any:
         padded = np.zeros((high, wide, 3), np.uint8)
         padded[top : top + height, left : left + width] = pixels
         pixels = padded
-    pointer = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-    return M.mtmd_bitmap_init(wide, high, pointer)
+    octets = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+    return M.mtmd_bitmap_init(wide, high, octets)
 
 
 def _samples_of(media: Media) -> Rows:
