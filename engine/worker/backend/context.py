@@ -276,19 +276,15 @@ class Context:
         case."""
         if self.is_cuttable:
             return 0
-        highest = int(C.llama_memory_seq_pos_max(self._memory, sequence))
-        places = self._positions
-        end = highest + 1 if places is None else places.end(sequence, highest)
         if self.model.is_recurrent:
-            return end
-        seen = self._first_seen(sequence)
-        return min(end, seen if places is None else places.number(sequence, seen))
+            return self._end(sequence)
+        seen, places = self._first_seen(sequence), self._positions
+        return min(self._end(sequence), seen if places is None else places.number(sequence, seen))
 
-    def _holds(self, sequence: int, n: int) -> bool:
-        """True if the last one of `sequence` is its token `n - 1`."""
-        places = self._positions
-        highest = n - 1 if places is None else places.highest(sequence, n)
-        return bool(C.llama_memory_seq_pos_max(self._memory, sequence) == highest)
+    def _end(self, sequence: int) -> int:
+        """The number of tokens of `sequence`."""
+        highest = int(C.llama_memory_seq_pos_max(self._memory, sequence))
+        return highest + 1 if self._positions is None else self._positions.end(sequence, highest)
 
     def save(self, sequence: int) -> StateArray | None:
         """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
@@ -305,7 +301,7 @@ class Context:
         done = (
             C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
             and self.remove(sequence, n)
-            and self._holds(sequence, n)
+            and self._end(sequence) == n
         )
         if not done:
             self.remove(sequence, 0)
@@ -403,7 +399,7 @@ class Context:
         if not self._put_back(sequence, cells):
             self.remove(sequence, 0)
             raise failure("llama.cpp refuses the state")
-        if not self._holds(sequence, n_tokens):
+        if self._end(sequence) != n_tokens:
             self.remove(sequence, 0)
             raise BackendError("the state is of another text")
 

@@ -60,13 +60,6 @@ class Positions:
             run.stop - run.start - run.n_pos for run in self._first(sequence, number)
         )
 
-    def highest(self, sequence: int, n: int) -> int:
-        """The highest position of the first `n` tokens of `sequence`; -1 if `n` is 0."""
-        runs = list(self._first(sequence, n))
-        if runs and runs[-1].stop >= n:
-            return self.of(sequence, runs[-1].start) + runs[-1].last
-        return self.of(sequence, n) - 1
-
     def number(self, sequence: int, position: int) -> int:
         """The first token of `sequence` at `position` or behind it that is not inside of a run."""
         number = position

@@ -10,7 +10,7 @@ from llama_cpp import llama_cpp, mtmd_cpp
 
 from engine.options import EngineOptions
 from engine.protocol.media import Media
-from engine.worker.backend import Context, Model, PreparedChunk, Projector, initialize
+from engine.worker.backend import BackendError, Context, Model, PreparedChunk, Projector, initialize
 from engine.worker.tokens import TokenArray
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
@@ -173,3 +173,87 @@ def test_causal_chunks_can_be_evaluated_in_pieces(stage: Stage) -> None:
         _, logits = stage.evaluate(prompt, piece=piece)
         np.testing.assert_allclose(logits, wanted, atol=1e-3)
         stage.context.remove(0, 0)
+
+
+def test_sequences_share_media(stage: Stage) -> None:
+    """At the borders of media: cut, copied, cut again and gone on with."""
+    one, two = stage.medium(1), stage.medium(2)
+    context = stage.context
+    before = stage.evaluate([b"Once "])[0]
+    behind = stage.evaluate([one], start=before)[0]
+    stage.evaluate([b" there was", two, b" and so"], start=behind)
+    state = None
+    if not context.is_cuttable:  # of a fresh one then, as a checkpoint behind the first medium
+        context.remove(1, 0)
+        stage.evaluate([b"Once ", one], sequence=1)
+        state = context.save(1)
+    assert context.copy(0, 2, behind, state)
+    _, logits = stage.evaluate([b" upon a time"], sequence=2, start=behind)
+    wanted = stage.genuine([b"Once ", one, b" upon a time"])
+    np.testing.assert_allclose(logits, wanted, atol=1e-3)
+    if context.is_cuttable:
+        assert context.first_cut(0) == 0
+        assert context.remove(0, before)
+        _, logits = stage.evaluate([two, b" else"], start=before)
+        wanted = stage.genuine([b"Once ", two, b" else"])
+        np.testing.assert_allclose(logits, wanted, atol=1e-3)
+
+
+def test_states_are_saved_and_restored(stage: Stage) -> None:
+    context, one, two = stage.context, stage.medium(1), stage.medium(2)
+    prompts: list[list[Part]] = [[b"A ", one, b" B ", two], [b"A ", one, b" B"]]
+    for prompt in prompts:
+        n, _ = stage.evaluate(prompt)
+        state = context.save_sequence(0)
+        assert len(state) <= context.state_size(0)
+        for sequence in (0, 1, 3):
+            context.remove(sequence, 0)
+        context.restore_sequence(3, state, n)
+        _, logits = stage.evaluate([b" and C"], sequence=3, start=n)
+        wanted = stage.genuine([*prompt, b" and C"])
+        np.testing.assert_allclose(logits, wanted, atol=1e-3)
+        context.remove(3, 0)
+        with pytest.raises(BackendError, match="another text"):
+            context.restore_sequence(3, state, n - 1)
+
+
+def test_checkpoints_are_gone_back_to(stage: Stage) -> None:
+    context, one = stage.context, stage.medium(1)
+    n, _ = stage.evaluate([b"A ", one])
+    assert context.first_cut(0) <= n
+    state = context.save(0)
+    stage.evaluate([b" or", stage.medium(2), b" not"], start=n)
+    if state is None or not context.rewind(0, n, state):
+        assert context.is_cuttable
+        return
+    _, logits = stage.evaluate([b" B"], start=n)
+    np.testing.assert_allclose(logits, stage.genuine([b"A ", one, b" B"]), atol=1e-3)
+
+
+def test_separate_caches() -> None:
+    stage = Stage("mrope", unified=False)
+    n, _ = stage.evaluate([b"A ", image(1)])
+    end, _ = stage.evaluate([b" then", image(2)], start=n)
+    assert stage.context.copy(0, 1, n)
+    assert stage.context.copy(0, 2, end)
+    wanted = stage.genuine([b"A ", image(1), b" B"])
+    _, logits = stage.evaluate([b" B"], sequence=1, start=n)
+    np.testing.assert_allclose(logits, wanted, atol=1e-3)
+    wanted = stage.genuine([b"A ", image(1), b" then", image(2), b" B"])
+    _, logits = stage.evaluate([b" B"], sequence=2, start=end)
+    np.testing.assert_allclose(logits, wanted, atol=1e-3)
+    stage.close()
+
+
+def test_what_would_end_the_process_is_refused(stage: Stage) -> None:
+    context, medium = stage.context, stage.medium(1)
+    chunk = next(c for c in stage.projector.pieces(medium) if isinstance(c, PreparedChunk))
+    rows = stage.projector.encode([chunk])[0]
+    for wrong in (rows[:, :64], rows[:0], np.repeat(rows, 20, axis=0)):
+        with pytest.raises(BackendError, match="can't be evaluated"):
+            context.decode_media(0, 0, chunk, wrong)
+    with pytest.raises(BackendError, match="in these pieces"):
+        context.decode_media(0, 0, chunk, rows, 1)
+    if chunk.is_whole:
+        with pytest.raises(BackendError, match="in these pieces"):
+            context.decode_media(0, 0, chunk, rows[:3])
