@@ -174,10 +174,11 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
 def _ear(make: _Maker, ear: Ear, n_embd: int) -> Iterator[Tensor]:
     for number, n_in in ((1, ear.n_mel), (2, N_EMBD)):
         name = f"a.conv1d.{number}"
-        yield f"{name}.weight", make.values(N_EMBD, n_in, 3), WeightType.F16
+        # What is heard counts for more than when.
+        yield f"{name}.weight", make.values(N_EMBD, n_in, 3, gain=3.0), WeightType.F16
         yield f"{name}.bias", make.values(N_EMBD, 1, gain=0.1), WeightType.F32
     n_positions = 1500  # 30 seconds in steps of 20 milliseconds
-    yield make.matrix("a.position_embd", n_positions, N_EMBD, gain=sqrt(N_EMBD) / 2)
+    yield make.matrix("a.position_embd", n_positions, N_EMBD, gain=sqrt(N_EMBD) / 5)
     yield from _layers(make, "a", key_bias=False)
     n_stacked = N_EMBD * ear.stack
     yield from make.norm("mm.a.norm_pre", n_stacked, biased=False)
