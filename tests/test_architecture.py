@@ -23,6 +23,7 @@ FLOORS = (
     # the engine process
     "engine.worker.tokens",
     "engine.worker.backend",
+    "engine.worker.media",
     "engine.worker.cache",
     "engine.worker.constraints",
     "engine.worker.scheduling",

@@ -29,11 +29,12 @@ from engine.worker.backend import (
     NoTokenError,
     Offload,
     OutOfCellsError,
+    Projector,
     device_memory,
     warm_up,
 )
 from engine.worker.backend.exactness import depends_on_batch
-from engine.worker.backend.model_info import model_info
+from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
@@ -65,10 +66,14 @@ has none then gets its next token later, and the others go on."""
 
 
 class Engine:
-    """One model, its KV cache, and the requests being served."""
+    """One model, its KV cache, and the requests being served. `projector` is what the model sees
+    and hears with, if it can; the engine closes it."""
 
-    def __init__(self, model: Model, options: EngineOptions) -> None:
+    def __init__(
+        self, model: Model, options: EngineOptions, projector: Projector | None = None
+    ) -> None:
         self.model = model
+        self.projector = projector
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
@@ -97,7 +102,12 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        return model_info(self.model, n_slots=self.scheduler.n_slots, n_ctx=self.scheduler.n_ctx)
+        return model_info(
+            self.model,
+            n_slots=self.scheduler.n_slots,
+            n_ctx=self.scheduler.n_ctx,
+            **projector_info(self.projector),
+        )
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -318,6 +328,8 @@ class Engine:
         self.compiler.close()
         self._sampling.close()
         self.context.close()
+        if self.projector is not None:
+            self.projector.close()
 
 
 def _check_exactness(context: Context, options: EngineOptions) -> None:
