@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.worker.scheduling.media import Span
 
-LENGTHS = {-2: 3, -3: 5, -4: 1, -5: 4}
+LENGTHS = {-2: 6, -3: 5, -4: 1, -5: 4}
 WHOLE = {-3, -5}
 
 

@@ -32,6 +32,7 @@ class Histories(RuleBasedStateMachine):
         tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
         proposes=st.sampled_from([0, 0, 1, 3, 40]),
         encodes=st.integers(1, 5),
+        n_prompt=st.sampled_from([None, None, 1, 2, 5]),
     )
     def begin(
         self,
@@ -49,6 +50,7 @@ class Histories(RuleBasedStateMachine):
         tier: tuple[int, int] | None,
         proposes: int,
         encodes: int,
+        n_prompt: int | None,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
         self.n_checkpoints = n_checkpoints
@@ -68,6 +70,7 @@ class Histories(RuleBasedStateMachine):
         self.proposes = proposes
         self.encodes = encodes  # every so many steps, embeddings arrive
         self.n_steps = 0
+        self.n_prompt = n_prompt
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
@@ -140,7 +143,7 @@ class Histories(RuleBasedStateMachine):
         self._propose()
         entries, running = [*self.s.cache.entries], {q.id for q in self.s.active}
         self._encode()
-        chunks = self.s.plan()
+        chunks = self.s.plan(self.n_prompt)
         if not chunks and self.s.n_waiting_for_media:
             return
         if not chunks and any(not q.n_pending for q in self.s.active):
@@ -186,6 +189,9 @@ class Histories(RuleBasedStateMachine):
         is_whole = any(c.span is not None and c.span.is_whole for c in chunks)
         n_tokens = sum(c.n_tokens for c in chunks) - n_media
         assert n_tokens + (0 if is_whole else n_media) <= self.n_batch
+        if self.n_prompt is not None and not is_whole:
+            n_of_prompts = sum(c.n_tokens for c in chunks if not c.sequence.is_next)
+            assert n_of_prompts <= max(2 * self.n_prompt, 4)
 
     def _encode(self) -> None:
         """What is in slots wants embeddings, and gets them one by one. They may have been dropped
@@ -214,6 +220,19 @@ class Histories(RuleBasedStateMachine):
             if active.n_pending and not active.n_next:
                 assert self.s.cancel(active.id) is self.alive.pop(active.id)
                 return
+
+    @rule(n=st.integers(1, 8), pauses=st.booleans())
+    def leave_inside_of_a_medium(self, n: int, pauses: bool) -> None:
+        for _ in range(n):
+            for active in self.s.active:
+                if active.span is not None and active.n_past > active.span.start:
+                    self.s.pause(active.id)
+                    if pauses:
+                        self.paused.add(active.id)
+                    else:
+                        assert self.s.cancel(active.id) is self.alive.pop(active.id)
+                    return
+            self.step()
 
     def _propose(self) -> None:
         """What is right, or wrong from some place on."""
