@@ -26,6 +26,7 @@ takes them back.
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
@@ -306,7 +307,7 @@ class Scheduler:
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         return self.ahead.plan(ready, n_others) + parts
 
-    def advance(self, chunks: list[Chunk]) -> None:
+    def advance(self, chunks: SequenceOf[Chunk]) -> None:
         """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
         back."""
         for chunk in chunks:
