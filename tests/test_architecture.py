@@ -38,6 +38,7 @@ FLOORS = (
     "engine.chat.detect",
     "engine.chat.grammar",
     "engine.chat.rendering",
+    "engine.media",
     "engine.catalog",
     "engine.catalog.download",
     "engine.catalog.inspect",

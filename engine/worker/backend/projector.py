@@ -7,9 +7,9 @@ programs for what it doesn't know.
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,20 @@ would be wrong."""
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
 
 
+class _Opened(NamedTuple):
+    """A medium, which stays alive so that its `id` is its own, as libmtmd has it."""
+
+    media: Media
+    natives: list[Any]
+    stack: ExitStack
+
+
 class Projector:
     """The projector of one file, for one model.
 
     Raises `BackendError` if the file isn't one or doesn't fit the model. `pieces` may be called
-    from any thread. `encode` does one call after the other. Each should have chunks of one kind,
-    and of `batch_tokens` tokens at the most unless it is a single one, for the sake of memory.
+    from any thread. `encode` does one call after the other. All of a call are prepared first, so
+    that a call should have `batch_tokens` tokens at the most, unless it is of a single chunk.
     """
 
     def __init__(self, path: str, model: Model, options: EngineOptions) -> None:
@@ -57,6 +65,7 @@ class Projector:
         self.size = header.n_bytes
         self._model = model
         self._encoding = threading.Lock()
+        self._opened: dict[int, _Opened] = {}
         params = M.mtmd_context_params_default()
         params.use_gpu, params.device = _placed(options)
         params.print_timings = False
@@ -124,11 +133,14 @@ class Projector:
             parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
             if M.mtmd_tokenize_from_parts(self._mtmd, chunks, parts, 1, False) != 0:
                 raise failure(f"cannot prepare the {media.kind}")
+            M.mtmd_bitmap_free(bitmap)
+            bitmap = None
             n = M.mtmd_input_chunks_size(chunks)
             yield [M.mtmd_input_chunks_get(chunks, i) for i in range(n)]
         finally:
             M.mtmd_input_chunks_free(chunks)
-            M.mtmd_bitmap_free(bitmap)
+            if bitmap is not None:
+                M.mtmd_bitmap_free(bitmap)
 
     def _text(self, chunk: Any) -> TokenArray:
         n = ctypes.c_size_t()
@@ -172,24 +184,36 @@ class Projector:
         return found[0], found[1] - found[0]
 
     def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]:
-        """The embeddings (n_tokens, n_embd) of each, computed together as far as the projector
-        can. Runs outside the GIL. Raises `BackendError`."""
-        with self._encoding, ExitStack() as stack:
+        """The embeddings (n_tokens, n_embd) of the first of `chunks`: of as many as the projector
+        can compute at once, one at least. Runs outside the GIL. Raises `BackendError`.
+
+        Media stay prepared until other ones are encoded, or until `rest`."""
+        with self._encoding:
             if not self._mtmd:
                 raise BackendError("the projector is unloaded")
-            made: dict[int, list[Any]] = {}
-            for media in (chunk.media for chunk in chunks):
-                if id(media) not in made:
-                    parts = stack.enter_context(self._tokenized(media, with_data=True))
-                    made[id(media)] = [part for part in parts if not _is_text(part)]
-            natives = [made[id(chunk.media)][chunk.index] for chunk in chunks]
-            sizes = [chunk.n_tokens for chunk in chunks]
-            if sizes != [M.mtmd_input_chunk_get_n_tokens(native) for native in natives]:
-                raise BackendError("the projector counts the tokens of media in two ways")
-            rows: list[Rows] = []
-            while len(rows) < len(natives):
-                rows += self._encode_batch(natives[len(rows) :], sizes[len(rows) :])
-            return rows
+            self._let_go(keep={id(chunk.media) for chunk in chunks})
+            natives = [self._native(chunk) for chunk in chunks]
+            return self._encode_batch(natives, [chunk.n_tokens for chunk in chunks])
+
+    def _native(self, chunk: PreparedChunk) -> Any:
+        if (opened := self._opened.get(id(chunk.media))) is None:
+            stack = ExitStack()
+            parts = stack.enter_context(self._tokenized(chunk.media, with_data=True))
+            natives = [part for part in parts if not _is_text(part)]
+            opened = self._opened[id(chunk.media)] = _Opened(chunk.media, natives, stack)
+        native = opened.natives[chunk.index]
+        if M.mtmd_input_chunk_get_n_tokens(native) != chunk.n_tokens:
+            raise BackendError("the projector counts the tokens of media in two ways")
+        return native
+
+    def _let_go(self, keep: Container[int] = ()) -> None:
+        for key in [key for key in self._opened if key not in keep]:
+            self._opened.pop(key).stack.close()
+
+    def rest(self) -> None:
+        """There is nothing to encode for now: free what was prepared."""
+        with self._encoding:
+            self._let_go()
 
     def _encode_batch(self, natives: Sequence[Any], sizes: Sequence[int]) -> list[Rows]:
         """The embeddings of as many as fit into one batch: one at least."""
@@ -218,6 +242,7 @@ class Projector:
 
     def close(self) -> None:
         with self._encoding:
+            self._let_go()
             if self._mtmd:
                 M.mtmd_free(self._mtmd)
                 self._mtmd = None

@@ -1,0 +1,1 @@
+"""Images and sounds: from where they are to pixels and samples."""
