@@ -27,7 +27,7 @@ STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
 LARGE: Final = 1 << 20  # bytes of a job
 
 _TOO_LONG: Final = "decoding it takes too long"
-_TOO_LONG_CODE: Final = -getattr(signal, "SIGXCPU", 0)
+_TOO_LONG_CODE: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 
 Process = Child[Started | Answer]
 

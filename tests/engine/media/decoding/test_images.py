@@ -67,7 +67,7 @@ def test_transparent_pixels_show_their_colours() -> None:
     for format in ("PNG", "WEBP"):
         file = io.BytesIO()
         image.save(file, format, lossless=True, exact=True)
-        assert decoded(file.getvalue(), format).data == picture().tobytes()  # type: ignore[arg-type]
+        assert decoded(file.getvalue(), format).data == picture().tobytes()
 
 
 def test_transparent_pixels_of_a_gif_are_black() -> None:
@@ -89,7 +89,7 @@ def test_of_a_moving_picture_the_first_frame() -> None:
             append_images=[Image.new("RGB", (WIDTH, HEIGHT))],
             lossless=True,
         )
-        assert decoded(file.getvalue(), format).data == picture().tobytes()  # type: ignore[arg-type]
+        assert decoded(file.getvalue(), format).data == picture().tobytes()
 
 
 def test_the_orientation_of_a_camera_is_not_followed() -> None:
