@@ -146,6 +146,7 @@ def test_a_process_that_hangs_is_killed() -> None:
         [pid] = decoders.pids
         os.kill(pid, signal.SIGSTOP)
         assert await outcome(decoders, PLAIN) == "decoding it takes too long"
+        await asyncio.gather(*decoders._burials)
         assert not psutil.pid_exists(pid)
         assert isinstance(await decoders.decode(PLAIN), Decoded)
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from engine.media.decoding.child import answer
 from engine.media.decoding.images import MAX_SIDE, decode_image
-from engine.media.decoding.messages import Answer, Decode, Decoded, Refused
+from engine.media.decoding.messages import Decode, Decoded, Refused
 from engine.media.formats import Format, ImageFormat, format_of
 from tests.support.media_files import (
     FILES,
@@ -29,7 +29,7 @@ def decoded(data: bytes, format: ImageFormat = "PNG") -> Decoded:
     return found
 
 
-def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Answer:
+def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Decoded | Refused:
     return answer(Decode(data, format, max_pixels, 16000, 10.0))
 
 
