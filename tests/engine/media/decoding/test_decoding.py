@@ -196,6 +196,19 @@ def test_the_process_has_nothing_open_but_its_pipes() -> None:
     run(use)
 
 
+def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+    async def use(decoders: Decoders) -> None:
+        await decoders.decode(PLAIN)
+        known = psutil.Process(decoders.pids[0]).environ()
+        assert "secret" not in known.values()
+        assert known["PATH"] == os.environ["PATH"]
+
+    run(use)
+
+
 def test_after_the_end_there_are_no_more() -> None:
     async def use(decoders: Decoders) -> None:
         await decoders.stop()
