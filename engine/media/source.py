@@ -1,6 +1,5 @@
 """A medium of a request, before it is fetched and decoded."""
 
-import base64
 import binascii
 import re
 from dataclasses import dataclass
@@ -62,8 +61,12 @@ def from_base64(text: str) -> bytes:
 
     Raises ValueError with a sentence for the user.
     """
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        pass  # most texts have the usual form, which takes a fifth of the time
     text = _SPACES.sub("", text).translate(_URL_SAFE).rstrip("=")
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+    except ValueError:
         raise ValueError("it is neither a URL nor valid base64") from None

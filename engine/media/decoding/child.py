@@ -14,14 +14,22 @@ import sys
 
 import engine.processes.collecting as collecting  # the very first
 from engine.media.decoding.images import decode_image, warm_up
-from engine.media.decoding.messages import Answer, Decode, Refused, decode_decoder
+from engine.media.decoding.messages import (
+    PART,
+    Begun,
+    Decode,
+    Decoded,
+    Part,
+    Refused,
+    decode_decoder,
+)
 from engine.media.decoding.sounds import decode_sound
 from engine.processes.framing import Started, frame
 from engine.processes.limits import limit_descriptors, limit_processor
 from engine.processes.stdio import Link, do_jobs, leave, take_over
 
 
-def answer(job: Decode) -> Answer:
+def answer(job: Decode) -> Decoded | Refused:
     """What is in a file, or why that can't be told."""
     try:
         match job.format:
@@ -38,14 +46,18 @@ def answer(job: Decode) -> Answer:
 def main() -> None:
     memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 
+    link: Link[Decode, Started] = take_over(decode_decoder)
+
     def reply(job: Decode) -> bytes:
         limit_processor(processor)
-        try:
-            return frame(answer(job))
-        except MemoryError:
-            return frame(Refused("it needs too much memory", exhausted=True))
+        found = answer(job)
+        if isinstance(found, Refused):
+            return frame(found)
+        link.write(frame(Begun(len(found.data), found.width, found.height)))
+        for at in range(0, len(found.data), PART):
+            link.write(frame(Part(found.data[at : at + PART])))
+        return b""
 
-    link: Link[Decode, Started] = take_over(decode_decoder)
     warm_up()
     collecting.resume()
     limit_descriptors()

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, MpoImagePlugin, TiffImagePlugin
 
-from engine.media.decoding.messages import Answer, Decoded, Refused
+from engine.media.decoding.messages import Decoded, Refused
 from engine.media.formats import ImageFormat
 
 MAX_SIDE: Final = 32768  # pixels
@@ -37,7 +37,7 @@ def warm_up() -> None:
         decode_image(file.getvalue(), format, max_pixels=4)
 
 
-def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Answer:
+def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Decoded | Refused:
     """The RGB rows of the image. Raises whatever the library raises for damaged files."""
     if format == "WEBP" and (reason := _too_large(_webp_size(data), max_pixels)):
         return Refused(reason)  # its decoder takes memory for all pixels before it tells the size

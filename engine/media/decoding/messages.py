@@ -1,7 +1,11 @@
 """The messages between the server and a process that decodes images and sounds.
 
-A process works on one job at a time; each `Decode` is answered with one `Answer`.
+A process works on one job at a time. Each `Decode` is answered with one `Answer`; `Begun` has the
+pixels or samples behind it, in `Part`s: the server reads many megabytes in small pieces, so that
+others have their turns in between.
 """
+
+from typing import Final
 
 import msgspec
 
@@ -19,7 +23,7 @@ class Decode(msgspec.Struct, frozen=True):
     max_seconds: float
 
 
-class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
+class Decoded(msgspec.Struct, frozen=True):
     """The pixels or samples, as `engine.protocol.media.Media` has them."""
 
     data: bytes
@@ -37,7 +41,23 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     exhausted: bool = False
 
 
-Answer = Decoded | Refused
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The size of what follows."""
+
+    n_bytes: int
+    width: int
+    height: int
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """The next bytes."""
+
+    data: bytes
+
+
+PART: Final = 1 << 18  # bytes
+
+Answer = Begun | Refused
 
 decode_decoder = msgspec.msgpack.Decoder(Decode)
-answer_decoder = msgspec.msgpack.Decoder(Started | Answer)
+answer_decoder = msgspec.msgpack.Decoder(Started | Answer | Part)

@@ -7,15 +7,24 @@ ends is done again by a new one: the fault may be an earlier job's, or somebody 
 """
 
 import asyncio
+import io
 import logging
 import signal
 from typing import Final
 
 from engine.errors import invalid_request, server_error, unavailable
-from engine.media.decoding.messages import Answer, Decode, Decoded, Refused, answer_decoder
-from engine.processes.child import Child, ChildError
-from engine.processes.commands import ONE_BLAS_THREAD, decode_command, environment
-from engine.processes.framing import Started, frame
+from engine.media.decoding.messages import (
+    Answer,
+    Begun,
+    Decode,
+    Decoded,
+    Part,
+    Refused,
+    answer_decoder,
+)
+from engine.processes.child import GRACE, Child, ChildError
+from engine.processes.commands import bare_environment, decode_command
+from engine.processes.framing import FrameError, Started, frame
 
 log = logging.getLogger("engine.media")
 
@@ -27,9 +36,9 @@ STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
 LARGE: Final = 1 << 20  # bytes of a job
 
 _TOO_LONG: Final = "decoding it takes too long"
-_TOO_LONG_CODE: Final = -getattr(signal, "SIGXCPU", 0)
+_TOO_LONG_CODE: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 
-Process = Child[Started | Answer]
+Process = Child[Started | Answer | Part]
 
 
 class Decoders:
@@ -104,15 +113,16 @@ class Decoders:
         """Raises ChildError if the process ends."""
         self._busy.add(process)
         try:
-            answer = await process.ask(data, self._time_limit)
+            async with asyncio.timeout(self._time_limit):
+                answer = await _ask(process, data)
         except TimeoutError:
+            self._end(process)
             raise invalid_request(_TOO_LONG) from None
         except asyncio.CancelledError:
             self._end(process)
             raise
         finally:
             self._busy.discard(process)
-        assert not isinstance(answer, Started)
         if isinstance(answer, Refused) and answer.exhausted:
             self._end(process)
         else:
@@ -130,7 +140,7 @@ class Decoders:
             raise unavailable("the server is shutting down")
         try:
             process: Process = await Child.start_for_jobs(
-                self._command, answer_decoder, env={**environment(), **ONE_BLAS_THREAD}
+                self._command, answer_decoder, env=bare_environment()
             )
         except (TimeoutError, ChildError) as e:
             raise server_error("a process that decodes media could not be started") from e
@@ -140,3 +150,23 @@ class Decoders:
             self._end(process)
             raise unavailable("the server is shutting down")
         return process
+
+
+async def _ask(process: Process, data: bytes) -> Decoded | Refused:
+    """The answer, put together. Raises ChildError if the process ends or says nonsense."""
+    process.stdin.write(data)
+    try:
+        begun = await process.receive()
+        if isinstance(begun, Refused):
+            return begun
+        if not isinstance(begun, Begun) or begun.n_bytes > MEMORY_LIMIT:
+            raise FrameError("something else than an answer")
+        found = io.BytesIO()  # gives what was written to it without a copy
+        while found.tell() < begun.n_bytes:
+            part = await process.receive()
+            if not isinstance(part, Part) or not part.data:
+                raise FrameError("something else than a part")
+            found.write(part.data)
+    except (EOFError, FrameError) as error:
+        raise ChildError(await process.bury(GRACE)) from error
+    return Decoded(found.getvalue(), begun.width, begun.height)

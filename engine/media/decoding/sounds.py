@@ -5,14 +5,16 @@ from typing import Final
 import miniaudio
 import numpy as np
 
-from engine.media.decoding.messages import Answer, Decoded, Refused
+from engine.media.decoding.messages import Decoded, Refused
 from engine.media.formats import SoundFormat
 
 AT_ONCE: Final = 1 << 14  # samples
 LOUDEST: Final = 1e6  # a usual sample is at most 1; squares of these can still be added up
 
 
-def decode_sound(data: bytes, format: SoundFormat, sample_rate: int, max_seconds: float) -> Answer:
+def decode_sound(
+    data: bytes, format: SoundFormat, sample_rate: int, max_seconds: float
+) -> Decoded | Refused:
     """The samples, of one channel. Raises whatever the library raises for damaged files."""
     told = 0.0
     if format == "WAV":

@@ -74,7 +74,8 @@ def main() -> None:
     limit_memory(int(sys.argv[1]))
     collecting.resume()
     link.send(Started())
-    asyncio.run(serve(link))
+    # Not `asyncio.run`, which waits at its end for threads that still resolve a name.
+    asyncio.new_event_loop().run_until_complete(serve(link))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def target(url: str, rules: Rules, base: httpx2.URL | None = None) -> httpx2.URL
         raise FetchError("its URL is neither of http nor of https")
     if base is not None and (base.scheme, found.scheme) == ("https", "http"):
         raise FetchError("its host redirects from https to http")
+    if "%" in host or not 0 < (found.port or 80) < 65536:
+        raise FetchError("its URL is not valid")
     if found.userinfo:
         raise FetchError("its URL has a user name or a password")
     if not is_allowed(host, rules.domains):

@@ -146,6 +146,7 @@ def test_a_process_that_hangs_is_killed() -> None:
         [pid] = decoders.pids
         os.kill(pid, signal.SIGSTOP)
         assert await outcome(decoders, PLAIN) == "decoding it takes too long"
+        await asyncio.gather(*decoders._burials)
         assert not psutil.pid_exists(pid)
         assert isinstance(await decoders.decode(PLAIN), Decoded)
 
@@ -191,6 +192,19 @@ def test_the_process_has_nothing_open_but_its_pipes() -> None:
         opened = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
         assert len(opened) == 4
         assert limit == (max(opened) + 1,) * 2
+
+    run(use)
+
+
+def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_API_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+    async def use(decoders: Decoders) -> None:
+        await decoders.decode(PLAIN)
+        known = psutil.Process(decoders.pids[0]).environ()
+        assert "secret" not in known.values()
+        assert known["PATH"] == os.environ["PATH"]
 
     run(use)
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from engine.media.decoding.child import answer
 from engine.media.decoding.images import MAX_SIDE, decode_image
-from engine.media.decoding.messages import Answer, Decode, Decoded, Refused
+from engine.media.decoding.messages import Decode, Decoded, Refused
 from engine.media.formats import Format, ImageFormat, format_of
 from tests.support.media_files import (
     FILES,
@@ -29,7 +29,7 @@ def decoded(data: bytes, format: ImageFormat = "PNG") -> Decoded:
     return found
 
 
-def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Answer:
+def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Decoded | Refused:
     return answer(Decode(data, format, max_pixels, 16000, 10.0))
 
 
@@ -67,7 +67,7 @@ def test_transparent_pixels_show_their_colours() -> None:
     for format in ("PNG", "WEBP"):
         file = io.BytesIO()
         image.save(file, format, lossless=True, exact=True)
-        assert decoded(file.getvalue(), format).data == picture().tobytes()  # type: ignore[arg-type]
+        assert decoded(file.getvalue(), format).data == picture().tobytes()
 
 
 def test_transparent_pixels_of_a_gif_are_black() -> None:
@@ -89,7 +89,7 @@ def test_of_a_moving_picture_the_first_frame() -> None:
             append_images=[Image.new("RGB", (WIDTH, HEIGHT))],
             lossless=True,
         )
-        assert decoded(file.getvalue(), format).data == picture().tobytes()  # type: ignore[arg-type]
+        assert decoded(file.getvalue(), format).data == picture().tobytes()
 
 
 def test_the_orientation_of_a_camera_is_not_followed() -> None:

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from engine.media.decoding.child import answer
-from engine.media.decoding.messages import Answer, Decode, Decoded, Refused
+from engine.media.decoding.messages import Decode, Decoded, Refused
 from engine.media.formats import SoundFormat
 from tests.support.media_files import (
     N_SAMPLES,
@@ -21,7 +21,7 @@ from tests.support.media_files import (
 
 def tried(
     data: bytes, format: SoundFormat = "WAV", rate: int = RATE, seconds: float = 10
-) -> Answer:
+) -> Decoded | Refused:
     return answer(Decode(data, format, 0, rate, seconds))
 
 
