@@ -68,22 +68,21 @@ has none then gets its next token later, and the others go on."""
 
 
 class Engine:
-    """One model, its KV cache, and the requests being served."""
+    """One model, its KV cache, and the requests being served. `projector` is what the model sees
+    and hears with, if it can; the engine closes it."""
 
-    def __init__(self, model: Model, options: EngineOptions) -> None:
+    def __init__(
+        self, model: Model, options: EngineOptions, projector: Projector | None = None
+    ) -> None:
         self.model = model
+        self.projector = projector
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
-        self._projector = None
-        if options.media.mmproj:
-            self._projector = Projector(options.media.mmproj, model, options)
         self.registry = MediaRegistry()
         """The media in the texts that are cached, saved and restored."""
-        self.media_prompts = MediaPrompts(
-            self._projector, self.registry, n_ubatch=self.context.n_ubatch
-        )
-        self._embeddings = Embeddings(self._projector, options.media.media_cache << 20)
+        self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
+        self._embeddings = Embeddings(projector, options.media.media_cache << 20)
         self._planner = Planner(self.context, options)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
@@ -377,11 +376,11 @@ class Engine:
             request.close()
         self._requests.clear()
         self._embeddings.close()
-        if self._projector is not None:
-            self._projector.close()
         self.compiler.close()
         self._sampling.close()
         self.context.close()
+        if self.projector is not None:
+            self.projector.close()
 
 
 def _check_exactness(context: Context, options: EngineOptions) -> None:
