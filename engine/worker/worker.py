@@ -41,6 +41,7 @@ from engine.protocol.messages import (
     LoadFailed,
     Pause,
     Progress,
+    Prompt,
     Ready,
     Reply,
     Rerank,
@@ -316,8 +317,9 @@ class Worker:
         """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
 
         def tokenize(submit: Submit) -> None:
-            prompt: list[int | str] = self._generator.tokenize(submit).tolist()
-            self._prepare_next(apart(submit, prompt))
+            tokens, media = self._generator.tokenize(submit)
+            prompt: Prompt = tokens.tolist()
+            self._prepare_next(apart(submit, submit.prompt if media else prompt))
 
         failed = self._outcome(message.id, tokenize, message)
         if isinstance(failed, Failed):
@@ -348,10 +350,12 @@ class Worker:
             message.content,
             add_special=message.add_special,
             parse_special=message.parse_special,
+            media_tokens=self._engine.media_prompts.reader().tokens,
         ).tolist()
         if not message.with_pieces:
             return Tokens(message.id, ids)
-        return Tokens(message.id, ids, {id: _piece_text(model, id) for id in set(ids)})
+        texts = {id for id in ids if id >= 0}
+        return Tokens(message.id, ids, {id: _piece_text(model, id) for id in texts})
 
     def _detokenize(self, message: Detokenize) -> Text:
         tokens = check_tokens(self._engine.model, message.tokens).tolist()

@@ -32,6 +32,8 @@ from engine.worker.embedding.jobs import Input, InputPart, Job
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.adapters import LoraScales, key_of
 from engine.worker.generation.prompts import exceeds_context, fewest_tokens, tokenize_prompt
+from engine.worker.media.prompts import MediaPrompts
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
@@ -56,6 +58,7 @@ class Embedder:
         self._long: Input | None = None  # the one input that takes several steps
         self._template = model.rerank_template
         self._latest: list[InputPart] = []
+        self.media_prompts = MediaPrompts(None, MediaRegistry(), n_ubatch=context.n_ubatch)
         self.lora = LoraScales(model, options)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
