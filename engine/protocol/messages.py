@@ -225,6 +225,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_input: int = 0  # tokens of the longest input that can be embedded
     modalities: list[Modality] = []  # what the projector lets in beside text
     sample_rate: int = 0  # of the sounds that it takes, in Hz
+    projector: str = ""  # its file's name
+    projector_size: int = 0  # bytes
 
     @property
     def size_on_devices(self) -> int:

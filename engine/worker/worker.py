@@ -65,10 +65,12 @@ from engine.shipped import model_file
 from engine.worker.backend import (
     BackendError,
     Model,
+    Projector,
     add_rpc_servers,
     initialize,
     last_words,
 )
+from engine.worker.backend.projector import projector_header
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
@@ -411,6 +413,8 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
         with last_words(lambda message: link.send(LoadFailed(message))):
+            if options.media.mmproj:  # at once, rather than behind a large model
+                projector_header(options.media.mmproj)
             options = fitted(path, options)
             engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
@@ -427,7 +431,9 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
         return Embedder(model, options)
     if model.has_encoder or not model.has_decoder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
-    engine = Engine(model, options)
+    media = options.media
+    projector = Projector(media.mmproj, model, options) if media.mmproj else None
+    engine = Engine(model, options, projector)
     defaults = options.generation_defaults()
     relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
     if relaxed and options.sampling.strict_schemas:

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ log = logging.getLogger("engine.mtmd")
 
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 """It says more of each image than a log of llama.cpp's should have."""
+
+_PASSED_ON = re.compile(r"[\w:]+(\(\))?$|failed to load model ")
 
 _heard = threading.local()  # it works on several threads at once
 
@@ -46,16 +49,14 @@ def forget_errors() -> None:
 
 
 def failure(message: str) -> BackendError:
-    """An error with libmtmd's last complaint in this thread as the reason: the first ones are of
-    its inner functions."""
+    """An error with libmtmd's first complaint in this thread as the reason."""
     errors = vars(_heard).pop("errors", [])
-    return BackendError(f"{message}: {_bare(errors[-1])}" if errors else message)
+    return BackendError(f"{message}: {_bare(errors[0])}" if errors else message)
 
 
 def _bare(line: str) -> str:
-    """`line` without the names of functions in front, and without a second line."""
-    words = line.splitlines()[0].removesuffix(".")
-    parts = words.split(": ")
-    while len(parts) > 1 and (parts[0].isidentifier() or parts[0] == "error"):
+    """The first line without the functions in front that pass an error on."""
+    parts = line.splitlines()[0].removesuffix(".").split(": ")
+    while len(parts) > 1 and _PASSED_ON.match(parts[0]):
         del parts[0]
     return ": ".join(parts)

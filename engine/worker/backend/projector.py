@@ -5,6 +5,7 @@ programs for what it doesn't know.
 """
 
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Container, Iterator, Sequence
@@ -18,7 +19,9 @@ from llama_cpp import mtmd_cpp as M
 from engine.errors import BackendError
 from engine.formats.gguf_header import Header, HeaderError, read_header
 from engine.options import EngineOptions
+from engine.protocol.devices import mib
 from engine.protocol.media import Media, MediaKind
+from engine.protocol.messages import Modality
 from engine.worker.backend.context_params import FLASH_ATTENTION
 from engine.worker.backend.library import view
 from engine.worker.backend.model import Model
@@ -27,6 +30,8 @@ from engine.worker.backend.mtmd_log import failure, forget_errors, listen
 from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.threads import threads
 from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.projector")
 
 MAX_RATIO = 200
 """Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or
@@ -59,9 +64,10 @@ class Projector:
 
     def __init__(self, path: str, model: Model, options: EngineOptions) -> None:
         listen()
-        header = _header(path)
+        header = projector_header(path)
         self.path = path
-        self.kinds = _kinds(path, header)
+        self.kinds = projector_kinds(header)
+        _check_kinds(path, self.kinds)
         self.size = header.n_bytes
         self._model = model
         self._encoding = threading.Lock()
@@ -84,6 +90,13 @@ class Projector:
         self.sample_rate = max(0, int(M.mtmd_get_audio_sample_rate(self._mtmd)))
         self.uses_mrope = bool(M.mtmd_decode_use_mrope(self._mtmd))
         self.n_embd = model.n_embd_inp
+        log.info(
+            "projector %s: %s (%s), %s",
+            os.path.basename(path),
+            " and ".join(self.modalities),
+            ", ".join(self.kinds),
+            mib(self.size),
+        )
         try:
             self._try(warm=options.model.warmup)
         except BackendError:
@@ -103,6 +116,11 @@ class Projector:
             yield Media("image", b"", bytes(64 * 64 * 3), 64, 64)
         if self.audio:
             yield Media("audio", b"", bytes(4 * self.sample_rate))
+
+    @property
+    def modalities(self) -> list[Modality]:
+        senses: dict[Modality, bool] = {"vision": self.vision, "audio": self.audio}
+        return [sense for sense, there in senses.items() if there]
 
     def hears_or_sees(self, kind: MediaKind) -> bool:
         return self.vision if kind == "image" else self.audio
@@ -248,7 +266,7 @@ class Projector:
                 self._mtmd = None
 
 
-def _header(path: str) -> Header:
+def projector_header(path: str) -> Header:
     """Raises `BackendError` if the file isn't a projector, or is damaged."""
     try:
         with open(path, "rb") as file:
@@ -261,15 +279,18 @@ def _header(path: str) -> Header:
     return header
 
 
-def _kinds(path: str, header: Header) -> tuple[str, ...]:
-    """llama.cpp's names of what the file is. Raises `BackendError` for one that can't be had."""
-    kinds = tuple(str(header.values[key]) for key in _TYPE_KEYS if header.values.get(key))
+def projector_kinds(header: Header) -> tuple[str, ...]:
+    """llama.cpp's names of what the file is."""
+    return tuple(str(header.values[key]) for key in _TYPE_KEYS if header.values.get(key))
+
+
+def _check_kinds(path: str, kinds: Sequence[str]) -> None:
+    """Raises `BackendError` for one that can't be had."""
     for kind in _OF_PROMPT.intersection(kinds):
         raise BackendError(
             f"cannot load the projector {path!r}: images of its kind, {kind}, depend on where in "
-            "a prompt they stand, which is not supported"
+            "a prompt they stand, which is not supported; --no-mmproj loads the model without it"
         )
-    return kinds
 
 
 def _placed(options: EngineOptions) -> tuple[bool, int | None]:

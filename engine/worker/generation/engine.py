@@ -34,7 +34,7 @@ from engine.worker.backend import (
     warm_up,
 )
 from engine.worker.backend.exactness import depends_on_batch
-from engine.worker.backend.model_info import model_info
+from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
@@ -116,7 +116,12 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        return model_info(self.model, n_slots=self.scheduler.n_slots, n_ctx=self.scheduler.n_ctx)
+        return model_info(
+            self.model,
+            n_slots=self.scheduler.n_slots,
+            n_ctx=self.scheduler.n_ctx,
+            **projector_info(self.projector),
+        )
 
     # ---- requests ------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ KINDS = {
     "slices": ("embedded", "tiny-mmproj-slices"),
     "whole": ("embedded", "tiny-mmproj-whole"),
     "whole and windows": ("tiny-window", "tiny-mmproj-whole"),
+    "batches": ("embedded", "tiny-mmproj-batch"),
     "mrope": ("tiny-mrope", "tiny-mmproj-mrope"),
     "mamba": ("tiny-hybrid", "tiny-mmproj"),
     "sound": ("embedded", "tiny-mmproj-audio"),
@@ -257,3 +258,21 @@ def test_what_would_end_the_process_is_refused(stage: Stage) -> None:
     if chunk.is_whole:
         with pytest.raises(BackendError, match="in these pieces"):
             context.decode_media(0, 0, chunk, rows[:3])
+
+
+def test_other_media_lead_to_other_texts(stage: Stage) -> None:
+    def continued(seed: int) -> list[int]:
+        stage.context.remove(0, 0)
+        n, logits = stage.evaluate([b"Tell me of ", stage.medium(seed), b"\nThis is"])
+        tokens: list[int] = []
+        for number in range(n, n + 8):
+            tokens.append(int(logits.argmax()))
+            stage.context.batch.clear()
+            index = stage.context.batch.add(tokens[-1:], number, 0)
+            stage.context.decode()
+            logits = stage.context.logits(index)
+        return tokens
+
+    texts = [continued(seed) for seed in (1, 2, 3, 1)]
+    assert texts[3] == texts[0]
+    assert len(set(map(tuple, texts))) == 3
