@@ -20,15 +20,16 @@ N_EMBD, N_HEAD, N_FF, N_LAYER = 32, 2, 64, 2
 @dataclass(frozen=True, kw_only=True)
 class Eye:
     """A vision encoder and its projector, of one of llama.cpp's kinds: square images of
-    `image_size` pixels ("mlp", "gemma3"), or any size ("qwen2vl_merger").
+    `image_size` pixels ("mlp", "gemma3", "internvl"), or any size ("qwen2vl_merger").
 
-    Of "gemma3", `merge` by `merge` patches are one token, and the tokens of an image attend to
-    each other. Of "qwen2vl_merger", two by two are, which have positions in two dimensions.
+    Of "gemma3" and "internvl", `merge` by `merge` patches are one token. The tokens of an image of
+    "gemma3" attend to each other. Of "qwen2vl_merger", two by two are one, which have positions in
+    two dimensions. "internvl" encodes several images at once, a large one as up to four slices.
     `tiles` are sizes in pixels ("mlp" only): a large image becomes as many slices as the best of
     them has, beside the whole image.
     """
 
-    kind: Literal["mlp", "gemma3", "qwen2vl_merger"]
+    kind: Literal["mlp", "gemma3", "internvl", "qwen2vl_merger"]
     image_size: int
     patch_size: int = 8
     merge: int = 1
@@ -68,8 +69,10 @@ def add_shape(writer: GGUFWriter, recipe: ProjectorRecipe) -> None:
         writer.add_uint32("clip.vision.patch_size", eye.patch_size)
         writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
         writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
-        if eye.kind == "gemma3":
+        if eye.kind in ("gemma3", "internvl"):
             writer.add_uint32("clip.vision.projector.scale_factor", eye.merge)
+        if eye.kind == "internvl":
+            writer.add_uint32("clip.vision.preproc_max_tiles", 4)
         if eye.tiles:
             sides = [side for tile in eye.tiles for side in tile]
             writer.add_array("clip.vision.image_grid_pinpoints", sides)
@@ -153,6 +156,9 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
         yield f"{patch}.1", make.values(N_EMBD, 3, side, side), WeightType.F32
     else:
         n_patches = (eye.image_size // side) ** 2
+        if eye.kind == "internvl":
+            yield "v.class_embd", make.values(N_EMBD), WeightType.F32
+            n_patches += 1
         yield make.matrix("v.position_embd", n_patches, N_EMBD, gain=sqrt(N_EMBD) / 2)
     yield from _layers(make, "v")
     if eye.kind == "gemma3":
@@ -161,14 +167,19 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
         projection = np.ascontiguousarray(make.values(n_embd, N_EMBD).T)
         yield "mm.input_projection.weight", projection, WeightType.F32
         return
-    n_inner = 4 * N_EMBD if eye.kind == "qwen2vl_merger" else N_EMBD
-    yield from make.linear("mm.0", N_FF, n_inner)
+    first, second, n_inner = "mm.0", "mm.2", N_EMBD
+    if eye.kind == "qwen2vl_merger":
+        n_inner *= 4
+    if eye.kind == "internvl":
+        first, second, n_inner = "mm.model.mlp.1", "mm.model.mlp.3", N_EMBD * eye.merge**2
+        yield from make.norm("mm.model.mlp.0", n_inner)
+    yield from make.linear(first, N_FF, n_inner)
     # Like the embedding of a token in these models, the first channel of which is constant.
     weight, bias = make.values(n_embd, N_FF, gain=1.5), np.zeros(n_embd, np.float32)
     weight[0] = 0
     bias[0] = sqrt(n_embd)
-    yield "mm.2.weight", weight, WeightType.F32
-    yield "mm.2.bias", bias, WeightType.F32
+    yield f"{second}.weight", weight, WeightType.F32
+    yield f"{second}.bias", bias, WeightType.F32
 
 
 def _ear(make: _Maker, ear: Ear, n_embd: int) -> Iterator[Tensor]:

@@ -252,6 +252,12 @@ RECIPES: dict[str, AnyRecipe] = {
         n_embd=TINY.n_embd,
         eye=Eye(kind="gemma3", image_size=64, merge=2),
     ),
+    "tiny-mmproj-batch": ProjectorRecipe(
+        file_name="mmproj-tiny-batch",
+        description="Eyes that see several images at once, for tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="internvl", image_size=64, merge=2),
+    ),
     "tiny-mmproj-mrope": ProjectorRecipe(
         file_name="mmproj-tiny-mrope",
         description="Eyes for tiny-mrope, and for images of any size. For tests.",

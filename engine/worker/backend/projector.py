@@ -289,7 +289,7 @@ def _check_kinds(path: str, kinds: Sequence[str]) -> None:
     for kind in _OF_PROMPT.intersection(kinds):
         raise BackendError(
             f"cannot load the projector {path!r}: images of its kind, {kind}, depend on where in "
-            "a prompt they stand, which is not supported"
+            "a prompt they stand, which is not supported; --no-mmproj loads the model without it"
         )
 
 

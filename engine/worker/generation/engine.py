@@ -79,16 +79,11 @@ class Engine:
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
-        self._projector = None
-        if options.media.mmproj:
-            self._projector = Projector(options.media.mmproj, model, options)
         self.registry = MediaRegistry()
         """The media in the texts that are cached, saved and restored."""
-        self.media_prompts = MediaPrompts(
-            self._projector, self.registry, n_ubatch=self.context.n_ubatch
-        )
-        self._embeddings = Embeddings(self._projector, options.media.media_cache << 20)
-        self._planner = Planner(self.context, options)
+        self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
+        self._embeddings = Embeddings(projector, options.media.media_cache << 20)
+        self._planner = Planner(self.context, options, self.registry)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
         self.compiler = Compiler(model)
@@ -386,8 +381,6 @@ class Engine:
             request.close()
         self._requests.clear()
         self._embeddings.close()
-        if self._projector is not None:
-            self._projector.close()
         self.compiler.close()
         self._sampling.close()
         self.context.close()

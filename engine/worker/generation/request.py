@@ -21,9 +21,10 @@ class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
     `tokens` are those of the prompt, with media in the `spans`, which are made of the chunks
-    `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that a token shows; `guide` is None for a text without a constraint, and
-    `relaxed` what of its schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a
-    time of `time.perf_counter`, as all others.
+    `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that
+    a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
+    schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a time of
+    `time.perf_counter`, as all others.
     """
 
     def __init__(

@@ -24,6 +24,7 @@ KINDS = {
     "slices": ("embedded", "tiny-mmproj-slices"),
     "whole": ("embedded", "tiny-mmproj-whole"),
     "whole and windows": ("tiny-window", "tiny-mmproj-whole"),
+    "batches": ("embedded", "tiny-mmproj-batch"),
     "mrope": ("tiny-mrope", "tiny-mmproj-mrope"),
     "mamba": ("tiny-hybrid", "tiny-mmproj"),
     "sound": ("embedded", "tiny-mmproj-audio"),

@@ -186,6 +186,27 @@ def test_long_sounds_have_several_chunks(both: Projector) -> None:
     assert np.abs(rows[0] - rows[1]).mean() > 0.05
 
 
+def test_images_are_encoded_together(model: Model) -> None:
+    projector = Projector(str(ensure("tiny-mmproj-batch")), model, OPTIONS)
+    found = [chunks(projector.pieces(image(seed, 64, 64)))[0] for seed in range(5)]
+    alone = [projector.encode([chunk])[0] for chunk in found]
+    together = projector.encode(found)
+    assert len(together) == 5
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    large = chunks(projector.pieces(image(7, 200, 200)))
+    assert len(large) == 5  # four slices and the whole of it
+    assert len(projector.encode([*large, *found])) == 10
+    projector.close()
+
+
+def test_a_projector_that_takes_one_at_a_time_gives_one(both: Projector) -> None:
+    found = [chunks(both.pieces(image(seed)))[0] for seed in range(3)]
+    assert len(both.encode(found)) == 1
+    both.rest()
+    assert np.array_equal(both.encode(found[1:])[0], both.encode([found[1]])[0])
+
+
 @settings(max_examples=40, deadline=None)
 @given(width=st.integers(1, 300), height=st.integers(1, 300), long=st.sampled_from([1, 1, 50]))
 def test_images_of_any_size(both: Projector, width: int, height: int, long: int) -> None:
@@ -195,13 +216,13 @@ def test_images_of_any_size(both: Projector, width: int, height: int, long: int)
     assert np.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("name", ["tiny-mmproj-slices", "tiny-mmproj-whole", "tiny-mmproj-mrope"])
+@pytest.mark.parametrize("kind", ["slices", "batch", "whole", "mrope"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1), (2, 3), (900, 4), (640, 480)])
-def test_extreme_images(name: str, size: tuple[int, int]) -> None:
+def test_extreme_images(kind: str, size: tuple[int, int]) -> None:
     initialize()
-    model = Model(str(ensure("tiny-mrope" if "mrope" in name else "embedded")), OPTIONS)
+    model = Model(str(ensure("tiny-mrope" if kind == "mrope" else "embedded")), OPTIONS)
     limited = engine_options(threads=1, image_max_tokens=256)
-    projector = Projector(str(ensure(name)), model, limited)
+    projector = Projector(str(ensure(f"tiny-mmproj-{kind}")), model, limited)
     for chunk in chunks(projector.pieces(image(3, *size))):
         (rows,) = projector.encode([chunk])
         assert rows.shape == (chunk.n_tokens, 128)
