@@ -146,8 +146,8 @@ class Context:
         output: bool = False,
     ) -> int:
         """Evaluate `rows`, the embeddings of `chunk` from its token `offset` on; the chunk begins
-        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted:
-        they have the index that this gives.
+        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted,
+        which have the index that this gives; a context for vectors gives those of all.
 
         There are n_batch rows at the most, and all of a chunk that `is_whole`, which has n_ubatch
         tokens at the most. Raises what `decode` does.
@@ -160,7 +160,8 @@ class Context:
             raise BackendError("a medium can't be evaluated in these pieces")
         first = self.position(sequence, start)
         positions = chunk.positions(first)[offset:stop]
-        batch = MediaBatch(sequence, rows, positions, output=output)
+        n_outputs = len(rows) if self._embeds else int(output)
+        batch = MediaBatch(sequence, rows, positions, n_outputs=n_outputs)
         if chunk.is_whole:
             C.llama_set_causal_attn(self._ctx, False)
         try:
