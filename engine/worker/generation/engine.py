@@ -83,7 +83,7 @@ class Engine:
         """The media in the texts that are cached, saved and restored."""
         self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
         self._embeddings = Embeddings(projector, options.media.media_cache << 20)
-        self._planner = Planner(self.context, options)
+        self._planner = Planner(self.context, options, self.registry)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
         self.compiler = Compiler(model)

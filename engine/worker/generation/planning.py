@@ -10,6 +10,7 @@ from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.second_tier import SecondTier
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.scheduling.budget import PrefillBudget
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
@@ -45,8 +46,9 @@ class Planner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
 
-    def __init__(self, context: Context, options: EngineOptions) -> None:
+    def __init__(self, context: Context, options: EngineOptions, registry: MediaRegistry) -> None:
         self._context = context
+        self._registry = registry
         self._tier = self._make_tier(options)
         self.scheduler = Scheduler(
             context,
@@ -73,7 +75,8 @@ class Planner:
             limit = options.context.cache_disk_size << 20
             try:
                 identity = Identity.of_cells(options)
-                disk = DiskCache(options.context.cache_disk, limit, identity, whole=whole)
+                directory = options.context.cache_disk
+                disk = DiskCache(directory, limit, identity, self._registry, whole=whole)
             except OSError as error:
                 raise BackendError(f"--cache-disk: {error.strerror}") from None
         elif not options.context.cache_ram:

@@ -1,17 +1,29 @@
 """Texts with media say the same, whatever happened before and beside them."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
 
 import pytest
 
 from engine.errors import EngineError
+from engine.options import EngineOptions
 from engine.params import GenerationParams
 from engine.protocol.media import Media
-from engine.protocol.messages import Event, Failed, Finished, PromptParts, Submit
+from engine.protocol.messages import (
+    Event,
+    Failed,
+    Finished,
+    PromptParts,
+    SlotAction,
+    SlotDone,
+    Submit,
+)
 from engine.worker.backend import Model, Projector, initialize
 from engine.worker.generation.engine import Engine
+from engine.worker.slot_actions import SlotActions, SlotTask
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
@@ -27,6 +39,8 @@ KINDS = {
     "sound": ("embedded", "tiny-mmproj-audio"),
 }
 SMALL: dict[str, Any] = {**EXACT, "ctx_size": 2048, "parallel": 1, "warmup": False}
+Key = tuple[int | str, ...]
+"""A prompt: texts, and numbers of media."""
 
 
 class Stage:
@@ -36,26 +50,33 @@ class Stage:
         initialize()
         model, self._projector = KINDS[kind]
         self.medium = sound if kind == "sound" else image
-        self.model = Model(str(ensure(model)), engine_options())
+        self._file = str(ensure(model))
+        self.model = Model(self._file, engine_options())
+        self._alone: dict[tuple[Key, int], list[int]] = {}
+
+    def options(self, **options: Any) -> EngineOptions:
+        files = {"model": self._file, "mmproj": str(ensure(self._projector))}
+        return engine_options(**{**SMALL, **files, **options})
 
     def engine(self, **options: Any) -> Engine:
-        chosen = engine_options(**{**SMALL, **options})
+        chosen = self.options(**options)
         return Engine(
             self.model, chosen, Projector(str(ensure(self._projector)), self.model, chosen)
         )
 
-    @cache
-    def alone(self, key: tuple[int | str, ...], n_predict: int) -> list[int]:
-        """The tokens that an engine says that has seen nothing else; numbers are media."""
-        engine = self.engine()
-        (finished,) = play(engine, [self.prompt(*key)], n_predict=n_predict)
-        engine.close()
-        return finished.tokens
+    def alone(self, key: Key, n_predict: int) -> list[int]:
+        """The tokens that an engine says that has seen nothing else."""
+        if (key, n_predict) not in self._alone:
+            engine = self.engine()
+            (finished,) = play(engine, [self.prompt(*key)], n_predict=n_predict)
+            engine.close()
+            self._alone[key, n_predict] = finished.tokens
+        return self._alone[key, n_predict]
 
     def prompt(self, *key: int | str) -> PromptParts:
         return [each if isinstance(each, str) else self.medium(each) for each in key]
 
-    def check(self, engine: Engine, *keys: tuple[int | str, ...], n: int = 12) -> list[Finished]:
+    def check(self, engine: Engine, *keys: Key, n: int = 12) -> list[Finished]:
         """Together, each of them says what it says alone."""
         results = play(engine, [self.prompt(*key) for key in keys], n_predict=n)
         for key, finished in zip(keys, results, strict=True):
@@ -119,7 +140,7 @@ def test_a_medium_at_the_end(stage: Stage) -> None:
 
 
 def test_eleven(stage: Stage) -> None:
-    text: tuple[int | str, ...] = ("All of them: ", *range(11), " and?")
+    text: Key = ("All of them: ", *range(11), " and?")
     engine = stage.engine(ctx_size=4096)
     stage.check(engine, text)
     again = stage.check(engine, text)[0]
@@ -168,6 +189,80 @@ def test_from_host_memory(stage: Stage) -> None:
     if engine.context.is_cuttable:  # else only for those who begin with all of a text
         assert engine.stats().n_prompt_restored > 0
         assert again[0].timings.cache_n > 0
+
+
+@pytest.mark.parametrize("cache_ram", [0, 64])
+def test_from_files(stage: Stage, tmp_path: Path, cache_ram: int) -> None:
+    """They outlive the process, in which ids mean something."""
+    changes = {"cache_disk": str(tmp_path), "cache_ram": cache_ram}
+    text = ("Some words: " * 5, 1, " and ", 2, 1)
+    first = stage.engine(**changes)
+    (said,) = stage.check(first, text)
+    first.close()
+    assert len([*tmp_path.iterdir()]) == 1
+    engine = stage.engine(**changes)
+    stage.check(engine, ("Others: ", 7, 3, 1))  # their ids come first now
+    answer = [*stage.prompt(*text), *said.tokens, "More: ", stage.medium(3)]
+    (more,) = play(engine, [answer], n_predict=12)
+    assert engine.stats().n_prompt_restored > 0
+    assert more.timings.cache_n == said.n_prompt + len(said.tokens) - 1
+    fresh = stage.engine()
+    assert play(fresh, [answer], n_predict=12)[0].tokens == more.tokens
+
+
+def test_files_of_another_projector_are_passed_over(plain: Stage, tmp_path: Path) -> None:
+    engine = plain.engine(cache_disk=str(tmp_path))
+    plain.check(engine, ("Some words: " * 5, 1), ("Some other words: " * 20,))
+    engine.close()
+    assert len([*tmp_path.iterdir()]) == 2
+    other = plain.engine(cache_disk=str(tmp_path), image_max_tokens=99)
+    plain.check(other, ("Some words: " * 5, 1), ("Some other words: " * 20,))
+    assert other.stats().n_prompt_restored > 0, "texts have nothing to do with it"
+
+
+def slot_action(
+    engine: Engine, stage: Stage, directory: Path, action: Literal["save", "restore"]
+) -> SlotDone | Failed:
+    """The outcome of saving or restoring slot 0."""
+    options = stage.options(slot_save_path=str(directory))
+    outcome: SimpleQueue[SlotDone | Failed] = SimpleQueue()
+    actions = SlotActions(engine, options, outcome.put)
+    tasks: SimpleQueue[SlotTask] = SimpleQueue()
+    actions.start(SlotAction(1, 0, action, "a.bin"), tasks.put)
+    while outcome.empty():
+        with suppress(Empty):
+            actions.add(tasks.get(timeout=0.1))
+            actions.run()
+    return outcome.get()
+
+
+def test_a_slot_is_saved_and_restored(stage: Stage, tmp_path: Path) -> None:
+    engine = stage.engine()
+    text = ("Once: ", 1, " and ", 1, 2, "!")
+    (said,) = stage.check(engine, text)
+    saved = slot_action(engine, stage, tmp_path, "save")
+    assert isinstance(saved, SlotDone)
+    engine.close()
+    engine = stage.engine()
+    stage.check(engine, ("Others: ", 7, 3, 1))
+    restored = slot_action(engine, stage, tmp_path, "restore")
+    assert isinstance(restored, SlotDone)
+    assert restored.n_tokens == saved.n_tokens == said.n_prompt + len(said.tokens) - 1
+    answer = [*stage.prompt(*text), *said.tokens, "More: ", stage.medium(3)]
+    (more,) = play(engine, [answer], n_predict=12)
+    assert more.timings.cache_n == restored.n_tokens
+    assert play(stage.engine(), [answer], n_predict=12)[0].tokens == more.tokens
+
+
+def test_a_slot_of_another_projector_is_refused(plain: Stage, tmp_path: Path) -> None:
+    engine = plain.engine()
+    plain.check(engine, ("Once: ", 1))
+    slot_action(engine, plain, tmp_path, "save")
+    other = Stage("slices")
+    refused = slot_action(other.engine(), other, tmp_path, "restore")
+    other.model.close()
+    assert isinstance(refused, Failed)
+    assert "another projector" in refused.error.message
 
 
 def test_the_context_is_full(plain: Stage) -> None:
