@@ -1,1 +1,1 @@
-"""Images and sounds: from where they are to pixels and samples."""
+"""Images and sounds as requests bring them: fetched and decoded in processes of their own."""

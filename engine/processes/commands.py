@@ -10,6 +10,8 @@ WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
 spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
+ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's library maps memory for each of its threads: on many cores, more than a limit allows."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
 
@@ -38,6 +40,17 @@ def trial_command(memory: int, seconds: float) -> Command:
 def check_command(memory: int, seconds: float) -> Command:
     """The command of a process that checks bodies (`handlers.http.checking.child`)."""
     return (sys.executable, "-P", "-m", "handlers.http.checking.child", str(memory), str(seconds))
+
+
+def decode_command(memory: int, processor: float, seconds: float) -> Command:
+    """The command of a process that decodes images and sounds (`engine.media.decoding.child`)."""
+    module = "engine.media.decoding.child"
+    return (sys.executable, "-P", "-m", module, str(memory), str(processor), str(seconds))
+
+
+def media_fetch_command(memory: int) -> Command:
+    """The command of a process that fetches them (`engine.media.fetching.child`)."""
+    return (sys.executable, "-P", "-m", "engine.media.fetching.child", str(memory))
 
 
 def download_command() -> Command:

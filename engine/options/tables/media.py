@@ -137,7 +137,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=1,
             max=MAX_MEDIA_BYTES,
-            help="Largest file of an image or a sound, in bytes, however it comes.",
+            help="Most bytes that the files of all images and sounds of a request have together.",
         ),
     ] = 64 << 20
     media_max_seconds: Annotated[
