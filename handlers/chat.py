@@ -92,6 +92,6 @@ async def apply_template(body: dict[str, Any]) -> Response:
     model = served(body)
     engine = await model.engine()
     request = await aside(chat_request, body, model.options)
-    request, talk = with_markers(model, engine, request)
+    request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
     return JSONAnswer({"prompt": with_marker(talk.split(prompt.text), media_marker())})

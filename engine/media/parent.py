@@ -6,6 +6,7 @@ is named by URL. Here they are only compared and hashed.
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,13 +32,12 @@ _NO_RULES: Final = MediaInputOptions()
 
 
 class MediaDecoder:
-    """Fetches and decodes the media of requests. To be made while the event loop runs."""
+    """Fetches and decodes the media of requests."""
 
     def __init__(self, decoders: Decoders | None = None, fetcher: Fetcher | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
         self._decoders = decoders or Decoders()
         self._fetcher = fetcher or Fetcher()
-        self._kept = Kept(self._loop.time)
+        self._kept = Kept(time.monotonic)
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -138,7 +138,7 @@ class MediaDecoder:
     def _expire_later(self) -> None:
         """Memory is given back even if no more media come."""
         if self._expiry is None:
-            self._expiry = self._loop.call_later(KEEP_SECONDS + 1, self._expire)
+            self._expiry = asyncio.get_running_loop().call_later(KEEP_SECONDS + 1, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None

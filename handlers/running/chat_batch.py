@@ -92,7 +92,7 @@ async def prepare(
     that can't be read and for tools or schemas that can't be followed, not_supported_error for
     media that the model doesn't take, server_error if the template itself is at fault.
     """
-    request, talk = with_markers(model, engine, request)
+    request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
     [parts] = await resolved(model, engine, [talk.split(prompt.text)])
     params = msgspec.structs.replace(params, generation_prompt="")  # the template's own counts
@@ -115,13 +115,11 @@ async def prepare(
     return PreparedChat(parts, bound, lambda: FreeTextCalls(parser(), names), given)
 
 
-def with_markers(
-    model: Served, engine: EngineClient, request: ChatRequest
-) -> tuple[ChatRequest, Marked]:
+def with_markers(engine: EngineClient, request: ChatRequest) -> tuple[ChatRequest, Marked]:
     """`request` with markers in the places of its media. Raises EngineError for those that the
     model can't take."""
     talk = marked(request.messages)
-    check_media(model, engine.info, talk.media)
+    check_media(engine.info, talk.media)
     return msgspec.structs.replace(request, messages=talk.messages), talk
 
 

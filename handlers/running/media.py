@@ -5,22 +5,19 @@ text can have it by chance or by intention.
 """
 
 import asyncio
-import base64
-import binascii
 import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from engine.errors import invalid_request, not_supported
-from engine.media.messages import MediaSource
+from engine.media.source import MediaSource
 from engine.pool.client import EngineClient
-from engine.protocol.media import Media
+from engine.protocol.media import Media, MediaKind
 from engine.protocol.messages import ModelInfo, PromptParts
 from handlers.http.disconnect import until_disconnect
 from handlers.running.runtime import runtime
@@ -32,8 +29,6 @@ PART = "media"
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
 _MODALITIES = {"image": "vision", "audio": "audio"}
-_FETCHED = ("http://", "https://", "file://")
-_SPACE = re.compile(r"\s+")
 _SMALL = 1 << 16  # characters that are decoded in a moment
 
 
@@ -55,9 +50,9 @@ class MediaInput(msgspec.Struct, frozen=True):
     kind: Kind | None = None
 
     @property
-    def fetched(self) -> bool:
-        """True for an address of something that doesn't come with the request."""
-        return isinstance(self.given, str) and self.given.lower().startswith(_FETCHED)
+    def decoded_kind(self) -> MediaKind | None:
+        """The kind that the decoder knows."""
+        return None if self.kind == "video" else self.kind
 
 
 UnresolvedParts: TypeAlias = "list[int | str | MediaInput]"
@@ -151,10 +146,8 @@ def with_marker(parts: UnresolvedParts, marker: str) -> str:
 # ---- from sources to media ---------------------------------------------------------------
 
 
-def check_media(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> None:
-    """Raises EngineError: not_supported_error if the model can't take one of `media`,
-    invalid_request_error if they are too many."""
-    most = model.options.media.media_max_count
+def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
+    """Raises EngineError (not_supported_error) if the model can't take one of `media`."""
     for medium in media:
         if medium.kind is None:
             if not info.modalities:
@@ -163,16 +156,7 @@ def check_media(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> 
                     "multimodal requests."
                 )
         elif _MODALITIES.get(medium.kind) not in info.modalities:
-            raise _not_taken(medium.where, medium.kind)
-    if len(media) > most:
-        raise invalid_request(
-            f"{media[most].where}: a request can have {most} images and sounds (--media-max-count), "
-            f"and this one has {len(media)}"
-        )
-
-
-def _not_taken(where: str, kind: str) -> Exception:
-    return not_supported(f"{where}: {kind} input is not supported - {_HINT}")
+            raise not_supported(f"{medium.where}: {medium.kind} input is not supported - {_HINT}")
 
 
 async def resolved(
@@ -185,14 +169,11 @@ async def resolved(
     this server doesn't fetch from, invalid_request_error for what is no image or no sound.
     """
     media = [part for prompt in prompts for part in prompt if isinstance(part, MediaInput)]
-    check_media(model, engine.info, media)
+    check_media(engine.info, media)
     if not media:
         return [[*without_media(each)] for each in prompts]
-    work = _decoded(media, engine.info.sample_rate)
+    work = _decoded(model, engine.info, media)
     decoded = await (until_disconnect(work) if watch else work)
-    for medium, each in zip(media, decoded, strict=True):
-        if _MODALITIES[each.kind] not in engine.info.modalities:
-            raise _not_taken(medium.where, each.kind)
     following = iter(decoded)
 
     def taken(part: int | str | MediaInput) -> int | str | Media:
@@ -201,43 +182,20 @@ async def resolved(
     return [[taken(part) for part in prompt] for prompt in prompts]
 
 
-async def _decoded(media: Sequence[MediaInput], sample_rate: int) -> list[Media]:
+async def _decoded(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> list[Media]:
     sources = [await _source(medium) for medium in media]
-    decoder = runtime().media
-    assert decoder is not None
-    return await decoder.decode(sources, sample_rate=sample_rate)
+    return await runtime().media.decode(
+        sources,
+        model.options.media,
+        images="vision" in info.modalities,
+        sample_rate=info.sample_rate if "audio" in info.modalities else 0,
+    )
 
 
 async def _source(medium: MediaInput) -> MediaSource:
-    kind = medium.kind if medium.kind != "video" else None
-    if isinstance(medium.given, bytes):
-        return MediaSource(medium.where, kind, data=medium.given)
-    if medium.fetched:
-        return MediaSource(medium.where, kind, url=medium.given)
-    if len(medium.given) <= _SMALL:
-        data = from_text(medium.given, medium.where)
-    else:
-        data = await asyncio.to_thread(from_text, medium.given, medium.where)
-    return MediaSource(medium.where, kind, data=data)
-
-
-def from_text(given: str, where: str) -> bytes:
-    """The bytes in a data URL, or in base64. Raises EngineError (invalid_request_error) for what
-    is neither."""
-    text = given
-    if given[:5].lower() == "data:":
-        head, comma, text = given.partition(",")
-        if not comma:
-            raise invalid_request(f"{where}: a data URL has a comma in front of its data")
-        if not head.lower().endswith("base64"):
-            return unquote_to_bytes(text)
-    text = _SPACE.sub("", text)
-    text = text.rstrip("=")
-    if re.search("[-_]", text):  # the alphabet for URLs
-        text = text.replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise invalid_request(
-            f"{where}: neither a URL (https:, http:, file:, data:) nor valid base64"
-        ) from None
+    given, kind, where = medium.given, medium.decoded_kind, medium.where
+    if isinstance(given, bytes):
+        return MediaSource(given, kind, where)
+    if len(given) <= _SMALL:
+        return MediaSource.from_text(given, kind, where)
+    return await asyncio.to_thread(MediaSource.from_text, given, kind, where)

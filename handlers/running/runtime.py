@@ -20,7 +20,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
-from engine.media.messages import Decoder
+from engine.media.parent import MediaDecoder
 from engine.options import OptionError
 from engine.pool.inventory import Inventory
 from engine.pool.pool import ModelPool
@@ -60,7 +60,7 @@ class Runtime:
     jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
-    media: Decoder | None = None
+    media: MediaDecoder = field(default_factory=MediaDecoder)
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     steerable: SteerableTexts = field(default_factory=SteerableTexts)
@@ -150,7 +150,10 @@ async def lifespan(
             await asyncio.gather(*background, return_exceptions=True)
             current.streams.close()
             await asyncio.gather(
-                current.pool.stop(), current.renderer.stop(), current.checker.stop()
+                current.pool.stop(),
+                current.renderer.stop(),
+                current.checker.stop(),
+                current.media.stop(),
             )
     finally:
         current.responses.close()

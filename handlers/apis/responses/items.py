@@ -11,8 +11,9 @@ from typing import Any
 
 from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
+from engine.media.source import MediaSource
 from handlers.apis.remarks import remark
-from handlers.running.media import from_text, media_part
+from handlers.running.media import media_part
 
 Item = dict[str, Any]
 
@@ -195,7 +196,9 @@ def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 
 
 def _file_text(part: Mapping[str, Any], where: str) -> str:
-    data = from_text(part["file_data"], where)
+    data = MediaSource.from_text(part["file_data"], place=where).content
+    if isinstance(data, str):
+        raise not_supported(f"{where}: this server fetches no files; send the file itself")
     try:
         text = data.decode()
     except UnicodeDecodeError:
