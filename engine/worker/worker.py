@@ -428,17 +428,20 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
     if options.embedding.embeds():
         if model.has_encoder and model.has_decoder:
             raise BackendError(f"the model {path!r} has two parts: embeddings need one")
-        return Embedder(model, options)
+        return Embedder(model, options, _projector(model, options))
     if model.has_encoder or not model.has_decoder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
-    media = options.media
-    projector = Projector(media.mmproj, model, options) if media.mmproj else None
-    engine = Engine(model, options, projector)
+    engine = Engine(model, options, _projector(model, options))
     defaults = options.generation_defaults()
     relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
     if relaxed and options.sampling.strict_schemas:
         raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
     return engine
+
+
+def _projector(model: Model, options: EngineOptions) -> Projector | None:
+    path = options.media.mmproj
+    return Projector(path, model, options) if path else None
 
 
 def main() -> int:

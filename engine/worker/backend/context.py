@@ -13,18 +13,17 @@ from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
 from engine.options import EngineOptions
-from engine.worker.backend import control_vector, room
 from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
+from engine.worker.backend.context_creation import apply_control_vectors, created, tell_sizes
 from engine.worker.backend.context_params import context_params
-from engine.worker.backend.library import failure, forget_errors, holdings, llama, view
+from engine.worker.backend.library import failure, forget_errors, llama, view
 from engine.worker.backend.media_batch import MediaBatch
 from engine.worker.backend.model import Model
 from engine.worker.backend.positions import Positions, Run
 from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.threads import thread_pools
 
-log = logging.getLogger("engine.context")
 perf_log = logging.getLogger("engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
@@ -52,10 +51,10 @@ class Context:
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
         params = context_params(options, n_seq, unified)
-        _tell_sizes(options, n_seq)
+        tell_sizes(options, n_seq)
         self._perf = options.compute.perf
         self._pools = thread_pools(options)
-        self._ctx = self._create(params)
+        self._ctx = created(model, params)
         self._memory = C.llama_get_memory(self._ctx)
         self.moves_pending = False  # whether cells were moved since the last decode
         if not self._memory and not options.embedding.embeds():
@@ -72,7 +71,7 @@ class Context:
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
-        self._apply_control_vectors(options)
+        apply_control_vectors(self._ctx, model, options)
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
@@ -82,41 +81,6 @@ class Context:
         self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
         self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
         self._kept_numbers = itertools.count()
-
-    def _create(self, params: Any) -> Any:
-        forget_errors()
-        model = self.model._model
-        n_ctx = params.n_ctx or self.model.n_ctx_train
-        holdings.begin_context(n_ctx)
-        if created := C.llama_init_from_model(model, params):
-            return created
-        error = failure("cannot create the context")
-
-        def works(n_ctx: int) -> bool:
-            params.n_ctx = n_ctx
-            holdings.begin_context(n_ctx)
-            tried = C.llama_init_from_model(model, params)
-            if tried:
-                C.llama_free(tried)
-            return bool(tried)
-
-        if "allocate" not in str(error) or not room.explain(holdings):
-            raise error
-        fits = room.fits_by_trial(n_ctx, room.STEP * params.n_seq_max, works)
-        holdings.begin_context(n_ctx)
-        raise BackendError(f"{error}; {room.explain(holdings, fits)}")
-
-    def _apply_control_vectors(self, options: EngineOptions) -> None:
-        model = options.model
-        files = [(path, 1.0) for path in model.control_vector] + [*model.control_vector_scaled]
-        if not files:
-            return
-        n_embd, n_layer = self.model.n_embd, self.model.n_layer
-        data = control_vector.combine(files, n_embd, n_layer)
-        first, last = model.control_vector_layer_range or (1, n_layer)
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
-            raise failure("cannot apply the control vectors")
 
     def decode(self) -> None:
         """Evaluate `batch`, which must not be empty.
@@ -146,8 +110,8 @@ class Context:
         output: bool = False,
     ) -> int:
         """Evaluate `rows`, the embeddings of `chunk` from its token `offset` on; the chunk begins
-        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted:
-        they have the index that this gives.
+        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted,
+        which have the index that this gives; a context for vectors gives those of all.
 
         There are n_batch rows at the most, and all of a chunk that `is_whole`, which has n_ubatch
         tokens at the most. Raises what `decode` does.
@@ -160,7 +124,8 @@ class Context:
             raise BackendError("a medium can't be evaluated in these pieces")
         first = self.position(sequence, start)
         positions = chunk.positions(first)[offset:stop]
-        batch = MediaBatch(sequence, rows, positions, output=output)
+        n_outputs = len(rows) if self._embeds else int(output)
+        batch = MediaBatch(sequence, rows, positions, n_outputs=n_outputs)
         if chunk.is_whole:
             C.llama_set_causal_attn(self._ctx, False)
         try:
@@ -420,14 +385,3 @@ class Context:
         self._ctx = None
         for pool in self._pools:
             pool.close()
-
-
-def _tell_sizes(options: EngineOptions, n_seq: int) -> None:
-    """llama.cpp asserts that a batch and a micro-batch have room for a token of each sequence."""
-    sizes = options.context
-    for option, size in (
-        ("--batch-size", sizes.batch_size),
-        ("--ubatch-size", min(sizes.ubatch_size, max(sizes.batch_size, n_seq))),
-    ):
-        if size < n_seq:
-            log.warning("%s %d is too small for %d sequences: it is %d", option, size, n_seq, n_seq)

@@ -11,10 +11,10 @@ from engine.worker.backend.prepared import Rows
 
 class MediaBatch:
     """Embeddings (n, n_embd) of one sequence with their positions: (n,), or (n, 4) with M-RoPE.
-    With `output`, the logits of the last one are wanted."""
+    The outputs of the last `n_outputs` are wanted."""
 
     def __init__(
-        self, sequence: int, rows: Rows, positions: npt.NDArray[np.int32], *, output: bool
+        self, sequence: int, rows: Rows, positions: npt.NDArray[np.int32], *, n_outputs: int
     ) -> None:
         pointer = ctypes.POINTER
         n = len(rows)
@@ -25,7 +25,7 @@ class MediaBatch:
         self._sequence = np.array([sequence], np.int32)
         self._addresses = np.full(n, self._sequence.ctypes.data, np.uintp)
         self._outputs = np.zeros(n, np.int8)
-        self._outputs[-1] = output
+        self._outputs[n - n_outputs :] = 1
         batch = C.llama_batch()
         batch.n_tokens = n
         batch.token = None

@@ -17,7 +17,7 @@ def projector_uses(options: EngineOptions) -> list[DeviceUse]:
     """What the projector takes of its device: none without one. Its weights are known; what it
     computes the largest image with is estimated. Raises `BackendError` for no projector."""
     media = options.media
-    if not media.mmproj or options.embedding.embeds():
+    if not media.mmproj:
         return []
     header = projector_header(media.mmproj)
 
