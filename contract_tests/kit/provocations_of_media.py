@@ -44,7 +44,7 @@ def transcribed(situations: Situations, name: str) -> list[httpx.Response]:
         {"stream": "true"},
         {"timestamp_granularities[]": "word"},
     )
-    return [send_form(situations.hearing, name, **fields) for fields in forms]
+    return [send_form(situations.hearing, name, None, **fields) for fields in forms]
 
 
 def bad_form(server: Server, name: str) -> list[httpx.Response]:

@@ -195,8 +195,8 @@ class Situations:
             wait_until(lambda: server.get("/health").status_code == 503, "it is loading")
             names = contract.operations().keys() - ENDLESS - set(FORMS)
             answers = {name: send(server, name) for name in names}
-            form = {"files": {"file": b"a"}}
-            return answers | {name: server.http.post(path(name), **form) for name in FORMS}
+            form = {"file": b"a"}
+            return answers | {n: server.http.post(path(n), files=form) for n in FORMS}
         finally:
             server.engine().resume()
 

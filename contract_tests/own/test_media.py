@@ -132,7 +132,8 @@ def test_openai_transcriptions(openai_client: openai.OpenAI) -> None:
     events = openai_client.audio.transcriptions.create(
         **asked, stream=True, extra_body={"max_tokens": 8}
     )
-    *deltas, done = [*events]
+    heard: Any = events
+    *deltas, done = list(heard)
     assert done.type == "transcript.text.done"
     pieces = [each.delta for each in deltas if each.type == "transcript.text.delta"]
     assert "".join(pieces) == done.text == whole.text

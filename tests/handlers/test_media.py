@@ -318,7 +318,7 @@ def test_modalities(info: Any, kinds: list[str]) -> None:
 # ---- transcriptions ----------------------------------------------------------------------
 
 
-def heard(server: Server, fields: Any = (), data: bytes = b"wav", **form: str) -> Any:
+def heard(server: Server, data: bytes = b"wav", **form: str) -> Any:
     return server.http.post(
         "/v1/audio/transcriptions", data=form, files={"file": ("a.wav", data, "audio/wav")}
     )
@@ -375,7 +375,7 @@ def test_a_recording_is_not_counted_as_json(hearing: Server) -> None:
     ],
 )
 def test_forms_that_are_refused(hearing: Server, form: dict[str, str], message: str) -> None:
-    refused = hearing.checked(heard(hearing, **form), "/v1/audio/transcriptions")
+    refused = hearing.checked(heard(hearing, b"wav", **form), "/v1/audio/transcriptions")
     assert refused.status_code == 400
     assert message in refused.json()["error"]["message"]
 

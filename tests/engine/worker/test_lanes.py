@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.params import GenerationParams
-from engine.protocol.messages import Detokenize, Embed, FormatChat, Infill, Rerank, Submit, Tokenize
+from engine.protocol.messages import (
+    Detokenize,
+    Embed,
+    FormatChat,
+    Infill,
+    PromptParts,
+    Rerank,
+    Submit,
+    Tokenize,
+)
 from engine.worker.lanes import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
 
 PROMPTS = st.lists(st.text(max_size=9) | st.integers(0, 9), max_size=9)
@@ -78,9 +87,7 @@ def test_a_second_part_can_be_dropped_too() -> None:
 
 
 @given(prompt=PROMPTS, more=PROMPTS, text=st.text(max_size=9))
-def test_all_that_is_tokenized_counts(
-    prompt: list[int | str], more: list[int | str], text: str
-) -> None:
+def test_all_that_is_tokenized_counts(prompt: PromptParts, more: PromptParts, text: str) -> None:
     n, n_more = (sum(len(e) if isinstance(e, str) else 1 for e in p) for p in (prompt, more))
     assert size(Submit(1, prompt, GenerationParams())) == n
     gap = Infill(prompt, more, text, [("name", text)])
@@ -93,7 +100,7 @@ def test_all_that_is_tokenized_counts(
 
 
 def test_biased_texts_count_like_texts_of_the_prompt() -> None:
-    prompt: list[int | str] = ["abc"]
+    prompt: PromptParts = ["abc"]
     ids = GenerationParams(logit_bias=[(1, 0.5)] * LONG)
     assert size(Submit(1, prompt, ids)) == 3
     one = size(Submit(1, prompt, GenerationParams(logit_bias=[("abcd", 0.5)]))) - 3

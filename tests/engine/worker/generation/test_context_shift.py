@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Finished, Infill, Submit
+from engine.protocol.messages import Begun, Delta, Finished, Infill, Prompt, PromptParts, Submit
 from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.scheduling.shifting import context_shift
@@ -55,9 +55,7 @@ def engine(model: Model, **options: Any) -> Engine:
     return Engine(model, engine_options(**arguments))
 
 
-def run(
-    engine: Engine, prompt: list[int | str] | Infill, **params: Any
-) -> tuple[list[Delta], Finished]:
+def run(engine: Engine, prompt: Prompt, **params: Any) -> tuple[list[Delta], Finished]:
     request = engine.prepare(Submit(1, prompt, GenerationParams(**{**GREEDY, **params})))
     assert not engine.submit(request)
     deltas = []
@@ -72,12 +70,12 @@ def run(
     raise AssertionError("no end")
 
 
-def some_tokens(model: Model, n: int, seed: int = 0) -> list[int | str]:
+def some_tokens(model: Model, n: int, seed: int = 0) -> PromptParts:
     return list(np.random.default_rng(seed).integers(256, 4000, n).tolist())
 
 
 def expected(
-    model: Model, prompt: list[int | str], n_predict: int, n_keep: int, n_discard: int
+    model: Model, prompt: PromptParts, n_predict: int, n_keep: int, n_discard: int
 ) -> list[int]:
     """The text that is generated if it is cut by hand and evaluated anew after each cut."""
     wide = engine(model, ctx_size=4 * N_CTX, context_shift=False)

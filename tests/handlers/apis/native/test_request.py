@@ -119,7 +119,8 @@ def test_what_is_no_prompt(prompt: Any) -> None:
 
 def test_without_media_a_marker_is_text() -> None:
     text = f"a{media_marker()}[img-1]"
-    for data in ({}, {"multimodal_data": []}, {"multimodal_data": None}):
+    nothing: list[dict[str, Any]] = [{}, {"multimodal_data": []}, {"multimodal_data": None}]
+    for data in nothing:
         assert parse_prompts({"prompt_string": text, **data}) == [[text]]
     assert parse_prompts(text, images=[]) == [[text]]
 
@@ -146,7 +147,7 @@ def test_as_many_media_as_markers(n_markers: int) -> None:
 
 
 def test_images_at_their_numbers() -> None:
-    images = [{"data": "AAAA", "id": 12}, {"data": "BBBB", "id": 2}]
+    images: list[dict[str, Any]] = [{"data": "AAAA", "id": 12}, {"data": "BBBB", "id": 2}]
     first, second = (
         MediaInput(image["data"], f"image_data[{i}]", "image") for i, image in enumerate(images)
     )
