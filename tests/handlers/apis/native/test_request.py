@@ -433,8 +433,8 @@ def schemas() -> dict[str, Any]:
     for item in paths.values():
         for operation in item.values():
             if isinstance(operation, dict) and "requestBody" in operation:
-                content = operation["requestBody"]["content"]
-                found[operation["operationId"]] = content["application/json"]["schema"]
+                for media in operation["requestBody"]["content"].values():
+                    found[operation["operationId"]] = media["schema"]
     return found
 
 
