@@ -23,7 +23,10 @@ async def create_transcription(body: dict[str, Any]) -> Response:
     model = served(body)
     engine = await model.engine()
     if "audio" not in engine.info.modalities:
-        raise not_supported("The current model does not support audio input.")
+        raise not_supported(
+            "The current model does not support audio input. Start the server with `--mmproj` and "
+            "a model that hears"
+        )
     messages = transcription_messages(body, template_source(model.options, engine.info))
     request = chat_request({"messages": messages}, model.options)
     asked = {name: body[name] for name in _PARAMETERS if name in body}

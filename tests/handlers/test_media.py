@@ -399,4 +399,4 @@ def test_a_model_that_does_not_hear() -> None:
         refused = server.checked(heard(server), "/v1/audio/transcriptions")
         assert refused.status_code == 501
         message = "The current model does not support audio input."
-        assert refused.json()["error"]["message"] == message
+        assert refused.json()["error"]["message"].startswith(message)
