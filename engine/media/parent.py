@@ -23,7 +23,8 @@ from engine.media.source import MediaSource
 from engine.options.tables.media import MediaInputOptions
 from engine.protocol.media import Media, MediaKind
 
-MAX_PIXELS: Final = 1 << 26  # of all images of a request
+MAX_PIXELS: Final = 1 << 26  # of an image
+MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame
 FETCHES: Final = 4  # of one request at a time
 LARGE: Final = 1 << 18  # bytes that are hashed in a thread
 
@@ -124,9 +125,7 @@ class MediaDecoder:
             digest = await _digest(data)
             media = self._kept.get(digest, request.sample_rate)
             if media is None:
-                job = Decode(
-                    data, format, request.pixels_left, request.sample_rate, request.seconds_left
-                )
+                job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
                 media = _checked(await self._decoders.decode(job), digest, kind_of(format))
                 self._kept.put(media, request.sample_rate)
                 self._expire_later()
@@ -152,8 +151,8 @@ class _Request:
 
     def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
         self.sample_rate = sample_rate
-        self.pixels_left = MAX_PIXELS
         self.seconds_left = float(options.media_max_seconds)
+        self._bytes_left = MAX_DECODED
         self._images = images
 
     def takes(self, kind: MediaKind) -> bool:
@@ -161,14 +160,16 @@ class _Request:
 
     def count(self, media: Media) -> None:
         """Raises EngineError if the medium is too much."""
-        if media.kind == "image":
-            self.pixels_left -= media.width * media.height
-        else:
+        self._bytes_left -= len(media.data)
+        if media.kind == "audio":
             self.seconds_left -= len(media.data) / 4 / self.sample_rate
-        if self.pixels_left < 0:
-            raise invalid_request(f"the images have more than {MAX_PIXELS} pixels together")
         if self.seconds_left < 0:
             raise invalid_request("the sounds take longer than --media-max-seconds together")
+        if self._bytes_left < 0:
+            raise invalid_request(
+                f"the images and sounds are more than {MAX_DECODED >> 20} MiB together when they "
+                "are decoded"
+            )
 
 
 def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:

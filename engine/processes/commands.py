@@ -12,6 +12,11 @@ milliseconds, which starves the server process (and themselves) on a busy machin
 spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
 ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's library maps memory for each of its threads: on many cores, more than a limit allows."""
+_PLAIN: Final = (
+    *("PATH", "PYTHON", "VIRTUAL_ENV", "LD_", "DYLD_", "LANG", "LC_", "TZ", "TMP", "TEMP", "HOME"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "SSL_CERT_", "RES_OPTIONS", "LOCALDOMAIN"),
+)
+"""Beginnings of the names of variables."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
 
@@ -61,3 +66,10 @@ def download_command() -> Command:
 def environment() -> dict[str, str]:
     """The environment of all of them."""
     return {**WAIT_POLICY, **os.environ}
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment of those that hostile bytes may take over: what Python, the system's
+    libraries and TLS read, and none of the server's keys and tokens."""
+    names = (name for name in os.environ if name.upper().startswith(_PLAIN))
+    return {name: os.environ[name] for name in names} | ONE_BLAS_THREAD

@@ -32,6 +32,13 @@ def image_file(format: str, mode: str = "RGB", **save: object) -> bytes:
     return file.getvalue()
 
 
+def blank_png(width: int, height: int) -> bytes:
+    """A black image of any size."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
 def png_of_size(width: int, height: int) -> bytes:
     """A file whose header tells of any size, with hardly any pixels."""
 

@@ -16,7 +16,6 @@ import engine.processes.collecting as collecting  # the very first
 from engine.media.decoding.images import decode_image, warm_up
 from engine.media.decoding.messages import (
     PART,
-    Answer,
     Begun,
     Decode,
     Decoded,
@@ -47,16 +46,16 @@ def answer(job: Decode) -> Decoded | Refused:
 def main() -> None:
     memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 
-    link: Link[Decode, Started | Answer | Part] = take_over(decode_decoder)
+    link: Link[Decode, Started] = take_over(decode_decoder)
 
     def reply(job: Decode) -> bytes:
         limit_processor(processor)
         found = answer(job)
         if isinstance(found, Refused):
             return frame(found)
-        link.send(Begun(len(found.data), found.width, found.height))
+        link.write(frame(Begun(len(found.data), found.width, found.height)))
         for at in range(0, len(found.data), PART):
-            link.send(Part(found.data[at : at + PART]))
+            link.write(frame(Part(found.data[at : at + PART])))
         return b""
 
     warm_up()

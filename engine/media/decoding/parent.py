@@ -23,7 +23,7 @@ from engine.media.decoding.messages import (
     answer_decoder,
 )
 from engine.processes.child import GRACE, Child, ChildError
-from engine.processes.commands import ONE_BLAS_THREAD, decode_command, environment
+from engine.processes.commands import bare_environment, decode_command
 from engine.processes.framing import FrameError, Started, frame
 
 log = logging.getLogger("engine.media")
@@ -140,7 +140,7 @@ class Decoders:
             raise unavailable("the server is shutting down")
         try:
             process: Process = await Child.start_for_jobs(
-                self._command, answer_decoder, env={**environment(), **ONE_BLAS_THREAD}
+                self._command, answer_decoder, env=bare_environment()
             )
         except (TimeoutError, ChildError) as e:
             raise server_error("a process that decodes media could not be started") from e

@@ -19,7 +19,7 @@ from engine.media.fetching.messages import (
     answer_decoder,
 )
 from engine.processes.child import Child, ChildError
-from engine.processes.commands import media_fetch_command
+from engine.processes.commands import bare_environment, media_fetch_command
 from engine.processes.framing import FrameError, Started, frame
 
 log = logging.getLogger("engine.media")
@@ -125,7 +125,9 @@ class Fetcher:
 
 async def _started() -> Process:
     try:
-        return await Child.start_for_jobs(media_fetch_command(MEMORY_LIMIT), answer_decoder)
+        return await Child.start_for_jobs(
+            media_fetch_command(MEMORY_LIMIT), answer_decoder, env=bare_environment()
+        )
     except (TimeoutError, ChildError) as e:
         raise server_error("the process that fetches media could not be started") from e
     except OSError as e:

@@ -26,6 +26,7 @@ from tests.support.media_files import (
     RATE,
     SOUNDS,
     WIDTH,
+    blank_png,
     picture,
     png_of_size,
     wav_file,
@@ -192,18 +193,20 @@ def test_limits_of_all_bytes_hold_for_files(tmp_path: Path) -> None:
     run(use)
 
 
-def test_pixels_and_seconds_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parent, "MAX_PIXELS", 2 * WIDTH * HEIGHT)
+def test_what_is_decoded_is_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "MAX_DECODED", 1 << 20)
+    large = MediaSource(blank_png(400, 400), None, "x")  # 480,000 bytes
     second = MediaSource(wav_file([0.1] * RATE))
 
     async def use(decoder: MediaDecoder) -> None:
         options = MediaInputOptions(media_max_seconds=2)
-        assert len(await decoder.decode([PNG, PNG, second, second], options, sample_rate=RATE)) == 4
-        info = await failure(decoder.decode([PNG, PNG, PNG]))
-        assert info.message == f"{PNG.place}: the images have more than 30 pixels together"
-        other = MediaSource(IMAGES["GIF"], None, "x")
-        info = await failure(decoder.decode([PNG, PNG, other]))
-        assert info.message == "x: it has 5 x 3 pixels, and there may be 0"
+        found = await decoder.decode([large, large, PNG, second], options, sample_rate=RATE)
+        assert len(found) == 4
+        info = await failure(decoder.decode([PNG, large, large, large]))
+        assert info.message == (
+            "x: the images and sounds are more than 1 MiB together when they are decoded"
+        )
+        assert len(await decoder.decode([second, second], options, sample_rate=RATE)) == 2
         info = await failure(decoder.decode([second] * 3, options, sample_rate=RATE))
         assert info.message == "the sounds take longer than --media-max-seconds together"
 

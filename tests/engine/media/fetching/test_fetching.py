@@ -104,10 +104,10 @@ def test_a_process_that_dies_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("url", "rules", "reason"),
     [
-        ("{}/x", Rules(urls=True, max_bytes=9, seconds=9), "address that is not public"),
-        ("{}/x", Rules(private=True, max_bytes=9, seconds=9), "fetching is switched off"),
+        ("{}/x", Rules(urls=True, max_bytes=9, seconds=60), "address that is not public"),
+        ("{}/x", Rules(private=True, max_bytes=9, seconds=60), "fetching is switched off"),
         ("file://x", RULES, "reading files is switched off"),
-        ("{}/x", Rules(urls=True, private=True, max_bytes=9, seconds=9), "more than the 9 bytes"),
+        ("{}/x", Rules(urls=True, private=True, max_bytes=9, seconds=60), "more than the 9 bytes"),
         ("{}/slow", Rules(urls=True, private=True, max_bytes=9, seconds=0.2), "more than 0.2 s"),
         ("{}/\ud800", RULES, "its URL is not valid"),
     ],
