@@ -351,12 +351,15 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
     if name == "apply_template" or (name in COUNTING and "chat" in name):
         image = {"type": "image_url", "image_url": {"url": "data:,"}}
         return [send(server, name, messages=[{"role": "user", "content": [image]}])]
-    responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
+    place = {"prompt": "[img-1]"} if "prompt" in BODIES[name] else {}
+    responses = [
+        send(server, name, **place, **{field: value}) for field, value in UNSUPPORTED.items()
+    ]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
         assert field in contract.message(response), "the message doesn't name the field"
     if "response" in name:
         responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
-    return [*responses, send(server, name, stream=True, **UNSUPPORTED)]
+    return [*responses, send(server, name, stream=True, **place, **UNSUPPORTED)]
 
 
 def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
