@@ -23,6 +23,7 @@ from engine.protocol.messages import (
     Delta,
     Finished,
     ModelInfo,
+    PromptParts,
     SlotState,
     Submit,
     Timings,
@@ -50,7 +51,7 @@ INFO = model_info(
 class PaperGeneration:
     """Says WORDS. A prompt `fail` fails at once, `late` after a word, `hang` never ends."""
 
-    def __init__(self, prompt: list[int | str], params: GenerationParams) -> None:
+    def __init__(self, prompt: PromptParts, params: GenerationParams) -> None:
         self.request = Submit(1, prompt, params)
         self.prompt = prompt
         self.params = params
@@ -125,7 +126,7 @@ class PaperEngine:
 
     def generate(
         self,
-        prompt: list[int | str],
+        prompt: PromptParts,
         params: GenerationParams,
         *,
         echo_prompt: bool = False,
@@ -135,7 +136,7 @@ class PaperEngine:
         return self.generations[-1]
 
     def generate_all(
-        self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
+        self, prompt: PromptParts, variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
         self.owners.append((options.pop("owner"), options.pop("private")))
