@@ -205,14 +205,19 @@ class Engine:
         self._apply(chunks[0].sequence.adapters)
         # Embeddings and tokens can't be in one batch.
         media = [chunk for chunk in chunks if chunk.span is not None]
-        for part in (media, [chunk for chunk in chunks if chunk.span is None]):
-            if part and not self._evaluate(part, events):
-                break
+        texts = [chunk for chunk in chunks if chunk.span is None]
+        if media and not self._evaluate(media, events, n_waiting=len(texts)):
+            return events
+        if texts:
+            self._evaluate(texts, events)
         return events
 
-    def _evaluate(self, chunks: Sequence[Chunk], events: list[Event]) -> bool:
+    def _evaluate(
+        self, chunks: Sequence[Chunk], events: list[Event], *, n_waiting: int = 0
+    ) -> bool:
         """Evaluate what fits into one decode, and answer: what comes of it is added to `events`.
-        False if it can't be done; what else was planned may be wrong then."""
+        `n_waiting` others of the same step wait for it. False if it can't be done; what else was
+        planned may be wrong then."""
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         try:
@@ -238,7 +243,7 @@ class Engine:
                 events += self._answer(request, index)
             outputs = self._speculation.confirmed(outputs)
         self._speculation.end()
-        seconds = self._planner.measure(chunks, started)
+        seconds = self._planner.measure(chunks, started, n_waiting)
         self._speculation.stepped(chunks, seconds)
         self._counting.stepped(seconds)
         return True

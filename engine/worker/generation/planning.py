@@ -122,9 +122,10 @@ class Planner:
         limit = self._budget.limit(n_generating, length)
         return scheduler.plan(limit, self._budget.burst(n_generating, length))
 
-    def measure(self, chunks: Sequence[Chunk], started: float) -> float:
+    def measure(self, chunks: Sequence[Chunk], started: float, n_waiting: int = 0) -> float:
         """The one place that takes the time of a step, in seconds. If nobody has asked
-        for logits, nobody has waited for the device."""
+        for logits, nobody has waited for the device. `n_waiting` chunks of the same step come
+        behind these, as a decode of their own: to whoever generates, both are one."""
         self._context.synchronize()
         seconds = time.perf_counter() - started
         prompts = [chunk for chunk in chunks if not chunk.is_single]
@@ -132,8 +133,9 @@ class Planner:
         n_proposed = sum(len(chunk.proposed) for chunk in chunks)
         if prompts or not n_proposed:  # else it says nothing of prompts, and nothing of decoding
             length = max((chunk.start for chunk in prompts), default=0)
-            n_others = len(chunks) - len(prompts)
-            self._budget.observe(n_others, n_prompt + n_proposed, length, seconds)
+            n_others = len(chunks) - len(prompts) + n_waiting
+            whole = seconds + self._budget.cost.decode_seconds(n_waiting)
+            self._budget.observe(n_others, n_prompt + n_proposed, length, whole)
         return seconds
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from engine.worker.backend import PreparedChunk, Rows
 
 log = logging.getLogger("engine.encoder")
 
-NICENESS = 10
+NICENESS = 5
 """How much lower than the step's its priority on the CPU is."""
 
 

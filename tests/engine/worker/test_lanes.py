@@ -90,11 +90,11 @@ def test_a_second_part_can_be_dropped_too() -> None:
 @given(prompt=PROMPTS, more=PROMPTS, text=st.text(max_size=9))
 def test_all_that_is_tokenized_counts(prompt: Any, more: Any, text: str) -> None:
     n, n_more = (sum(len(e) if isinstance(e, str) else 1 for e in p) for p in (prompt, more))
-    assert size(Submit(1, prompt, GenerationParams())) == n
+    assert size(Submit(1, [*prompt], GenerationParams())) == n
     gap = Infill(prompt, more, text, [("name", text)])
     assert size(Submit(1, gap, GenerationParams())) == n + n_more + 2 * len(text) + 4
-    assert size(Embed(1, [prompt, more], 2)) == n + n_more
-    assert size(Tokenize(1, prompt)) == n
+    assert size(Embed(1, [[*prompt], [*more]], 2)) == n + n_more
+    assert size(Tokenize(1, [*prompt])) == n
     assert size(Detokenize(1, [1, 2, 3])) == 3
     assert size(Rerank(1, text, ["ab", "c"])) == 2 * len(text) + 3
     assert size(FormatChat(1, "chatml", [("user", text), ("user", "ab")])) == len(text) + 2

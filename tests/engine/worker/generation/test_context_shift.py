@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Finished, Infill, Prompt, PromptParts, Submit
+from engine.protocol.messages import Begun, Delta, Finished, Infill, PromptParts, Submit
 from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.scheduling.shifting import context_shift
@@ -55,7 +55,9 @@ def engine(model: Model, **options: Any) -> Engine:
     return Engine(model, engine_options(**arguments))
 
 
-def run(engine: Engine, prompt: Prompt, **params: Any) -> tuple[list[Delta], Finished]:
+def run(
+    engine: Engine, prompt: PromptParts | Infill, **params: Any
+) -> tuple[list[Delta], Finished]:
     request = engine.prepare(Submit(1, prompt, GenerationParams(**{**GREEDY, **params})))
     assert not engine.submit(request)
     deltas = []

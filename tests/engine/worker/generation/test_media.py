@@ -6,6 +6,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from engine.errors import EngineError
@@ -21,7 +22,14 @@ from engine.protocol.messages import (
     SlotDone,
     Submit,
 )
-from engine.worker.backend import Model, Projector, initialize
+from engine.worker.backend import (
+    BackendError,
+    Model,
+    PreparedChunk,
+    Projector,
+    Rows,
+    initialize,
+)
 from engine.worker.generation.engine import Engine
 from engine.worker.slot_actions import SlotActions, SlotTask
 from tests.support.media import image, sound
@@ -293,6 +301,43 @@ def test_refusals(plain: Stage) -> None:
     small = plain.engine(ctx_size=256)
     many = refusal(small, *(image(n) for n in range(100)))
     assert many.info.type == "exceed_context_size_error"
+
+
+def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
+    plain: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = plain.engine(parallel=3, ctx_size=6144)
+    encode = Projector.encode
+    bad = image(666)
+
+    def failing(self: Projector, chunks: Sequence[PreparedChunk]) -> list[Rows]:
+        if any(chunk.media.digest == bad.digest for chunk in chunks):
+            raise BackendError("this one can't be encoded")
+        return encode(self, chunks)
+
+    monkeypatch.setattr(Projector, "encode", failing)
+    params = GenerationParams(**GREEDY, n_predict=12)
+    prompts = [plain.prompt("a", 1), ["a", bad, "b"], plain.prompt("c")]
+    events: list[Event] = []
+    for id, prompt in enumerate(prompts, start=1):
+        own = msgspec.structs.replace(params)
+        events += engine.submit(engine.prepare(Submit(id, prompt, own, group=id)))
+    while engine.has_work:
+        events += engine.step()
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert (failed.id, failed.error.message) == (2, "this one can't be encoded")
+    said = {event.id: event.tokens for event in events if isinstance(event, Finished)}
+    assert said == {1: plain.alone(("a", 1), 12), 3: plain.alone(("c",), 12)}
+    plain.check(engine, ("a", 2, "b"))
+
+
+def test_proposals_change_nothing(plain: Stage) -> None:
+    engine = plain.engine(
+        parallel=2, ctx_size=4096, spec_type=("radix", "ngram-simple", "ngram-mod", "ngram-cache")
+    )
+    texts = [("one two three one two three ", 1, " one two three ", 1, " one"), ("a", 2, 2, "a")]
+    for _ in range(3):
+        plain.check(engine, *texts, n=40)
 
 
 def test_a_micro_batch_that_is_too_small() -> None:
