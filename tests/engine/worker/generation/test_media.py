@@ -317,7 +317,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
 
     monkeypatch.setattr(Projector, "encode", failing)
     params = GenerationParams(**GREEDY, n_predict=12)
-    prompts = [plain.prompt("a", 1), ["a", bad, "b"], plain.prompt("c")]
+    prompts: list[PromptParts] = [plain.prompt("a", 1), ["a", bad, "b"], plain.prompt("c")]
     events: list[Event] = []
     for id, prompt in enumerate(prompts, start=1):
         own = msgspec.structs.replace(params)
