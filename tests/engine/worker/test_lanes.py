@@ -19,6 +19,7 @@ from engine.protocol.messages import (
     Tokenize,
 )
 from engine.worker.lanes import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
+from tests.support.media import image, sound
 
 PROMPTS = st.lists(st.text(max_size=9) | st.integers(0, 9), max_size=9)
 
@@ -98,6 +99,11 @@ def test_all_that_is_tokenized_counts(prompt: Any, more: Any, text: str) -> None
     assert size(Detokenize(1, [1, 2, 3])) == 3
     assert size(Rerank(1, text, ["ab", "c"])) == 2 * len(text) + 3
     assert size(FormatChat(1, "chatml", [("user", text), ("user", "ab")])) == len(text) + 2
+
+
+def test_sounds_take_long_to_become_tokens_and_images_do_not() -> None:
+    assert size(Submit(1, ["abc", sound(1)], GenerationParams())) >= LONG
+    assert size(Submit(1, ["abc", image(1, 1000, 1000)], GenerationParams())) < LONG
 
 
 def test_biased_texts_count_like_texts_of_the_prompt() -> None:

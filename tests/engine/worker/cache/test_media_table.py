@@ -16,7 +16,7 @@ def interned(registry: MediaRegistry, kind: int) -> list[int]:
     chunk = registry.intern(
         bytes([kind]), 0, n_tokens=SIZES[kind], n_pos=1, is_whole=kind == 1, kind="image"
     )
-    return chunk.tokens().tolist()
+    return chunk.n_tokens * [chunk.id]
 
 
 def tokens(registry: MediaRegistry, elements: list[int]) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 from engine.errors import EngineError
 from engine.options import EngineOptions
 from engine.params import GenerationParams
+from engine.processes.stdio import Link
 from engine.protocol.media import Media
 from engine.protocol.messages import (
     Event,
@@ -21,6 +22,8 @@ from engine.protocol.messages import (
     SlotAction,
     SlotDone,
     Submit,
+    Tokenize,
+    to_engine_decoder,
 )
 from engine.worker.backend import (
     BackendError,
@@ -31,7 +34,9 @@ from engine.worker.backend import (
     initialize,
 )
 from engine.worker.generation.engine import Engine
+from engine.worker.generation.request import Request
 from engine.worker.slot_actions import SlotActions, SlotTask
+from engine.worker.worker import Worker
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
@@ -317,7 +322,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
 
     monkeypatch.setattr(Projector, "encode", failing)
     params = GenerationParams(**GREEDY, n_predict=12)
-    prompts = [plain.prompt("a", 1), ["a", bad, "b"], plain.prompt("c")]
+    prompts: list[PromptParts] = [plain.prompt("a", 1), ["a", bad, "b"], plain.prompt("c")]
     events: list[Event] = []
     for id, prompt in enumerate(prompts, start=1):
         own = msgspec.structs.replace(params)
@@ -329,6 +334,31 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
     said = {event.id: event.tokens for event in events if isinstance(event, Finished)}
     assert said == {1: plain.alone(("a", 1), 12), 3: plain.alone(("c",), 12)}
     plain.check(engine, ("a", 2, "b"))
+
+
+def test_several_answers_to_one_prompt_and_its_tokens(plain: Stage) -> None:
+    """As they come from the server process."""
+    engine = plain.engine(parallel=3, ctx_size=6144)
+    worker = Worker(engine, Link(-1, -1, to_engine_decoder), plain.options())
+    prompt, params = plain.prompt("Look: ", 1, 1, "!"), GenerationParams(**GREEDY, n_predict=12)
+    sent = Submit(1, prompt, params, group=1, others=[(2, 7), (3, 8)])
+    message = to_engine_decoder.decode(msgspec.msgpack.encode(sent))
+    assert worker._take(message) is None
+    events: list[Event] = []
+    for _ in range(3):
+        request = worker._inbox.get()
+        assert isinstance(request, Request)
+        events += engine.submit(request)
+    while engine.has_work:
+        events += engine.step()
+    said = {event.id: event.tokens for event in events if isinstance(event, Finished)}
+    assert said == dict.fromkeys((1, 2, 3), plain.alone(("Look: ", 1, 1, "!"), 12))
+    assert engine._embeddings._encoder is not None
+    assert engine._embeddings._encoder.n_encoded == 1
+    tokens = worker._tokenize(Tokenize(4, prompt, add_special=True, with_pieces=True))
+    assert {e.n_prompt for e in events if isinstance(e, Finished)} == {len(tokens.tokens)}
+    assert tokens.pieces is not None
+    assert min(tokens.tokens) < 0 <= min(tokens.pieces)
 
 
 def test_proposals_change_nothing(plain: Stage) -> None:

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.worker.scheduling.media import around, next_start, next_stop, uncut
+from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Sequence
-from tests.support.fake_kv import FakeKV
+from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.media_texts import LENGTHS, is_uncut, spans, text, texts
 from tests.support.scheduling import run_step, scheduler, sequence
 
@@ -126,3 +127,45 @@ def test_a_prompt_that_ends_with_a_medium_evaluates_it_again() -> None:
             run_step(s, kv)
         s.finish(one)
     assert one.n_cached == 2, "the logits of its last token are needed"
+
+
+def serve(s: Scheduler, kv: FakeKV, id: int, elements: list[int]) -> Sequence:
+    """A text alone, to its first token; all embeddings are there."""
+    one = sequence(id, text(elements, 64))
+    s.submit(one)
+    for _ in range(50):
+        if one.generating:
+            break
+        s.plan()
+        ready(one, kv, *LENGTHS)
+        run_step(s, kv)
+    s.finish(one)
+    return one
+
+
+def test_the_second_tier_gives_no_part_of_a_medium() -> None:
+    kv = FakeKV(24, 24)
+    s = scheduler(kv, n_slots=1, n_batch=32, tier=FakeTier(kv))
+    serve(s, kv, 1, [1, 1, 1, CAUSAL, CAUSAL, 2])
+    serve(s, kv, 2, [0] * 20)
+    again = serve(s, kv, 3, [1, 1, 1, CAUSAL, CAUSAL])
+    assert again.n_restored == 3 + N_CAUSAL
+
+
+def test_memory_that_cannot_be_cut_has_checkpoints_between_media() -> None:
+    for window in (0, 4):
+        kv = FakeKV(64, 64, cuttable=False, window=window)
+        s = scheduler(kv, n_slots=1, n_batch=32, n_checkpoints=4)
+        serve(s, kv, 1, [1, 1, 1, CAUSAL, 2, CAUSAL])
+        again = serve(s, kv, 2, [1, 1, 1, CAUSAL, 2, CAUSAL])
+        assert again.n_cached == 3 + N_CAUSAL + 1
+
+
+def test_nothing_is_moved_beside_media() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=1, n_batch=32)
+    serve(s, kv, 1, [1, 2, CAUSAL, 3, 3, 3, 3])
+    one = sequence(2, [1, 3, 3, 3, 3, 4], n_reuse=2)
+    s.submit(one)
+    run_step(s, kv)
+    assert one.n_cached == 1
