@@ -13,8 +13,9 @@ from handlers.apis.unsupported import CHAT, refuse_unsupported
 from handlers.http.json_answer import JSONAnswer
 from handlers.http.security import current_key
 from handlers.running.aside import aside
-from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
 from handlers.running.choices import texts_per_prompt
+from handlers.running.media import media_marker, with_marker
 from handlers.running.respond import respond
 from handlers.running.runtime import runtime
 from handlers.running.served import served
@@ -86,9 +87,11 @@ count_chat_tokens_alias = count_chat_tokens
 
 
 async def apply_template(body: dict[str, Any]) -> Response:
-    """`{"prompt": ...}`: what a chat completion would give the model to read."""
+    """`{"prompt": ...}`: what a chat completion would give the model to read, with the server's
+    marker for media, which are neither fetched nor decoded."""
     model = served(body)
     engine = await model.engine()
     request = await aside(chat_request, body, model.options)
+    request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
-    return JSONAnswer({"prompt": prompt.text})
+    return JSONAnswer({"prompt": with_marker(talk.split(prompt.text), media_marker())})

@@ -11,10 +11,10 @@ from handlers.apis.native.format import NativeFormat
 from handlers.apis.native.probabilities import text_probabilities
 from handlers.apis.native.request import generation_params, parse_prompts, ping_of
 from handlers.apis.openai.format import TextFormat, head, wants_verbose
-from handlers.apis.unsupported import COMPLETION, refuse_unsupported
 from handlers.running.aside import aside
 from handlers.running.batch import Batch
 from handlers.running.choices import candidates, texts_per_prompt
+from handlers.running.media import resolved, without_media
 from handlers.running.prompt_text import text_of
 from handlers.running.respond import respond
 from handlers.running.served import served
@@ -25,14 +25,15 @@ async def create_completion(body: dict[str, Any]) -> Response:
 
     In place of the prompts there may be the gap that `handlers.infill` found in its request.
     """
-    refuse_unsupported(body, COMPLETION)
     model = served(body)
     params = await aside(generation_params, body, model.options.engine.generation_defaults())
     given = body["prompt"]
-    prompts = [given] if isinstance(given, Infill) else await aside(parse_prompts, given)
-    n = texts_per_prompt(body, prompts)
+    gap = given if isinstance(given, Infill) else None
+    asked = [] if gap else await aside(parse_prompts, given, images=body.get("image_data"))
+    n = texts_per_prompt(body, [gap] if gap else asked)
     probabilities = text_probabilities(body, params)
     engine = await model.engine()
+    prompts: list[Prompt] = [gap] if gap else [*await resolved(model, engine, asked)]
     native = NativeFormat(
         model.name,
         engine.info.n_ctx,
@@ -63,17 +64,17 @@ create_completion_alias = create_completion
 
 async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
-    refuse_unsupported(body, COMPLETION)
     model = served(body)
     params = await aside(generation_params, body, model.options.engine.generation_defaults())
-    prompts = await aside(parse_prompts, body["prompt"])
-    n = texts_per_prompt(body, prompts)
+    given = await aside(parse_prompts, body["prompt"], images=body.get("image_data"))
+    n = texts_per_prompt(body, given)
     probabilities = text_probabilities(body, params)
-    n_candidates = candidates(body, n, len(prompts), params)
+    n_candidates = candidates(body, n, len(given), params)
+    engine = await model.engine()
+    prompts = await resolved(model, engine, given)
     asked: list[Prompt] = [*prompts]
     if suffix := body.get("suffix"):
-        asked = [Infill(prefix=prompt, suffix=[suffix]) for prompt in prompts]
-    engine = await model.engine()
+        asked = [Infill(prefix=without_media(each), suffix=[suffix]) for each in given]
     echoes = [await text_of(engine, prompt) for prompt in prompts] if body.get("echo") else ()
     native = None
     if verbose := wants_verbose(body, model.current.options.log):

@@ -1,20 +1,22 @@
 """POST /embedding in the native format, POST /v1/embeddings in OpenAI's."""
 
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
-from engine.errors import invalid_request, not_supported
+from engine.errors import invalid_request
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Vectors
-from handlers.apis.native.request import Prompt, parse_prompts
+from handlers.apis.native.request import parse_prompts
+from handlers.apis.openai.messages import content_parts
 from handlers.http.disconnect import until_disconnect
 from handlers.http.encoding import Lazy
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.aside import aside
+from handlers.running.media import PART, UnresolvedParts, resolved
 from handlers.running.served import Served, served
 from handlers.running.usage import counted
 
@@ -95,7 +97,8 @@ async def _vectors(
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
     norm = body.get("embd_normalize")
     normalize = model.options.engine.embedding.embd_normalize if norm is None else int(norm)
-    work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
+    resolved_inputs = await resolved(model, engine, inputs, watch=False)
+    work = engine.embed(resolved_inputs, normalize=normalize, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             yield each
@@ -122,26 +125,49 @@ def one_by_one(rows: Rows) -> Lazy[int]:
 # ---- inputs ------------------------------------------------------------------------------
 
 
-def parse_inputs(body: Mapping[str, Any]) -> list[Prompt]:
+def parse_inputs(body: Mapping[str, Any]) -> list[UnresolvedParts]:
     """The inputs of a request: those of `input` or, without it, of `content`.
 
-    Raises EngineError (invalid_request_error, or not_supported_error for images and sounds).
+    Raises EngineError (invalid_request_error).
     """
     for name in ("input", "content"):
         if (given := body.get(name)) is not None:
-            if isinstance(given, list):
-                given = [_text_of_parts(each, name) for each in given]
-            return parse_prompts(_text_of_parts(given, name), name)
+            several = isinstance(given, list)
+            inputs = parse_prompts(
+                [_text(each) for each in given] if several else _text(given),
+                name,
+                body.get("image_data"),
+            )
+            if several and len(inputs) == len(given):
+                places = [f"{name}[{index}]" for index in range(len(given))]
+            else:
+                given, places = [given], [name]
+            return [
+                _parts(each["content"], f"{where}.content") if _has_parts(each) else parts
+                for each, parts, where in zip(given, inputs, places, strict=True)
+            ]
     raise invalid_request('"input" or "content" must be provided')
 
 
-def _text_of_parts(value: Any, where: str) -> Any:
-    """The text of an object with `content`, as in a chat's message; anything else as it is."""
-    if not isinstance(value, Mapping) or "content" not in value:
-        return value
-    content = value["content"]
-    if isinstance(content, str):
-        return content
-    if any(part["type"] != "text" for part in content):
-        raise not_supported(f"{where}: this server can't embed images and sounds yet")
-    return "".join(part["text"] for part in content)
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("content"), list)
+
+
+def _text(value: Any) -> Any:
+    """The text of an object with `content`, "" for one with parts; anything else as it is."""
+    if _has_parts(value):
+        return ""
+    return value["content"] if isinstance(value, Mapping) and "content" in value else value
+
+
+def _parts(content: Sequence[Mapping[str, Any]], where: str) -> UnresolvedParts:
+    """Texts and media, as in a chat's message; texts without one between them are one."""
+    found: UnresolvedParts = []
+    for part in content_parts(content, where):
+        if part["type"] == PART:
+            found.append(part[PART])
+        elif found and isinstance(found[-1], str):
+            found[-1] += part["text"]
+        else:
+            found.append(part["text"])
+    return found

@@ -6,12 +6,14 @@ from starlette.responses import Response
 
 from engine.protocol.messages import Infill
 from handlers.apis.native.request import parse_part
+from handlers.apis.unsupported import INFILL, refuse_unsupported
 from handlers.completion import create_completion
 from handlers.running.aside import aside
 
 
 async def create_infill(body: dict[str, Any]) -> Response:
     """A native completion of a prompt that the engine makes of the texts around the gap."""
+    refuse_unsupported(body, INFILL)
     return await create_completion({**body, "prompt": await aside(_gap, body)})
 
 

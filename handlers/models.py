@@ -17,6 +17,7 @@ from handlers.apis.ollama.details import (
     digest,
     facts,
     file_facts,
+    modalities,
     model_path,
     modified_at,
 )
@@ -28,6 +29,7 @@ from handlers.options.arguments import arguments, preset
 from handlers.running.runtime import Runtime, runtime
 from handlers.running.served import find, not_found
 
+_KINDS = {"vision": "image", "audio": "audio"}
 PING = Ping(10.0, b": still here\n\n")
 
 
@@ -151,7 +153,10 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
         "can_remove": entry.removable,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {
+            "input_modalities": ["text", *(_KINDS[each] for each in modalities(current, entry))],
+            "output_modalities": ["text"],
+        },
         "status": _status_json(current, entry, status),
         "meta": known.meta() if known else None,
     }
@@ -209,4 +214,5 @@ def _summary(current: Runtime, entry: Entry, *, told: bool) -> dict[str, Any]:
 def _capabilities(current: Runtime, entry: Entry) -> list[str]:
     """The capabilities in the file, or, until it has been read, those of nearly every model."""
     told = file_facts(current, entry)
-    return list(told.capabilities) if told is not None else ["completion"]
+    found: list[str] = list(told.capabilities) if told is not None else ["completion"]
+    return [*found, "multimodal"] if modalities(current, entry) else found

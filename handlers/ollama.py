@@ -10,15 +10,16 @@ from starlette.responses import Response
 
 from engine.errors import invalid_request
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Infill, Prompt
+from engine.protocol.messages import Infill, Prompt, PromptParts
 from handlers.apis.native.probabilities import chat_probabilities
 from handlers.apis.native.request import generation_params
-from handlers.apis.ollama.embedding import EmbeddingInput, shortened
+from handlers.apis.ollama.embedding import shortened
 from handlers.apis.ollama.format import OllamaFormat, Watch, heading
 from handlers.apis.ollama.generation import GenerationFormat
 from handlers.apis.ollama.request import (
     frees_memory,
     generation_body,
+    image_parts,
     is_in_ollama_form,
     openai_body,
     openai_messages,
@@ -34,6 +35,7 @@ from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_c
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
+from handlers.running.media import PART, resolved
 from handlers.running.respond import respond
 from handlers.running.served import Served, served
 from handlers.running.usage import counted
@@ -68,16 +70,19 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     prompt: Prompt | None = None
     if suffix := body.get("suffix"):
         prompt = Infill(prefix=[body.get("prompt") or ""], suffix=[suffix])
-        prepared = plain_text("", params)
+        prepared = plain_text([], params)
     elif body.get("raw"):
-        prepared = plain_text(body["prompt"], params)
+        images = [part[PART] for part in image_parts(body.get("images"), "images")]
+        [raw] = await resolved(model, engine, [[*images, body["prompt"]]])
+        prepared = plain_text(raw, params)
     else:
         request = await aside(chat_request, asked, model.options)
         request = msgspec.structs.replace(request, repeat_given=False)
         prepared = await prepare(model, engine, request, params)
         if before := body.get("context"):
-            prompt = [*before, prepared.prompt]
-    plain = bool(suffix or body.get("raw"))
+            prompt = [*before, *prepared.prompt]
+    # Tokens can't say again what the images were.
+    plain = bool(suffix or body.get("raw") or body.get("images"))
     form = GenerationFormat(
         body.get("model") or model.name,
         watch,
@@ -149,7 +154,8 @@ async def _context(
     engine: EngineClient, prepared: PreparedChat, before: list[int], text: str
 ) -> list[int]:
     """The tokens of all that was said, for the `context` of a request that goes on with it."""
-    said: list[int | str] = [*before, prepared.prompt + text]
+    asked = "".join(part for part in prepared.prompt if isinstance(part, str))
+    said: PromptParts = [*before, asked + text]
     found = await engine.tokenize(said, add_special=True, parse_special=True, with_pieces=False)
     return list(found.tokens)
 
@@ -198,7 +204,7 @@ async def _vectors(
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
     whole = body.get("truncate") is False
-    inputs: list[EmbeddingInput] = [
+    inputs: list[PromptParts] = [
         [text] if whole else await shortened(engine, text) for text in texts
     ]
     found: list[Rows] = []

@@ -119,7 +119,7 @@ async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
             found.append("tools")
         if described.syntax.reasoning is not None or described.syntax.harmony:
             found.append("thinking")
-    return found
+    return [*found, *info.modalities]  # which have the same names there
 
 
 def _parameters(options: Options, info: ModelInfo) -> list[str]:

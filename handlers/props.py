@@ -1,8 +1,5 @@
 """GET and POST /props: what is served, and how. GET /version: by which version."""
 
-import os
-import secrets
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -15,6 +12,7 @@ from engine.protocol.messages import ModelInfo
 from handlers.apis.ollama.details import model_path
 from handlers.http.build_info import build_info, server_version
 from handlers.http.json_answer import JSONAnswer
+from handlers.running.media import media_marker
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
 from handlers.running.templates import description, template_source, tool_template_source
@@ -48,13 +46,6 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
     return JSONAnswer({"success": True})
 
 
-@cache
-def media_marker() -> str:
-    """What stands for an image or a sound in a text. It is drawn once, so that no text has it by
-    chance; `LLAMA_MEDIA_MARKER` sets it."""
-    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
-
-
 def _names_model() -> bool:
     return bool(QueryParams(context.scope["query_string"]).get("model"))
 
@@ -73,7 +64,11 @@ async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
         "model_alias": model.name,
         "model_ftype": info.ftype if info else "",
         "model_path": model_path(model.current, model.entry),
-        "modalities": {"vision": False, "audio": False, "video": False},
+        "modalities": {
+            "vision": info is not None and "vision" in info.modalities,
+            "audio": info is not None and "audio" in info.modalities,
+            "video": False,
+        },
         "media_marker": media_marker(),
         "endpoint_slots": options.operations.slots,
         "endpoint_props": server.model.operations.props,

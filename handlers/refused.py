@@ -19,14 +19,6 @@ get_through_proxy = list_server_tools
 post_through_proxy = list_server_tools
 
 
-async def create_transcription() -> Response:
-    """Raises EngineError (not_supported_error)."""
-    raise not_supported("The current model does not support audio input.")
-
-
-create_transcription_alias = create_transcription
-
-
 async def create_conversation() -> Response:
     """Raises EngineError (not_supported_error)."""
     raise not_supported(

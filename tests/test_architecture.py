@@ -23,6 +23,7 @@ FLOORS = (
     # the engine process
     "engine.worker.tokens",
     "engine.worker.backend",
+    "engine.worker.media",
     "engine.worker.cache",
     "engine.worker.constraints",
     "engine.worker.scheduling",
@@ -37,6 +38,10 @@ FLOORS = (
     "engine.chat.detect",
     "engine.chat.grammar",
     "engine.chat.rendering",
+    "engine.media",
+    "engine.media.decoding",
+    "engine.media.fetching",
+    "engine.media.parent",
     "engine.catalog",
     "engine.catalog.download",
     "engine.catalog.inspect",
@@ -59,6 +64,7 @@ NEVER = (
     ("engine.chat", "engine.worker"),
     ("engine.catalog", "engine.worker"),
     ("engine.pool", "engine.worker"),
+    ("engine.media", "engine.worker"),
     ("handlers", "engine.worker"),
     ("specllama", "engine.worker"),
     # The engine knows nothing of HTTP servers.
@@ -85,6 +91,10 @@ NEVER = (
 ONLY = {
     "llama_cpp": "engine.worker.backend",
     "llguidance": "engine.worker.constraints",
+    # What works on bytes that anybody may have sent runs in a process of its own.
+    "PIL": "engine.media.decoding",
+    "miniaudio": "engine.media.decoding",
+    "httpcore2": "engine.media.fetching",
 }
 """Libraries with one way in."""
 

@@ -130,11 +130,13 @@ NAMED = [
     and "model" in (*_parameters(each), *_fields(each))
 ]
 """The operations that a request can name a model for."""
+FORMS = [name for name, each in contract.operations().items() if contract.is_form(each)]
+"""The operations that take a form with a file: see provocations_of_media.py."""
 POSTS = [
     name
     for name, each in contract.operations().items()
     if "requestBody" in each.definition
-    and name not in (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
+    and name not in (*FORMS, *EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
 ]
 """The operations of any server that generates."""
 

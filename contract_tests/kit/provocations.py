@@ -14,6 +14,7 @@ from contract_tests.kit.bodies import (
     COUNTING,
     EMBEDDING,
     ENDLESS,
+    FORMS,
     GENERATING,
     KEPT,
     NAMED,
@@ -39,6 +40,16 @@ from contract_tests.kit.provocations_of_conversations import (
     of_response,
     of_stream,
     replay,
+)
+from contract_tests.kit.provocations_of_media import (
+    bad_form,
+    bad_recording,
+    killed_while_hearing,
+    no_ears,
+    no_form,
+    stalled_form,
+    too_large_a_form,
+    transcribed,
 )
 from contract_tests.kit.provocations_of_ollama import (
     images,
@@ -340,12 +351,15 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
     if name == "apply_template" or (name in COUNTING and "chat" in name):
         image = {"type": "image_url", "image_url": {"url": "data:,"}}
         return [send(server, name, messages=[{"role": "user", "content": [image]}])]
-    responses = [send(server, name, **{field: value}) for field, value in UNSUPPORTED.items()]
+    place = {"prompt": "[img-1]"} if "prompt" in BODIES[name] else {}
+    responses = [
+        send(server, name, **place, **{field: value}) for field, value in UNSUPPORTED.items()
+    ]
     for (field, _), response in zip(UNSUPPORTED.items(), responses, strict=True):
         assert field in contract.message(response), "the message doesn't name the field"
     if "response" in name:
         responses += [send(server, name, **{field: value}) for field, value in UNSERVED]
-    return [*responses, send(server, name, stream=True, **UNSUPPORTED)]
+    return [*responses, send(server, name, stream=True, **place, **UNSUPPORTED)]
 
 
 def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
@@ -493,6 +507,13 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("get_metrics", 501): ([], [switched_off]),
     ("set_lora_adapters", 400): ([bad_scales, bad_query], []),
     ("list_slots", 503): ([], [all_busy]),
+    **{(name, 200): ([], [transcribed]) for name in FORMS},
+    **{(name, 400): ([bad_form], [bad_recording]) for name in FORMS},
+    **{(name, 408): ([], [stalled_form]) for name in FORMS},
+    **{(name, 413): ([], [too_large_a_form]) for name in FORMS},
+    **{(name, 415): ([no_form], []) for name in FORMS},
+    **{(name, 500): ([], [killed_while_hearing]) for name in FORMS},
+    **{(name, 501): ([no_ears], []) for name in FORMS},
 }
 """Provocations where the status alone is not enough."""
 

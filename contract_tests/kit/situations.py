@@ -22,6 +22,7 @@ from contract_tests.kit.bodies import (
     BODIES,
     EMBEDDING,
     ENDLESS,
+    FORMS,
     OLLAMA_EMBEDDING,
     RERANKING,
     STORED,
@@ -170,6 +171,12 @@ class Situations:
         hub = {"HF_HUB_CACHE": "no-such-cache"}
         return self._start("--offline", router=True, variables=hub, api_key="key")
 
+    @cached_property
+    def hearing(self) -> OwnServer:
+        """A server whose model takes sounds."""
+        model, ears = map(self._launcher.model_file, ("tiny-nochat", "tiny-mmproj-audio"))
+        return self._start("-m", model, "--mmproj", ears, "-np", "1", named=True, api_key="key")
+
     def _reranking(self) -> tuple[str, ...]:
         return ("-m", self._launcher.model_file("tiny-rerank"), "--reranking")
 
@@ -186,8 +193,10 @@ class Situations:
         server = self._start(*self._switched_on, wait=False, api_key="key", variables=variables)
         try:
             wait_until(lambda: server.get("/health").status_code == 503, "it is loading")
-            names = contract.operations().keys() - ENDLESS
-            return {name: send(server, name) for name in names}
+            names = contract.operations().keys() - ENDLESS - set(FORMS)
+            answers = {name: send(server, name) for name in names}
+            form = {"file": b"a"}
+            return answers | {n: server.http.post(path(n), files=form) for n in FORMS}
         finally:
             server.engine().resume()
 
@@ -267,6 +276,6 @@ def needs_engine(name: str) -> bool:
     definition = contract.operations()[name].definition
     return (
         "500" in definition["responses"]
-        and name not in STORED
+        and name not in (*STORED, *FORMS)
         and not {"models", "ollama_models"} & {*definition["tags"]}
     )

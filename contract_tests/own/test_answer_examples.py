@@ -76,6 +76,8 @@ class Example(NamedTuple):
 
 def examples() -> Iterator[Example]:
     for name, operation in contract.operations().items():
+        if contract.is_form(operation):
+            continue  # what a recording says: test_media.py
         for media in lint.media(operation):
             if media.status in ("200", "204"):
                 for label, value in lint.examples(media.definition):

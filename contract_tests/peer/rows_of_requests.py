@@ -94,6 +94,14 @@ ROWS = (
         requests=r"sampling-fields: prompt \{'prompt_string': 'Once', 'multimodal_data': \[\]\}",
     ),
     Accepted(
+        "Transcriptions without a form",
+        "A model for texts alone answers 501.",
+        "A body that is no form is refused with 415, whatever the model is.",
+        "What a client sends is wrong for every model; a form gets 501.",
+        r"status 415 for 501",
+        requests=r"administration: transcriptions",
+    ),
+    Accepted(
         "End of a grammar",
         "A last token, which ends the generation, follows where a grammar has nothing more.",
         "The answer ends there.",

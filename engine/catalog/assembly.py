@@ -214,8 +214,8 @@ class _EntryMaker:
         identity = {name: fields(Options)[name].of(own) for name in _IDENTITY}
         if found.path:
             identity["model"] = found.path
-        if options.media.mmproj_auto and not own.media.mmproj_url:
-            identity["mmproj"] = own.media.mmproj or found.projector
+        if options.source.mmproj_auto and not own.source.mmproj_url:
+            identity["mmproj"] = own.engine.media.mmproj or found.projector
         said = section or self._everywhere
         named_by_preset = section is not None and found.source != "shipped"
         repository = own.source.hf_repo

@@ -19,6 +19,7 @@ _CONTEXT: Final = """
     cache_type_k cache_type_v swa_full ctx_checkpoints cache_prompt cache_reuse cache_ram
     context_shift spm_infill slot_prompt_similarity
 """
+_MEDIA: Final = "mmproj_offload image_min_tokens image_max_tokens"
 _DEVICES: Final = """
     threads threads_batch n_gpu_layers split_mode tensor_split main_gpu cpu_moe n_cpu_moe n_cpu_ffn
     fit fit_target fit_ctx flash_attn kv_offload op_offload mmap
@@ -42,6 +43,8 @@ _CHAT: Final = """
 """
 
 ALLOWED: Final = frozenset(
-    " ".join((_MODEL, _DRAFT, _CONTEXT, _DEVICES, _ROPE, _SAMPLING, _EMBEDDING, _CHAT)).split()
+    " ".join(
+        (_MODEL, _DRAFT, _CONTEXT, _MEDIA, _DEVICES, _ROPE, _SAMPLING, _EMBEDDING, _CHAT)
+    ).split()
 )
 """Options by their fields' names."""

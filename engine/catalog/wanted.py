@@ -13,4 +13,4 @@ def wants_model(options: Options) -> bool:
 
 
 def wants_projector(options: Options) -> bool:
-    return not options.media.mmproj and bool(options.media.mmproj_url)
+    return not options.engine.media.mmproj and bool(options.source.mmproj_url)

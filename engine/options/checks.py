@@ -37,8 +37,20 @@ def check(options: Options) -> None:
         raise OptionError(
             f"--cache-type-v-draft {of_draft} needs Flash Attention, which --flash-attn off forbids"
         )
+    _check_media(options)
     has_draft = bool(engine.draft.model_draft or options.source.hf_repo_draft)
     engine.speculation.synthetic_rates(has_draft=has_draft)
+
+
+def _check_media(options: Options) -> None:
+    fewest, most = options.engine.media.image_min_tokens, options.engine.media.image_max_tokens
+    if 0 < most < fewest:
+        raise OptionError(f"--image-min-tokens {fewest} is more than --image-max-tokens {most}")
+    if not options.media.media_urls:
+        for name in ("media_domains", "media_private_addresses"):
+            field = fields(Options)[name]
+            if field.of(options):
+                raise OptionError(f"{field.canonical} says where --media-urls, which is off, leads")
 
 
 def check_files(options: msgspec.Struct) -> None:

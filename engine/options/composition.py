@@ -13,7 +13,7 @@ from engine.options.tables.context import CacheType, ContextOptions
 from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
-from engine.options.tables.media import MediaOptions
+from engine.options.tables.media import MediaInputOptions, MediaOptions
 from engine.options.tables.model import ModelOptions
 from engine.options.tables.operations import OperationOptions
 from engine.options.tables.rope import RopeOptions
@@ -43,6 +43,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     embedding: EmbeddingOptions = EmbeddingOptions()
     draft: DraftModelOptions = DraftModelOptions()
     slot_files: SlotFileOptions = SlotFileOptions()
+    media: MediaOptions = MediaOptions()
     speculation: SpeculationOptions = SpeculationOptions()
 
     def unified_kv_cache(self) -> bool:
@@ -178,7 +179,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
 
     engine: EngineOptions = EngineOptions()
     source: SourceOptions = SourceOptions()
-    media: MediaOptions = MediaOptions()
+    media: MediaInputOptions = MediaInputOptions()
     entry: EntryOptions = EntryOptions()
     operations: OperationOptions = OperationOptions()
     chat: ChatOptions = ChatOptions()

@@ -92,12 +92,11 @@ def layer_remarks(names: Names, layer: Layer) -> list[str]:
         for setting in layer.settings
         if names.key_concerns_server(setting.key)
     ]
-    found += [
+    return found + [
         unavailable.remark(f"{layer.place(setting)}: {setting.key}", option)
         for setting in layer.settings
         if (option := _unavailable(setting.key)) and not option.of_server
     ]
-    return found + shortcuts.notes(_shortcuts(layer))
 
 
 def _shortcuts(layer: Layer) -> Iterator[str]:

@@ -47,12 +47,6 @@ def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Opt
     return options
 
 
-def shortcuts_of(given: Given) -> list[str]:
-    """The shortcuts on the command line, each once."""
-    names = dict.fromkeys(argument.name for argument in _arguments(given.names, given.argv))
-    return [name for name in names if name in SHORTCUTS]
-
-
 def vain_options(given: Given) -> list[str]:
     """The options without effect here, each as a warning for the user."""
     words = [argument.name for argument in _arguments(given.names, given.argv)]

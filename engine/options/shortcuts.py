@@ -4,7 +4,7 @@ A shortcut is the lowest part of the source that it stands in: all options that 
 explicitly win over it, in any order.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.options.chosen import Chosen
@@ -18,10 +18,6 @@ class Shortcut(NamedTuple):
 
     help: str
     settings: dict[str, str]  # the texts of options, by field name
-    note: str = ""  # what of it can't be had here
-
-
-_VISION = "media input is not available yet: the model takes text only"
 
 
 def _fim(repo: str, file: str) -> dict[str, str]:
@@ -110,12 +106,8 @@ SHORTCUTS: dict[str, Shortcut] = {
         "gpt-oss 20B, for chat.", _gpt_oss("20b") | {"hf_file": "gpt-oss-20b-mxfp4.gguf"}
     ),
     "--gpt-oss-120b-default": Shortcut("gpt-oss 120B, for chat.", _gpt_oss("120b")),
-    "--vision-gemma-4b-default": Shortcut(
-        "Gemma 3 4B, for chat; text only for now.", _gemma("4b"), _VISION
-    ),
-    "--vision-gemma-12b-default": Shortcut(
-        "Gemma 3 12B, for chat; text only for now.", _gemma("12b"), _VISION
-    ),
+    "--vision-gemma-4b-default": Shortcut("Gemma 3 4B, for chats with images.", _gemma("4b")),
+    "--vision-gemma-12b-default": Shortcut("Gemma 3 12B, for chats with images.", _gemma("12b")),
 }
 
 
@@ -133,8 +125,3 @@ def read(chosen: Chosen, names: Sequence[str], source: str, *, whole_server: boo
             field = chosen.names.fields[key]
             if whole_server or chosen.names.concerns_model(field):
                 chosen.read(field, name, text)
-
-
-def notes(names: Iterable[str]) -> list[str]:
-    """What of the shortcuts `names` can't be had here, each as a warning for the user."""
-    return [f"{name}: {SHORTCUTS[name].note}" for name in names if SHORTCUTS[name].note]

@@ -69,17 +69,23 @@ def _options(
 
 _MODEL = [
     *_options(
-        "text is the only input for now",
+        "the projector runs on the first GPU, or on none with --no-mmproj-offload",
         """
---mmproj-offload --no-mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD
 -mmdev --mmproj-device NAME MTMD_BACKEND_DEVICE
---image-min-tokens N LLAMA_ARG_IMAGE_MIN_TOKENS
---image-max-tokens N LLAMA_ARG_IMAGE_MAX_TOKENS
+""",
+    ),
+    *_options(
+        "how many images are encoded together follows from who waits for them",
+        """
 --mtmd-batch-max-tokens N LLAMA_ARG_MTMD_BATCH_MAX_TOKENS
+""",
+    ),
+    *_options(
+        "images and sound are the only media",
+        """
 --video-fps N LLAMA_ARG_VIDEO_FPS
 --video-timestamp-interval SECONDS LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL
 --video-ffmpeg-dir DIR LLAMA_ARG_VIDEO_FFMPEG_DIR
---media-path DIR
 """,
     ),
     *_options(

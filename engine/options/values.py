@@ -5,6 +5,7 @@ expected; the parser puts the option's name before it.
 """
 
 import csv
+import ipaddress
 import math
 import re
 import shlex
@@ -33,6 +34,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _MASK = re.compile(r"(0x)?[0-9a-fA-F]{1,128}")
 _HF_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
 _HF_REPO = re.compile(rf"{_HF_NAME}/{_HF_NAME}(:[A-Za-z0-9][A-Za-z0-9._-]{{0,63}})?")
+_DOMAIN = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63}){0,126}")
 _TOKEN = re.compile(r"[!-~]{0,1024}")
 _RPC_SERVER = re.compile(r"[A-Za-z0-9._-]{1,253}:([0-9]{1,5})")
 
@@ -454,6 +456,25 @@ def url(text: str) -> str:
     if text and not (valid and text.isprintable() and " " not in text):
         raise OptionError(f"{quote(text)} is not an address such as https://example.org/a.gguf")
     return text
+
+
+def domains(text: str) -> tuple[str, ...]:
+    """Names of hosts, in lower case; `*.` before one is left out."""
+    found = []
+    for element in comma_separated(text):
+        name = element.lower().removeprefix("*.").rstrip(".")
+        if not (_DOMAIN.fullmatch(name) or _is_address(name)):
+            raise OptionError(f"{quote(element)} is not the name of a domain such as example.org")
+        found.append(name)
+    return tuple(found)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def idle_seconds(text: str) -> int:

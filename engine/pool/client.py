@@ -12,6 +12,7 @@ from engine.params import GenerationParams
 from engine.pool.generation import Generation
 from engine.processes.framing import frame
 from engine.processes.outbox import Outbox
+from engine.protocol.media import Media
 from engine.protocol.messages import (
     Adapter,
     Adapters,
@@ -29,6 +30,7 @@ from engine.protocol.messages import (
     ModelInfo,
     Pause,
     Prompt,
+    PromptParts,
     Reply,
     Rerank,
     Resume,
@@ -168,7 +170,7 @@ class EngineClient:
         return started
 
     def embed(
-        self, inputs: Sequence[list[int | str]], *, normalize: int, dimensions: int = 0
+        self, inputs: Sequence[PromptParts], *, normalize: int, dimensions: int = 0
     ) -> AsyncGenerator[Vectors, None]:
         """The vectors of all inputs, in their order, some inputs at a time;
         `engine.protocol.messages.Embed` says what the arguments mean.
@@ -198,13 +200,18 @@ class EngineClient:
             )
 
     async def tokenize(
-        self, content: list[int | str], *, add_special: bool, parse_special: bool, with_pieces: bool
+        self,
+        content: Sequence[int | str | Media],
+        *,
+        add_special: bool,
+        parse_special: bool,
+        with_pieces: bool,
     ) -> Tokens:
         """`engine.protocol.messages.Tokenize` says what the arguments mean.
 
         Raises `EngineError` if a token id is not in the vocabulary.
         """
-        message = Tokenize(self._new_id(), content, add_special, parse_special, with_pieces)
+        message = Tokenize(self._new_id(), [*content], add_special, parse_special, with_pieces)
         return await self._ask(message, Tokens)
 
     async def detokenize(self, tokens: list[int]) -> str:

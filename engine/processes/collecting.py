@@ -11,6 +11,8 @@ import sys
 
 _PROGRAMS = {
     "engine.chat.rendering.child",
+    "engine.media.decoding.child",
+    "engine.media.fetching.child",
     "engine.worker.__main__",
     "engine.worker.constraints.trial.child",
     "handlers.http.checking.child",

@@ -10,6 +10,13 @@ WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
 """llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
 milliseconds, which starves the server process (and themselves) on a busy machine; without
 spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
+ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's library maps memory for each of its threads: on many cores, more than a limit allows."""
+_PLAIN: Final = (
+    *("PATH", "PYTHON", "VIRTUAL_ENV", "LD_", "DYLD_", "LANG", "LC_", "TZ", "TMP", "TEMP", "HOME"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "SSL_CERT_", "RES_OPTIONS", "LOCALDOMAIN"),
+)
+"""Beginnings of the names of variables."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
 
@@ -40,6 +47,17 @@ def check_command(memory: int, seconds: float) -> Command:
     return (sys.executable, "-P", "-m", "handlers.http.checking.child", str(memory), str(seconds))
 
 
+def decode_command(memory: int, processor: float, seconds: float) -> Command:
+    """The command of a process that decodes images and sounds (`engine.media.decoding.child`)."""
+    module = "engine.media.decoding.child"
+    return (sys.executable, "-P", "-m", module, str(memory), str(processor), str(seconds))
+
+
+def media_fetch_command(memory: int) -> Command:
+    """The command of a process that fetches them (`engine.media.fetching.child`)."""
+    return (sys.executable, "-P", "-m", "engine.media.fetching.child", str(memory))
+
+
 def download_command() -> Command:
     """The command of a process that downloads (`engine.catalog.download.child`)."""
     return (sys.executable, "-P", "-m", "engine.catalog.download.child")
@@ -48,3 +66,10 @@ def download_command() -> Command:
 def environment() -> dict[str, str]:
     """The environment of all of them."""
     return {**WAIT_POLICY, **os.environ}
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment of those that hostile bytes may take over: what Python, the system's
+    libraries and TLS read, and none of the server's keys and tokens."""
+    names = (name for name in os.environ if name.upper().startswith(_PLAIN))
+    return {name: os.environ[name] for name in names} | ONE_BLAS_THREAD

@@ -1,6 +1,8 @@
 """Limits that a helper process sets itself before it works on what others have made."""
 
 import faulthandler
+import math
+import os
 import signal
 from contextlib import suppress
 
@@ -25,3 +27,31 @@ def set_alarm(seconds: float) -> None:
         faulthandler.dump_traceback_later(seconds, exit=True)
     else:
         faulthandler.cancel_dump_traceback_later()
+
+
+def limit_processor(seconds: float) -> None:
+    """End this process once it has used the processor for `seconds` more, to the next whole
+    second, where the platform can. It leaves no image of its memory behind then."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(used.ru_utime + used.ru_stime + seconds)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+        )
+
+
+def limit_descriptors() -> None:
+    """Keep this process from opening anything: files, sockets, pipes; where the platform can."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    with suppress(OSError, ValueError):
+        highest = max((int(name) for name in os.listdir("/dev/fd")), default=2)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))

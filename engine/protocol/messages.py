@@ -14,9 +14,11 @@ from engine.errors import ErrorInfo
 from engine.options import EngineOptions, Pooling
 from engine.params import GenerationParams
 from engine.protocol.devices import CPU, DeviceUse
+from engine.protocol.media import Media
 from engine.protocol.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
+Modality = Literal["vision", "audio"]
 
 # ---- server -> engine --------------------------------------------------------------------
 
@@ -43,11 +45,13 @@ class Infill(msgspec.Struct, frozen=True):
     extra: list[tuple[str, str]] = []
 
 
-Prompt = list[int | str] | Infill
+PromptParts = list[int | str | Media]
+"""A prompt as token ids, texts to be tokenized, images and sounds, in their order."""
+Prompt = PromptParts | Infill
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
-    """Generate from `prompt`, a sequence of token ids and texts to be tokenized, or a gap.
+    """Generate from `prompt`, or fill the gap that it is.
 
     The model's special start and end tokens are added when the first element is text (and
     the vocabulary asks for them); special-token syntax inside texts is parsed. With
@@ -78,7 +82,7 @@ class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
     """
 
     id: int
-    inputs: list[list[int | str]]
+    inputs: list[PromptParts]
     normalize: int
     dimensions: int = 0
 
@@ -119,11 +123,11 @@ class Resume(msgspec.Struct, tag="resume", frozen=True, array_like=True):
 
 
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
-    """The tokens of `content`, a sequence of token ids and texts. With `add_special`, the model's
-    special start and end tokens are added to a text that it begins with."""
+    """The tokens of `content`, those of images and sounds as negative numbers. With `add_special`,
+    the model's special start and end tokens are added to a text that it begins with."""
 
     id: int
-    content: list[int | str]
+    content: PromptParts
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -219,6 +223,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None = None  # of a process that embeds; None: it generates
     n_vector: int = 0  # numbers in one embedding
     n_input: int = 0  # tokens of the longest input that can be embedded
+    modalities: list[Modality] = []  # what the projector lets in beside text
+    sample_rate: int = 0  # of the sounds that it takes, in Hz
+    projector: str = ""  # its file's name
+    projector_size: int = 0  # bytes
 
     @property
     def size_on_devices(self) -> int:

@@ -1,8 +1,9 @@
 """Threads that prepare requests: those with long texts don't hold up the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from engine.protocol.media import Media
 from engine.protocol.messages import (
     Detokenize,
     Embed,
@@ -68,8 +69,19 @@ def size(message: Prepared) -> int:
             return sum(len(content) for _, content in messages)
 
 
-def _size(prompt: list[int | str]) -> int:
-    return sum(len(element) if isinstance(element, str) else 1 for element in prompt)
+def _size(prompt: Iterable[int | str | Media]) -> int:
+    return sum(map(_part_size, prompt))
+
+
+def _part_size(part: int | str | Media) -> int:
+    match part:
+        case str():
+            return len(part)
+        case Media(kind="audio"):
+            return LONG  # its spectrum is computed
+        case Media():
+            return CALL
+    return 1
 
 
 def _gap_size(gap: Infill) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
@@ -16,7 +17,7 @@ from engine.options import EngineOptions
 from engine.protocol.messages import Failed, SlotAction, SlotDone
 from engine.protocol.slot_names import check_name
 from engine.worker.backend import BackendError
-from engine.worker.cache import slot_file
+from engine.worker.cache import media_table, slot_file
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import EMPTY, Key
 from engine.worker.cache.slot_file import Origin, SavedSlot
@@ -102,13 +103,22 @@ class SlotActions:
         saved = slot_file.read(self._directory, name)
         here = self._identity
         slot_file.check_origin(name, saved.origin, here.model, here.settings)
+        if not here.sees_alike(saved.origin):
+            raise invalid_request(
+                f"the slot file {name!r} was saved with another projector (--mmproj, "
+                "--image-min-tokens, --image-max-tokens)"
+            )
         n_ctx = self._engine.scheduler.n_ctx
         if len(saved.tokens) > n_ctx:
             raise invalid_request(
                 f"the slot file {name!r} has {len(saved.tokens)} tokens, a slot only {n_ctx}"
             )
-        check_tokens(self._engine.model, saved.tokens.tolist())
-        return saved
+        check_tokens(self._engine.model, saved.tokens[saved.tokens >= 0].tolist())
+        try:
+            tokens = media_table.from_file(saved.tokens, saved.origin.media, self._engine.registry)
+        except ValueError as error:
+            raise invalid_request(f"the slot file {name!r} is damaged: {error}") from None
+        return msgspec.structs.replace(saved, tokens=tokens)
 
     # ---- the main thread -----------------------------------------------------------------
 
@@ -157,8 +167,8 @@ class SlotActions:
         if (found := scheduler.texts.cached(message.slot)) is not None:
             seq_id, entry = found
             state = self._engine.context.save_sequence(seq_id)
-        tokens = entry.tokens
-        origin = self._identity.origin(entry.key, entry.n_exact)
+        tokens, table = media_table.to_file(entry.tokens, self._engine.registry)
+        origin = self._identity.origin(entry.key, entry.n_exact, table)
 
         def write() -> None:
             size = slot_file.write(self._directory, message.filename, origin, tokens, state)

@@ -41,6 +41,7 @@ from engine.protocol.messages import (
     LoadFailed,
     Pause,
     Progress,
+    Prompt,
     Ready,
     Reply,
     Rerank,
@@ -64,10 +65,12 @@ from engine.shipped import model_file
 from engine.worker.backend import (
     BackendError,
     Model,
+    Projector,
     add_rpc_servers,
     initialize,
     last_words,
 )
+from engine.worker.backend.projector import projector_header
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.jobs import Job
@@ -314,8 +317,9 @@ class Worker:
         """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
 
         def tokenize(submit: Submit) -> None:
-            prompt: list[int | str] = self._generator.tokenize(submit).tolist()
-            self._prepare_next(apart(submit, prompt))
+            tokens, media = self._generator.tokenize(submit)
+            prompt: Prompt = tokens.tolist()
+            self._prepare_next(apart(submit, submit.prompt if media else prompt))
 
         failed = self._outcome(message.id, tokenize, message)
         if isinstance(failed, Failed):
@@ -346,10 +350,12 @@ class Worker:
             message.content,
             add_special=message.add_special,
             parse_special=message.parse_special,
+            media_tokens=self._engine.media_prompts.reader().tokens,
         ).tolist()
         if not message.with_pieces:
             return Tokens(message.id, ids)
-        return Tokens(message.id, ids, {id: _piece_text(model, id) for id in set(ids)})
+        texts = {id for id in ids if id >= 0}
+        return Tokens(message.id, ids, {id: _piece_text(model, id) for id in texts})
 
     def _detokenize(self, message: Detokenize) -> Text:
         tokens = check_tokens(self._engine.model, message.tokens).tolist()
@@ -407,6 +413,8 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
         with last_words(lambda message: link.send(LoadFailed(message))):
+            if options.media.mmproj:  # at once, rather than behind a large model
+                projector_header(options.media.mmproj)
             options = fitted(path, options)
             engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
@@ -420,15 +428,20 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
     if options.embedding.embeds():
         if model.has_encoder and model.has_decoder:
             raise BackendError(f"the model {path!r} has two parts: embeddings need one")
-        return Embedder(model, options)
+        return Embedder(model, options, _projector(model, options))
     if model.has_encoder or not model.has_decoder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
-    engine = Engine(model, options)
+    engine = Engine(model, options, _projector(model, options))
     defaults = options.generation_defaults()
     relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
     if relaxed and options.sampling.strict_schemas:
         raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
     return engine
+
+
+def _projector(model: Model, options: EngineOptions) -> Projector | None:
+    path = options.media.mmproj
+    return Projector(path, model, options) if path else None
 
 
 def main() -> int:

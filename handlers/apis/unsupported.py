@@ -13,23 +13,23 @@ from engine.errors import not_supported
 Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""
 
-COMPLETION: Supported = {
+INFILL: Supported = {
     "image_data": [[]],
 }
 CHAT: Supported = {
-    **COMPLETION,
+    **INFILL,
     "modalities": [[], ["text"], ["text", "audio"], ["audio", "text"]],
 }
 MESSAGES_INPUT: Supported = {
     "thread": [],
 }
 MESSAGES: Supported = {
-    **COMPLETION,
+    **INFILL,
     **MESSAGES_INPUT,
 }
 
 RESPONSES: Supported = {
-    **COMPLETION,
+    **INFILL,
     "conversation": [],
     "prompt": [],
 }
@@ -44,4 +44,4 @@ def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
         if tail and value is not None:
             value = value.get(tail)
         if value is not None and value not in supported:
-            raise not_supported(f"{name}: not supported by this server yet; leave it out")
+            raise not_supported(f"{name}: not supported here; leave it out")

@@ -169,6 +169,8 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
         body = _Body(receive, limit, options.http, self._budget, scope)
+        if self._essence(kind) == b"multipart/form-data":
+            body.values = None  # it is no JSON
         try:
             return await self.app(scope, body.receive, send)
         finally:
@@ -202,7 +204,7 @@ class _Body:
         self._timeout = options.timeout
         self._share = SHARE * (options.max_body_size << 20)
         self._budget = budget
-        self._values = ValueCount()
+        self.values: ValueCount | None = ValueCount()
         self._state = scope["state"]
         self._size = 0
         self._complete = False
@@ -228,10 +230,12 @@ class _Body:
                 new = self._size - self._taken
                 self._budget.take(new, self._share)
                 self._taken += new
+            if self.values is None:
+                return message
             if self._size > LARGE or not self._complete:
-                await self._values.add(part)
+                await self.values.add(part)
             if self._complete:  # a small body that comes at once has fewer values than bytes
-                self._state["n_values"] = self._values.n or self._size
+                self._state["n_values"] = self.values.n or self._size
         return message
 
     def give_back(self) -> None:

@@ -248,7 +248,7 @@ def _needs_only_body(operation: AbstractOperation) -> bool:
     return (
         inspect.iscoroutinefunction(function)
         and kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        and set(operation.consumes) <= {"application/json"}
+        and set(operation.consumes) <= {"application/json", "multipart/form-data"}
         and not any(parameter["name"] in arguments for parameter in operation.parameters)
     )
 

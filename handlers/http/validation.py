@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope
 from handlers.http.body_limits import FEW, LARGE, n_values
 from handlers.http.checking.parent import Checker
 from handlers.http.decoding import UndecodableError, decoded
+from handlers.http.forms import check_form, read_form
 from handlers.http.schema import Schema, compile_schema
 from handlers.http.validation_messages import Sentence, sentence
 
@@ -94,6 +95,22 @@ class JsonBody:
             raise BadRequestProblem(detail=verdict.fault)
 
 
+class FormBody:
+    """The validator of one request's form; hands the fields to the handler as `body`."""
+
+    def __init__(self, compiled: _Compiled, schema: Schema) -> None:
+        self._compiled = compiled
+        self._schema = schema
+
+    async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
+        """Reads and validates. Raises BadRequestProblem."""
+        body = await read_form(receive, scope, self._schema)
+        check_form(self._schema, await asyncio.to_thread(self._compiled.get, self._schema), body)
+        context = scope.setdefault("extensions", {}).setdefault("connexion_context", {})
+        context["body"] = body
+        return _drained(receive), scope
+
+
 def decode(raw: bytes | bytearray) -> Any:
     """The value of a JSON text. Raises BadRequestProblem with what is wrong with it."""
     if not raw:
@@ -144,6 +161,9 @@ def validator_map() -> dict[str, Any]:
     def json_body(*, schema: Schema, required: bool = False, **_: Any) -> JsonBody:
         return JsonBody(compiled, schema, required)
 
+    def form_body(*, schema: Schema, **_: Any) -> FormBody:
+        return FormBody(compiled, schema)
+
     class Parameters(ParameterValidator):  # type: ignore[misc]  # connexion has no types
         @staticmethod
         def validate_parameter(
@@ -158,4 +178,5 @@ def validator_map() -> dict[str, Any]:
 
     bodies = MediaTypeDict(VALIDATOR_MAP["body"])
     bodies["*/*json"] = json_body
+    bodies["multipart/form-data"] = form_body
     return {"parameter": Parameters, "body": bodies}

@@ -50,7 +50,7 @@ def _belongs(options: Options, field: Field) -> bool:
     source = options.source
     if field.name == "model" and source.names_model():
         return False
-    if field.name == "mmproj" and options.media.mmproj_url:
+    if field.name == "mmproj" and options.source.mmproj_url:
         return False
     if field.name == "model_draft" and source.hf_repo_draft and not options.fetches_draft():
         return False

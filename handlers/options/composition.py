@@ -9,7 +9,7 @@ from engine.options.tables.context import ContextOptions
 from engine.options.tables.draft_model import DraftModelOptions
 from engine.options.tables.embedding import EmbeddingOptions
 from engine.options.tables.entry import EntryOptions
-from engine.options.tables.media import MediaOptions
+from engine.options.tables.media import MediaInputOptions, MediaOptions
 from engine.options.tables.model import ModelOptions
 from engine.options.tables.operations import OperationOptions
 from engine.options.tables.rope import RopeOptions
@@ -48,8 +48,9 @@ NAMES = Names(
         SpeculationOptions,
         EmbeddingOptions,
         DraftModelOptions,
-        SourceOptions,
         MediaOptions,
+        SourceOptions,
+        MediaInputOptions,
         RouterOptions,
         EntryOptions,
         HttpOptions,

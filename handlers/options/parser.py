@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.options import Given, shortcuts
+from engine.options import Given
 from engine.options.checks import check, check_files
 from engine.options.declaration import compose
-from engine.options.parser import gather, shortcuts_of, unknown_variables, vain_options
+from engine.options.parser import gather, unknown_variables, vain_options
 from handlers.options.checks import check_server, check_server_files
 from handlers.options.composition import NAMES, ServerOptions
 
@@ -41,10 +41,7 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
     """What was given to `parse` in vain, each as a warning for the user."""
     found = unknown_variables(NAMES, environ)
     found += vain_options(given(argv, environ))
-    found += shortcuts.notes(shortcuts_of(given(argv, environ)))
-    media, engine, router = options.model.media, options.model.engine, options.router
-    if media.mmproj or media.mmproj_url:
-        found.append("--mmproj has no effect: media input is not available yet")
+    engine, router = options.model.engine, options.router
     drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
     if drafts and engine.embedding.embeds():
         found.append("--model-draft has no effect: embeddings have no next tokens to propose")

@@ -21,9 +21,10 @@ from engine.chat.request import ChatRequest
 from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Begun, Delta, Finished, Prompt
+from engine.protocol.messages import Begun, Delta, Finished, Prompt, PromptParts
 from handlers.running.aside import aside
 from handlers.running.batch import Batch
+from handlers.running.media import Marked, check_media, marked, resolved
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
 
@@ -31,10 +32,10 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PreparedChat(msgspec.Struct, frozen=True):
-    """The prompt as text, how to generate, and what reads one generated answer. `given` is what
-    the client has written of the answer, to stand before what is generated."""
+    """The prompt, how to generate, and what reads one generated answer. `given` is what the client
+    has written of the answer, to stand before what is generated."""
 
-    prompt: str
+    prompt: PromptParts
     params: GenerationParams
     new_parser: Callable[[], AnswerParser]
     given: Sequence[ChatDelta] = ()
@@ -87,14 +88,16 @@ async def prepare(
 ) -> PreparedChat:
     """Render the conversation, and bind the answer to what `request` lets it be.
 
-    Raises EngineError: invalid_request_error for messages that the template doesn't take and for
-    tools or schemas that can't be followed, not_supported_error, server_error if the template
-    itself is at fault.
+    Raises EngineError: invalid_request_error for messages that the template doesn't take, for media
+    that can't be read and for tools or schemas that can't be followed, not_supported_error for
+    media that the model doesn't take, server_error if the template itself is at fault.
     """
+    request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
+    [parts] = await resolved(model, engine, [talk.split(prompt.text)])
     params = msgspec.structs.replace(params, generation_prompt="")  # the template's own counts
     if model.options.chat.skip_chat_parsing:
-        return _unparsed(prompt, request, params)
+        return _unparsed(prompt, parts, request, params)
     parser = partial(
         answer_parser,
         prompt.syntax,
@@ -107,25 +110,35 @@ async def prepare(
     bound = await aside(_bound, prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()
     if not request.free_text:
-        return PreparedChat(prompt.text, bound, parser, given)
+        return PreparedChat(parts, bound, parser, given)
     names = frozenset(request.free_text)
-    return PreparedChat(prompt.text, bound, lambda: FreeTextCalls(parser(), names), given)
+    return PreparedChat(parts, bound, lambda: FreeTextCalls(parser(), names), given)
 
 
-def plain_text(prompt: str, params: GenerationParams) -> PreparedChat:
+def with_markers(engine: EngineClient, request: ChatRequest) -> tuple[ChatRequest, Marked]:
+    """`request` with markers in the places of its media. Raises EngineError for those that the
+    model can't take."""
+    talk = marked(request.messages)
+    check_media(engine.info, talk.media)
+    return msgspec.structs.replace(request, messages=talk.messages), talk
+
+
+def plain_text(prompt: PromptParts, params: GenerationParams) -> PreparedChat:
     """The continuation of a text that no template has made: all of it is content."""
     parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
     return PreparedChat(prompt, params, parser)
 
 
-def _unparsed(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> PreparedChat:
+def _unparsed(
+    prompt: ChatPrompt, parts: PromptParts, request: ChatRequest, params: GenerationParams
+) -> PreparedChat:
     """An answer that is all content, with the markers that the model writes in it."""
     request = msgspec.structs.replace(request, reasoning_format="none")
     bound = answer_params(
         params, prompt.syntax, None, thinking=prompt.thinking, given=_begun_text(prompt)
     )
     given = _given(prompt, request) if request.repeat_given else ()
-    return msgspec.structs.replace(plain_text(prompt.text, bound), given=given)
+    return msgspec.structs.replace(plain_text(parts, bound), given=given)
 
 
 def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
@@ -200,7 +213,7 @@ async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest
     """The number of tokens of the prompt for `request`. Raises EngineError as `prepare` does."""
     prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(
-        [prepared.prompt], add_special=True, parse_special=True, with_pieces=False
+        prepared.prompt, add_special=True, parse_special=True, with_pieces=False
     )
     return len(tokens.tokens)
 
@@ -220,7 +233,7 @@ class ChatBatch:
     ) -> None:
         """`prompt` takes the place of the conversation's text; `id` as in `Batch`."""
         if prompt is None:
-            prompt = [prepared.prompt]
+            prompt = prepared.prompt
         self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
         self._streams = prepared.params.stream
         self._parsers = [prepared.new_parser() for _ in range(n)]

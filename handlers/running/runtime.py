@@ -20,6 +20,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
+from engine.media.parent import MediaDecoder
 from engine.options import OptionError
 from engine.pool.inventory import Inventory
 from engine.pool.pool import ModelPool
@@ -59,6 +60,7 @@ class Runtime:
     jobs: Jobs = field(default_factory=Jobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
+    media: MediaDecoder = field(default_factory=MediaDecoder)
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     steerable: SteerableTexts = field(default_factory=SteerableTexts)
@@ -148,7 +150,10 @@ async def lifespan(
             await asyncio.gather(*background, return_exceptions=True)
             current.streams.close()
             await asyncio.gather(
-                current.pool.stop(), current.renderer.stop(), current.checker.stop()
+                current.pool.stop(),
+                current.renderer.stop(),
+                current.checker.stop(),
+                current.media.stop(),
             )
     finally:
         current.responses.close()
@@ -169,7 +174,8 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 
 async def _read_files(current: Runtime) -> None:
     """Lets `GET /models` describe models that are not loaded."""
-    entries = [each.options for each in current.catalog.entries.values()]
-    await current.files.read_all(
-        model_file(o.engine.model.model) for o in entries if not wants_fetch(o)
-    )
+    there = [
+        each.options for each in current.catalog.entries.values() if not wants_fetch(each.options)
+    ]
+    projectors = [o.engine.media.mmproj for o in there if o.engine.media.mmproj]
+    await current.files.read_all([*(model_file(o.engine.model.model) for o in there), *projectors])

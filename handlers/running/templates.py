@@ -55,11 +55,11 @@ async def description(model: Served, info: ModelInfo, source: str) -> Descriptio
 
 
 async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
-    """The prompt for the messages of a chat request, and what is known of the answer.
+    """The prompt for the messages of a chat request, whose media are marked, and what is known of
+    the answer.
 
     Raises EngineError: invalid_request_error for messages that the template doesn't take,
-    not_supported_error for what this server doesn't take yet, server_error if the template
-    itself is at fault.
+    server_error if the template itself is at fault.
     """
     info = engine.info
     source = template_source(model.options, info, tools=bool(request.tools))

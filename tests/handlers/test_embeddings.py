@@ -45,7 +45,11 @@ def test_inputs(body: dict[str, Any], inputs: list[list[int | str]]) -> None:
         ({"content": []}, "invalid_request_error", "content"),
         ({"input": [[1], []]}, "invalid_request_error", "input[1]"),
         ({"input": [-1]}, "invalid_request_error", "-1"),
-        ({"input": {"content": [{"type": "image_url"}]}}, "not_supported_error", "input"),
+        (
+            {"input": {"content": [{"type": "image_url"}]}},
+            "invalid_request_error",
+            "input.content[0]",
+        ),
     ],
 )
 def test_inputs_that_are_refused(body: dict[str, Any], kind: str, word: str) -> None:

@@ -8,6 +8,7 @@ from engine.worker.cache.checkpoints import State
 from engine.worker.cache.prefix_cache import Found, Key
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.tokens import TokenArray, common_prefix
+from tests.support.media_texts import is_uncut
 
 
 @dataclass(eq=False)
@@ -27,6 +28,9 @@ class FakeKV:
 
     `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
     if it was moved, or computed from such cells.
+
+    The tokens of a medium share positions, as with M-RoPE: it can be evaluated piece by piece, but
+    not be cut, and nothing behind it moves. Their embeddings have to be in `embedded`, by id.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class FakeKV:
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
         self.cells: dict[int, list[Cell]] = {}
         self.n_copied = 0
+        self.embedded: set[int] = set()
 
     def text(self, sequence: int) -> list[int]:
         return [cell.token for cell in self.cells.get(sequence, [])]
@@ -61,6 +66,7 @@ class FakeKV:
 
     def _cut(self, sequence: int, start: int) -> None:
         held = self.cells.get(sequence, [])
+        assert is_uncut([cell.token for cell in held[:start]]), "a medium is cut"
         for cell in held[start:]:
             cell.owners.discard(sequence)
         self.cells[sequence] = held[:start]
@@ -84,6 +90,7 @@ class FakeKV:
     def save(self, sequence: int) -> State | None:
         assert not self.cuttable, "there is no need for checkpoints"
         held = self.cells[sequence]
+        assert is_uncut([cell.token for cell in held]), "a checkpoint is inside of a medium"
         number = len(self.saved)
         self.saved[number] = [cell.token for cell in held], held[0].key
         return np.array([number], np.uint32).view(np.uint8)
@@ -106,6 +113,7 @@ class FakeKV:
         assert 0 <= start < stop < len(held), "drop held cells, and keep some behind them"
         if not self.shiftable:
             return False
+        assert all(cell.token >= 0 for cell in held), "a text with media is moved"
         for cell in held[stop:]:
             assert cell.owners == {sequence}, "somebody else's cells are moved"
             cell.exact = False
@@ -118,6 +126,7 @@ class FakeKV:
         held = self.cells[source]
         assert not self.cells.get(target), "the target of a copy holds cells"
         assert 0 < n <= len(held), "more is copied than is held"
+        assert is_uncut([cell.token for cell in held[:n]]), "a part of a medium is shared"
         is_cut = n < self.first_cut(source)
         if is_cut and state is None:
             return False
@@ -134,12 +143,14 @@ class FakeKV:
 
     def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
         assert not self.cells.get(sequence)
+        assert is_uncut(tokens), "a part of a medium is restored"
         self.cells[sequence] = [Cell(token, key, True, {sequence}) for token in tokens]
         self._lose(sequence)
         self._check_cells()
 
     def evaluate(self, chunks: list[Chunk]) -> None:
         assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
+        assert sum(chunk.span is not None for chunk in chunks) <= 1
         for chunk in chunks:
             id, key = chunk.sequence.seq_id, chunk.sequence.key
             held = self.cells.setdefault(id, [])
@@ -147,12 +158,24 @@ class FakeKV:
             assert {cell.key for cell in held} <= {key}, "cells of another key are used"
             exact = all(cell.exact for cell in held)
             tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
+            self._check_kind(chunk, tokens)
             assert not chunk.proposed or (self.cuttable and chunk.is_last)
             tokens += chunk.proposed
             self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
             assert len(self.cells[id]) <= self.n_ctx
             self._lose(id)
         self._check_cells()
+
+    def _check_kind(self, chunk: Chunk, tokens: list[int]) -> None:
+        """A decode takes tokens or embeddings."""
+        span = chunk.span
+        if span is None:
+            assert min((*tokens, *chunk.proposed)) >= 0, "a medium is evaluated as tokens"
+            return
+        assert {*tokens} <= self.embedded, "there are no embeddings yet"
+        assert span.start <= chunk.start < chunk.stop <= span.stop
+        if span.is_whole:
+            assert (chunk.start, chunk.stop) == span[:2], "its tokens attend to each other"
 
     def _check_cells(self) -> None:
         if self.n_cells is not None:
@@ -172,6 +195,7 @@ class FakeTier:
     def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
         cells = self.kv.cells[sequence]
         assert [cell.token for cell in cells] == tokens.tolist()
+        assert is_uncut(tokens.tolist())
         assert all(cell.exact and cell.key == key for cell in cells)
         self.kept.append((tokens.copy(), key))
 

@@ -18,6 +18,7 @@ from tests.support.options_support import FIELDS
 INFORMATION = {"help", "version", "license", "completion_bash", "list_devices", "cache_list"}
 FILES = {
     "mmproj",
+    "media_path",
     "models_dir",
     "models_preset",
     "control_vector",
@@ -100,6 +101,9 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "chat_template_kwargs": st.dictionaries(TEXT, JSON),
     "json_schema": st.dictionaries(TEXT, JSON),
     "docker_repo": HUB.map(lambda name: f"localhost:5000/a.b/c:{name}"),
+    "media_domains": st.lists(
+        st.sampled_from(["example.org", "localhost", "a-b.c", "10.0.0.1", "::1"]), min_size=1
+    ).map(tuple),
     "ui_config": st.dictionaries(TEXT, JSON),
     "spec_synth_rates": st.lists(st.floats(0, 1, width=32, allow_subnormal=False), min_size=1).map(
         lambda rates: tuple(sorted(rates, reverse=True))

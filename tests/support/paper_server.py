@@ -14,12 +14,16 @@ import msgspec
 from connexion.spec import Specification
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.media.source import MediaSource
+from engine.options.tables.media import MediaInputOptions
 from engine.params import GenerationParams
+from engine.protocol.media import Media, MediaKind
 from engine.protocol.messages import (
     Begun,
     Delta,
     Finished,
     ModelInfo,
+    PromptParts,
     SlotState,
     Submit,
     Timings,
@@ -47,7 +51,7 @@ INFO = model_info(
 class PaperGeneration:
     """Says WORDS. A prompt `fail` fails at once, `late` after a word, `hang` never ends."""
 
-    def __init__(self, prompt: list[int | str], params: GenerationParams) -> None:
+    def __init__(self, prompt: PromptParts, params: GenerationParams) -> None:
         self.request = Submit(1, prompt, params)
         self.prompt = prompt
         self.params = params
@@ -122,7 +126,7 @@ class PaperEngine:
 
     def generate(
         self,
-        prompt: list[int | str],
+        prompt: PromptParts,
         params: GenerationParams,
         *,
         echo_prompt: bool = False,
@@ -132,7 +136,7 @@ class PaperEngine:
         return self.generations[-1]
 
     def generate_all(
-        self, prompt: list[int | str], variants: Sequence[GenerationParams], **options: Any
+        self, prompt: PromptParts, variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
         self.owners.append((options.pop("owner"), options.pop("private")))
@@ -141,7 +145,9 @@ class PaperEngine:
     async def tokenize(
         self, content: list[Any], *, add_special: bool, parse_special: bool, with_pieces: bool
     ) -> Tokens:
-        tokens = [int(add_special), int(parse_special), *"".join(content).encode()]
+        tokens = [int(add_special), int(parse_special)]
+        for part in content:
+            tokens += [-1, -1, -1] if isinstance(part, Media) else part.encode()
         return Tokens(1, tokens, {token: [195] for token in tokens} if with_pieces else None)
 
     async def detokenize(self, tokens: list[int]) -> str:
@@ -195,10 +201,10 @@ class Server:
         self._paths = Specification.load(DESCRIPTION).spec["paths"]
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
-        return self._checked(self.http.get(path, params=parameters), path)
+        return self.checked(self.http.get(path, params=parameters), path)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return self._checked(self.http.post(path, json=body), path)
+        return self.checked(self.http.post(path, json=body), path)
 
     def events(self, path: str, **body: Any) -> list[Any]:
         """The documents of a stream; the end marker stays a text."""
@@ -208,7 +214,7 @@ class Server:
         found = [line.removeprefix("data: ") for line in response.text.split("\n\n")[:-1]]
         return [data if data == "[DONE]" else json.loads(data) for data in found]
 
-    def _checked(self, response: httpx.Response, path: str) -> httpx.Response:
+    def checked(self, response: httpx.Response, path: str) -> httpx.Response:
         operation = self._paths[path][response.request.method.lower()]
         described = operation["responses"][str(response.status_code)]["content"]
         type_ = response.headers["content-type"].split(";")[0]
@@ -223,11 +229,41 @@ class Server:
         return response
 
 
-def serve(**options: Any) -> Iterator[Server]:
+class PaperDecoder:
+    """Takes all bytes for what is wanted, or for an image; addresses are what they end with."""
+
+    def __init__(self) -> None:
+        self.sources: list[MediaSource] = []
+
+    async def decode(
+        self,
+        sources: Sequence[MediaSource],
+        options: MediaInputOptions,
+        *,
+        images: bool,
+        sample_rate: int,
+    ) -> list[Media]:
+        self.sources += sources
+        return [self._decoded(each) for each in sources]
+
+    def _decoded(self, source: MediaSource) -> Media:
+        data = source.content
+        if isinstance(data, str):
+            data = data.rpartition("/")[2].encode()
+        if data == b"bad":
+            raise invalid_request(f"{source.place}: this is no image")
+        kind: MediaKind = source.kind or ("audio" if data == b"sound" else "image")
+        return Media(kind, b"", data, *((0, 0) if kind == "audio" else (1, 1)))
+
+
+def serve(info: ModelInfo = INFO, **options: Any) -> Iterator[Server]:
     engine = PaperEngine()
+    engine.info = info
     supervisor: Any = PaperSupervisor(engine)
+    supervisor.info = info
     pool: Any = PaperPool(supervisor)
-    current = replace(small_runtime(**options), pool=pool)
+    decoder: Any = PaperDecoder()
+    current = replace(small_runtime(**options), pool=pool, media=decoder)
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:

@@ -8,13 +8,15 @@ from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk, Sequence
 from engine.worker.tokens import TokenBuffer
 from tests.support.fake_kv import FakeKV
+from tests.support.media_texts import spans
 
 A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 
 def sequence(id: int, tokens: list[int], **kwargs: Any) -> Sequence:
     array = np.array(tokens, np.int32)
-    return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **kwargs)
+    given = {"spans": spans(tokens), **kwargs}
+    return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **given)
 
 
 def scheduler(kv: FakeKV, n_slots: int = 2, **kwargs: Any) -> Scheduler:

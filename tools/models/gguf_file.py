@@ -8,8 +8,9 @@ from gguf import GGMLQuantizationType as WeightType
 from gguf import GGUFWriter, LlamaFileType
 from gguf.quants import quantize
 
-from tools.models import encoder
-from tools.models.recipes import Decoder, EncoderRecipe, Recipe
+from tools.models import encoder, projector
+from tools.models.projector import ProjectorRecipe
+from tools.models.recipes import AnyRecipe, Decoder, EncoderRecipe, Recipe
 from tools.models.tokenizer import Vocabulary
 from tools.models.weights import Tensor, tensors
 
@@ -22,21 +23,20 @@ NORM_EPSILON = 1e-5
 ROPE_BASE = 10_000.0
 
 
-def write_model(
-    recipe: Recipe | EncoderRecipe, path: Path, trained: Iterable[Tensor] | None = None
-) -> None:
+def write_model(recipe: AnyRecipe, path: Path, trained: Iterable[Tensor] | None = None) -> None:
     """Write `path` in one go: it is complete, or not there. The directory must exist.
 
     `trained` are the tensors of a decoder; without them they are random.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    architecture = recipe.decoder.architecture if isinstance(recipe, Recipe) else "bert"
-    writer = GGUFWriter(part, architecture)
+    writer = GGUFWriter(part, _architecture(recipe))
     writer.add_name(recipe.file_name)
     writer.add_description(recipe.description)
     writer.add_license("MIT")
     if isinstance(recipe, Recipe):
         _add_decoder(writer, recipe, trained)
+    elif isinstance(recipe, ProjectorRecipe):
+        _add_projector(writer, recipe)
     else:
         _add_encoder(writer, recipe)
     try:
@@ -47,6 +47,12 @@ def write_model(
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _architecture(recipe: AnyRecipe) -> str:
+    if isinstance(recipe, Recipe):
+        return recipe.decoder.architecture
+    return "clip" if isinstance(recipe, ProjectorRecipe) else "bert"
 
 
 def _add_decoder(writer: GGUFWriter, recipe: Recipe, trained: Iterable[Tensor] | None) -> None:
@@ -70,6 +76,13 @@ def _add_encoder(writer: GGUFWriter, recipe: EncoderRecipe) -> None:
     _add_vocabulary(writer, vocabulary)
     for name, values in encoder.tensors(recipe.encoder, len(vocabulary.tokens), recipe.seed):
         writer.add_tensor(name, values)
+
+
+def _add_projector(writer: GGUFWriter, recipe: ProjectorRecipe) -> None:
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    projector.add_shape(writer, recipe)
+    for name, values, weight_type in projector.tensors(recipe):
+        writer.add_tensor(name, quantize(values, weight_type), raw_dtype=weight_type)
 
 
 def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
@@ -96,6 +109,10 @@ def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
         return
     writer.add_rope_dimension_count(decoder.n_embd // decoder.n_head)
     writer.add_rope_freq_base(ROPE_BASE)
+    if decoder.architecture == "qwen2vl":
+        # Of time, height and width: half the size of a head together.
+        half = decoder.n_embd // decoder.n_head // 2
+        writer.add_rope_dimension_sections([half // 4, half * 3 // 8, half * 3 // 8, 0])
     if decoder.architecture == "gemma3":
         head_size = decoder.n_embd // decoder.n_head
         writer.add_key_length(head_size)

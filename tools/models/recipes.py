@@ -10,6 +10,7 @@ from gguf import PoolingType
 
 from engine.shipped import MODEL_NAME
 from tools.models.encoder import Encoder
+from tools.models.projector import Ear, Eye, ProjectorRecipe
 from tools.models.sentencepiece import small_vocabulary
 from tools.models.tokenizer import (
     Vocabulary,
@@ -24,9 +25,9 @@ CHAT_TEMPLATE = Path(__file__).with_name("template.jinja")
 TALKER_MERGES = Path(__file__).parent / "training" / "merges.txt"
 
 
-Architecture = Literal["llama", "gemma3", "mamba", "jamba"]
+Architecture = Literal["llama", "gemma3", "mamba", "jamba", "qwen2vl"]
 """llama.cpp's names. Of "jamba" every other layer, beginning with the first, is a mamba layer; of
-"gemma3" these are the layers with a sliding window."""
+"gemma3" these are the layers with a sliding window. "qwen2vl" has positions in three dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,9 @@ TINY_ENCODER = Encoder(
 )
 TINY_RERANKER = replace(TINY_ENCODER, pooling=PoolingType.RANK, head=True)
 
-RECIPES: dict[str, Recipe | EncoderRecipe] = {
+AnyRecipe = Recipe | EncoderRecipe | ProjectorRecipe
+
+RECIPES: dict[str, AnyRecipe] = {
     "embedded": Recipe(
         file_name=MODEL_NAME,
         description="The model that ships with specllama. Its weights are random.",
@@ -239,5 +242,54 @@ RECIPES: dict[str, Recipe | EncoderRecipe] = {
         description="A cross-encoder that wants query and document in a text, for tests.",
         vocabulary=wordpiece_vocabulary,
         encoder=replace(TINY_RERANKER, rerank_template="[CLS]is {query} in {document}?[SEP]"),
+    ),
+    "tiny-mrope": Recipe(
+        file_name="tiny-mrope",
+        description="A model whose images have positions in two dimensions, for tests.",
+        vocabulary=shipped_vocabulary,
+        decoder=replace(TINY, architecture="qwen2vl"),
+    ),
+    "tiny-mmproj": ProjectorRecipe(
+        file_name="mmproj-tiny",
+        description="Eyes for the tiny models: 16 tokens an image. For tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="mlp", image_size=32),
+    ),
+    "tiny-mmproj-slices": ProjectorRecipe(
+        file_name="mmproj-tiny-slices",
+        description="Eyes that see large images in slices, for tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="mlp", image_size=32, tiles=((32, 64), (64, 32), (64, 64), (96, 32))),
+    ),
+    "tiny-mmproj-whole": ProjectorRecipe(
+        file_name="mmproj-tiny-whole",
+        description="Eyes whose tokens attend to each other, for tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="gemma3", image_size=64, merge=2),
+    ),
+    "tiny-mmproj-batch": ProjectorRecipe(
+        file_name="mmproj-tiny-batch",
+        description="Eyes that see several images at once, for tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="internvl", image_size=64, merge=2),
+    ),
+    "tiny-mmproj-mrope": ProjectorRecipe(
+        file_name="mmproj-tiny-mrope",
+        description="Eyes for tiny-mrope, and for images of any size. For tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="qwen2vl_merger", image_size=64),
+    ),
+    "tiny-mmproj-audio": ProjectorRecipe(
+        file_name="mmproj-tiny-audio",
+        description="Ears for the tiny models, for tests.",
+        n_embd=TINY.n_embd,
+        ear=Ear(),
+    ),
+    "tiny-mmproj-both": ProjectorRecipe(
+        file_name="mmproj-tiny-both",
+        description="Eyes and ears for the tiny models, for tests.",
+        n_embd=TINY.n_embd,
+        eye=Eye(kind="mlp", image_size=32),
+        ear=Ear(),
     ),
 }

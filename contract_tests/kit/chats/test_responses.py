@@ -432,7 +432,8 @@ def test_what_is_wrong_is_told(server: Server) -> None:
     assert "resp_1" in refusal(server, previous_response_id="resp_1")
     assert "msg_1" in refusal(server, input=[{"type": "item_reference", "id": "msg_1"}])
     assert "input[1]" in refusal(server, input=[user, {"role": "user", "content": 5}])
-    assert "input_image" in refusal(server, 501, input=[{"role": "user", "content": [part]}])
+    refused = refusal(server, 501, input=[{"role": "user", "content": [part]}])
+    assert "input[0].content[0]: image input is not supported" in refused
     search = [{"type": "web_search"}]
     assert "web_search" in refusal(server, 501, tools=search, tool_choice="required")
     assert "web_search" in refusal(server, 501, tools=search, tool_choice=search[0])

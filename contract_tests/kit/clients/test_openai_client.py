@@ -216,7 +216,7 @@ def test_not_found(client: OpenAI) -> None:
 def test_not_supported(client: OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
         client.completions.create(
-            model=MODEL, prompt=PROMPT, extra_body={"image_data": [{"data": "", "id": 1}]}
+            model=MODEL, prompt="[img-1]", extra_body={"image_data": [{"data": "", "id": 1}]}
         )
     assert caught.value.status_code == 501
     assert caught.value.type == "not_supported_error"

@@ -347,9 +347,9 @@ def an_operation_is_not_described(replace: Replace) -> None:
 
 @MUTANTS.caught_by(servers.what_is_refused_says_so, "answers 200", lies=True)
 def what_is_not_there_pretends(replace: Replace) -> None:
-    """The transcription of sounds, which nobody does, is an empty text."""
+    """The compaction of conversations, which nobody does, is an empty list."""
 
-    async def create_transcription() -> Response:
-        return JSONAnswer({"text": ""})
+    async def compact_response() -> Response:
+        return JSONAnswer({"output": []})
 
-    replace(handlers.refused, "create_transcription", create_transcription)
+    replace(handlers.refused, "compact_response", compact_response)

@@ -13,7 +13,7 @@ import handlers.running.usage
 from contract_tests.kit.checks import vectors
 from contract_tests.own.mutants.mutant import Mutants, Replace
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Vectors
+from engine.protocol.messages import PromptParts, Vectors
 from handlers.embeddings import Rows
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.served import Served
@@ -40,7 +40,7 @@ def _embed_with(replace: Replace, **instead: int) -> None:
 
     def embed(
         self: EngineClient,
-        inputs: Sequence[list[int | str]],
+        inputs: Sequence[PromptParts],
         *,
         normalize: int,
         dimensions: int = 0,

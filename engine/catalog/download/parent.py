@@ -45,7 +45,7 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
     return replaced(
         options,
         model=found.model or options.engine.model.model,
-        mmproj=found.projector or options.media.mmproj,
+        mmproj=found.projector or options.engine.media.mmproj,
         model_draft=found.draft or options.engine.draft.model_draft,
     )
 
@@ -62,7 +62,7 @@ async def fetch_preset(options: Options) -> str:
 
 def _wanted(options: Options) -> Wanted:
     repository = options.source.hf_repo if wants_model(options) else ""
-    named = bool(options.media.mmproj or options.media.mmproj_url)
+    named = bool(options.engine.media.mmproj or options.source.mmproj_url)
     fetches_draft = options.fetches_draft()
     return Wanted(
         repository=repository,
@@ -70,8 +70,8 @@ def _wanted(options: Options) -> Wanted:
         token=options.source.hf_token,
         url=options.source.model_url if wants_model(options) and not repository else "",
         image=options.source.docker_repo if wants_model(options) and not repository else "",
-        projector=options.media.mmproj_auto and not named,
-        projector_url=options.media.mmproj_url if wants_projector(options) else "",
+        projector=options.source.mmproj_auto and not named,
+        projector_url=options.source.mmproj_url if wants_projector(options) else "",
         draft_repository=options.source.hf_repo_draft if fetches_draft else "",
         draft_file=options.engine.draft.model_draft if fetches_draft else "",
         offline=options.source.offline,

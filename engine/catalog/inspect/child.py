@@ -15,7 +15,13 @@ from typing import Final, get_args
 import msgspec
 
 from engine.catalog.inspect.digest import model_digest
-from engine.catalog.inspect.messages import FileMetadata, Outcome, Unreadable, path_decoder
+from engine.catalog.inspect.messages import (
+    FileMetadata,
+    Outcome,
+    ProjectorMetadata,
+    Unreadable,
+    path_decoder,
+)
 from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from engine.formats.gguf_header import Array, Header, HeaderError, Value, read_header
@@ -24,6 +30,7 @@ from engine.options import OptionError, Pooling
 from engine.options.files import open_regular
 from engine.processes.framing import JSON, Started, frame
 from engine.processes.stdio import Link, do_jobs, leave, take_over
+from engine.protocol.messages import Modality
 
 MAX_NAME: Final = 200  # characters of a name that are kept
 MAX_COUNT: Final = (1 << 32) - 1
@@ -92,6 +99,8 @@ def inspect(path: str) -> Outcome:
     """The metadata of the file `path`, or of the split model whose first part it is."""
     try:
         header = _open(path)
+        if _text(header.values, "general.architecture") == "clip":
+            return ProjectorMetadata(_modalities(header.values))
         metadata = _described(header, os.path.getsize(path))
         return _with_parts(metadata, header, path)
     except (HeaderError, OptionError) as e:
@@ -113,7 +122,7 @@ def _described(header: Header, file_size: int) -> FileMetadata:
     if not architecture:
         raise HeaderError("it doesn't name its architecture")
     kind = _text(values, "general.type") or "model"
-    if kind != "model" or architecture == "clip":
+    if kind != "model":
         raise HeaderError(f"it is no model of its own ({_short(kind)}, {_short(architecture)})")
     tokens = values.get(_TOKENS)
     if not isinstance(tokens, Array | None):
@@ -136,6 +145,11 @@ def _described(header: Header, file_size: int) -> FileMetadata:
         tools=bool(template) and _is_for_tools(template),
         fim=_has_fim(values, tokens),
     )
+
+
+def _modalities(values: Mapping[str, Value]) -> list[Modality]:
+    kinds: tuple[Modality, ...] = get_args(Modality)
+    return [kind for kind in kinds if values.get(f"clip.has_{kind}_encoder") is True]
 
 
 def _with_parts(metadata: FileMetadata, first: Header, path: str) -> FileMetadata:

@@ -10,6 +10,7 @@ import msgspec
 
 from engine.options import Pooling
 from engine.processes.framing import Started
+from engine.protocol.messages import Modality
 
 Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 
@@ -55,13 +56,19 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
         return ("completion", *extra)
 
 
+class ProjectorMetadata(msgspec.Struct, tag="projector", frozen=True):
+    """What a projector's file lets into a model."""
+
+    modalities: list[Modality]
+
+
 class Unreadable(msgspec.Struct, tag="unreadable", frozen=True):
     """The reason why a file can't be read, in one line."""
 
     reason: str
 
 
-Outcome = FileMetadata | Unreadable
+Outcome = FileMetadata | ProjectorMetadata | Unreadable
 
 path_decoder = msgspec.json.Decoder(str)
 outcome_decoder = msgspec.json.Decoder(Started | Outcome)

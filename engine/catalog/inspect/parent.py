@@ -13,7 +13,7 @@ from typing import Final
 
 from engine.catalog.inspect.messages import Outcome, Unreadable, outcome_decoder
 from engine.processes.child import Child, ChildError
-from engine.processes.commands import environment, inspect_command
+from engine.processes.commands import ONE_BLAS_THREAD, environment, inspect_command
 from engine.processes.framing import JSON, Started, frame
 
 log = logging.getLogger("engine.catalog.inspect")
@@ -21,8 +21,6 @@ log = logging.getLogger("engine.catalog.inspect")
 TIME_LIMIT: Final = 10.0  # s for one file
 MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
 MAX_OUTCOME: Final = 1 << 16  # bytes
-ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy's library maps memory for each of its threads: on many cores, more than the limit."""
 
 Inspector = Child[Started | Outcome]
 _Identity = tuple[str, int, int]  # path, time of the last change in ns, size in bytes

@@ -9,10 +9,11 @@ from engine.options import values
 from engine.options.declaration import Opt
 
 _download = partial(Opt, group="Downloads")
+_media = partial(Opt, group="Media")
 
 
 class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where a model that isn't on this machine comes from."""
+    """Where a model that isn't on this machine comes from, and its projector."""
 
     hf_repo: Annotated[
         str,
@@ -92,6 +93,27 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             supersedes=("model_draft",),
         ),
     ] = ""
+    mmproj_url: Annotated[
+        str,
+        _media(
+            names="-mmu --mmproj-url",
+            env="LLAMA_ARG_MMPROJ_URL",
+            metavar="URL",
+            help="The same, downloaded from this address.",
+            default="none",
+            read=values.url,
+            excludes=("mmproj",),
+        ),
+    ] = ""
+    mmproj_auto: Annotated[
+        bool,
+        _media(
+            names="--mmproj-auto",
+            negative="--no-mmproj --no-mmproj-auto",
+            env="LLAMA_ARG_MMPROJ_AUTO",
+            help="Take the projector of --hf-repo as well, if it has one.",
+        ),
+    ] = True
     offline: Annotated[
         bool,
         _download(

@@ -11,11 +11,11 @@ from engine.errors import BackendError
 from engine.worker.backend.context import (
     MAX_SEQUENCES,
     Context,
-    EmbeddingContext,
     OutOfCellsError,
     StateArray,
     Vectors,
 )
+from engine.worker.backend.embedding_context import EmbeddingContext
 from engine.worker.backend.library import (
     device_memory,
     device_uses,
@@ -25,6 +25,8 @@ from engine.worker.backend.library import (
 )
 from engine.worker.backend.model import LoraFile, Model
 from engine.worker.backend.offload import Offload, OffloadedSampler
+from engine.worker.backend.prepared import PreparedChunk, Rows
+from engine.worker.backend.projector import Projector
 from engine.worker.backend.room import last_words
 from engine.worker.backend.rpc import add_rpc_servers
 from engine.worker.backend.sampler import NoTokenError, Sampler
@@ -41,6 +43,9 @@ __all__ = [
     "Offload",
     "OffloadedSampler",
     "OutOfCellsError",
+    "PreparedChunk",
+    "Projector",
+    "Rows",
     "Sampler",
     "StateArray",
     "Vectors",

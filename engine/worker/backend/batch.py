@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from llama_cpp import llama_cpp as C
 
+from engine.worker.backend.positions import Positions
 from engine.worker.tokens import TokenArray
 
 
 class Batch:
-    """Up to `n_max` tokens, each with its position in its sequence, and whether its output is
+    """Up to `n_max` tokens, each with its number in its sequence, and whether its output is
     wanted (its logits, or its vector); with `all_outputs` that of every token is.
 
     It is filled from the front after `clear`. The bounds are the caller's to keep.
@@ -48,7 +49,7 @@ class Batch:
         *,
         output: int = 1,
     ) -> int:
-        """Add consecutive tokens of one sequence, the first one at position `start`; the outputs of
+        """Add consecutive tokens of one sequence, the first one as number `start`; the outputs of
         the last `output` of them are wanted. The index of the last one in the batch."""
         first, stop = self.n_tokens, self.n_tokens + len(tokens)
         self.tokens[first:stop] = tokens
@@ -79,7 +80,11 @@ class Batch:
             self.n_tokens = indices.stop
         return indices
 
-    def filled(self) -> Any:
-        """llama.cpp's view of the batch; valid until the batch changes."""
-        self._batch.n_tokens = self.n_tokens
+    def filled(self, positions: Positions | None = None) -> Any:
+        """llama.cpp's view of the batch; valid until the batch changes. `positions` has those of
+        the tokens where these are not their numbers."""
+        self._batch.n_tokens = n = self.n_tokens
+        if positions is not None:
+            self._translated = positions.translated(self.positions[:n], self.sequences[:n])
+            self._batch.pos = self._translated.ctypes.data_as(ctypes.POINTER(C.llama_pos))
         return self._batch

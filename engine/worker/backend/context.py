@@ -12,16 +12,18 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
-from engine.options import EngineOptions, Pooling
-from engine.worker.backend import control_vector, room
+from engine.options import EngineOptions
 from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
-from engine.worker.backend.context_params import POOLING, context_params
-from engine.worker.backend.library import failure, forget_errors, holdings, llama, view
+from engine.worker.backend.context_creation import apply_control_vectors, created, tell_sizes
+from engine.worker.backend.context_params import context_params
+from engine.worker.backend.library import failure, forget_errors, llama, view
+from engine.worker.backend.media_batch import MediaBatch
 from engine.worker.backend.model import Model
+from engine.worker.backend.positions import Positions, Run
+from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.threads import thread_pools
 
-log = logging.getLogger("engine.context")
 perf_log = logging.getLogger("engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
@@ -49,15 +51,16 @@ class Context:
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
         params = context_params(options, n_seq, unified)
-        _tell_sizes(options, n_seq)
+        tell_sizes(options, n_seq)
         self._perf = options.compute.perf
         self._pools = thread_pools(options)
-        self._ctx = self._create(params)
+        self._ctx = created(model, params)
         self._memory = C.llama_get_memory(self._ctx)
         self.moves_pending = False  # whether cells were moved since the last decode
         if not self._memory and not options.embedding.embeds():
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
+        self._positions = Positions() if model.uses_mrope else None
         # A recurrent state is of all tokens before: none of them can be taken out.
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
         self._unified = unified
@@ -68,7 +71,7 @@ class Context:
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
-        self._apply_control_vectors(options)
+        apply_control_vectors(self._ctx, model, options)
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
@@ -79,41 +82,6 @@ class Context:
         self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
         self._kept_numbers = itertools.count()
 
-    def _create(self, params: Any) -> Any:
-        forget_errors()
-        model = self.model._model
-        n_ctx = params.n_ctx or self.model.n_ctx_train
-        holdings.begin_context(n_ctx)
-        if created := C.llama_init_from_model(model, params):
-            return created
-        error = failure("cannot create the context")
-
-        def works(n_ctx: int) -> bool:
-            params.n_ctx = n_ctx
-            holdings.begin_context(n_ctx)
-            tried = C.llama_init_from_model(model, params)
-            if tried:
-                C.llama_free(tried)
-            return bool(tried)
-
-        if "allocate" not in str(error) or not room.explain(holdings):
-            raise error
-        fits = room.fits_by_trial(n_ctx, room.STEP * params.n_seq_max, works)
-        holdings.begin_context(n_ctx)
-        raise BackendError(f"{error}; {room.explain(holdings, fits)}")
-
-    def _apply_control_vectors(self, options: EngineOptions) -> None:
-        model = options.model
-        files = [(path, 1.0) for path in model.control_vector] + [*model.control_vector_scaled]
-        if not files:
-            return
-        n_embd, n_layer = self.model.n_embd, self.model.n_layer
-        data = control_vector.combine(files, n_embd, n_layer)
-        first, last = model.control_vector_layer_range or (1, n_layer)
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        if C.llama_set_adapter_cvec(self._ctx, pointer, data.size, n_embd, first, last) != 0:
-            raise failure("cannot apply the control vectors")
-
     def decode(self) -> None:
         """Evaluate `batch`, which must not be empty.
 
@@ -121,12 +89,58 @@ class Context:
         cache is full, and `BackendError` on any other failure, after which the cache of the
         sequences in the batch is undefined.
         """
-        status = C.llama_decode(self._ctx, self.batch.filled())
+        self._decode(self.batch.filled(self._positions))
+
+    def _decode(self, batch: Any) -> None:
+        status = C.llama_decode(self._ctx, batch)
         if status == 1:
             raise OutOfCellsError
         if status != 0:
             raise failure(f"llama_decode failed ({status})")
         self.moves_pending = False
+
+    def decode_media(
+        self,
+        sequence: int,
+        start: int,
+        chunk: PreparedChunk,
+        rows: Rows,
+        offset: int = 0,
+        *,
+        output: bool = False,
+    ) -> int:
+        """Evaluate `rows`, the embeddings of `chunk` from its token `offset` on; the chunk begins
+        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted,
+        which have the index that this gives; a context for vectors gives those of all.
+
+        There are n_batch rows at the most, and all of a chunk that `is_whole`, which has n_ubatch
+        tokens at the most. Raises what `decode` does.
+        """
+        stop = offset + len(rows)
+        most = self.n_ubatch if chunk.is_whole else self.n_batch
+        if rows.shape[1] != self.model.n_embd_inp or not 0 < len(rows) <= most:
+            raise BackendError(f"embeddings of the shape {rows.shape} can't be evaluated")
+        if stop > chunk.n_tokens or (chunk.is_whole and len(rows) != chunk.n_tokens):
+            raise BackendError("a medium can't be evaluated in these pieces")
+        first = self.position(sequence, start)
+        positions = chunk.positions(first)[offset:stop]
+        n_outputs = len(rows) if self._embeds else int(output)
+        batch = MediaBatch(sequence, rows, positions, n_outputs=n_outputs)
+        if chunk.is_whole:
+            C.llama_set_causal_attn(self._ctx, False)
+        try:
+            self._decode(batch.batch)
+        finally:
+            if chunk.is_whole:
+                C.llama_set_causal_attn(self._ctx, True)
+        if self._positions is not None:
+            last = int(chunk.positions(0)[:stop, 0].max())
+            self._positions.add(sequence, Run(start, start + stop, chunk.n_pos, last))
+        return len(rows) - 1
+
+    def position(self, sequence: int, number: int) -> int:
+        """The position of a token of `sequence`, by its number."""
+        return number if self._positions is None else self._positions.of(sequence, number)
 
     def synchronize(self) -> None:
         """Wait until the device has computed all that it was given: `decode` returns before. On
@@ -179,7 +193,12 @@ class Context:
             self.batch.add([token] * length, 0, sequence)
         self.decode()
         self.synchronize()
-        C.llama_memory_clear(self._memory, True)
+        self._clear(erase=True)
+
+    def _clear(self, *, erase: bool) -> None:
+        C.llama_memory_clear(self._memory, erase)
+        if self._positions is not None:
+            self._positions.clear()
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:
         """Let the device apply `chain` to the logits of `sequence` from the next decode on;
@@ -193,11 +212,14 @@ class Context:
         return int(C.llama_get_sampled_token_ith(self._ctx, index))
 
     def remove(self, sequence: int, start: int) -> bool:
-        """Forget the tokens of `sequence` from position `start` on. False if this kind of
-        memory can't be cut there; then nothing was removed, or all that is left is of no use."""
-        if not C.llama_memory_seq_rm(self._memory, sequence, start, -1):
+        """Forget the tokens of `sequence` from number `start` on. False if this kind of memory
+        can't be cut there; then nothing was removed, or all that is left is of no use."""
+        position = self.position(sequence, start)
+        if not C.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
-        return self._sees_back_from(sequence, start)
+        if self._positions is not None:
+            self._positions.cut(sequence, start)
+        return self._sees_back_from(sequence, position)
 
     def _sees_back_from(self, sequence: int, position: int) -> bool:
         """True if a sliding window that ends before `position` is still there as a whole: cells
@@ -215,11 +237,19 @@ class Context:
         return first + self._window if first else 0
 
     def first_cut(self, sequence: int) -> int:
-        """The position from which on `remove` can cut `sequence`, at its end in any case."""
-        end = int(C.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        """The number of the token from which on `remove` can cut `sequence`, at its end in any
+        case."""
+        if self.is_cuttable:
+            return 0
         if self.model.is_recurrent:
-            return end
-        return min(end, self._first_seen(sequence)) if self._window else 0
+            return self._end(sequence)
+        seen, places = self._first_seen(sequence), self._positions
+        return min(self._end(sequence), seen if places is None else places.number(sequence, seen))
+
+    def _end(self, sequence: int) -> int:
+        """The number of tokens of `sequence`."""
+        highest = int(C.llama_memory_seq_pos_max(self._memory, sequence))
+        return highest + 1 if self._positions is None else self._positions.end(sequence, highest)
 
     def save(self, sequence: int) -> StateArray | None:
         """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
@@ -236,7 +266,7 @@ class Context:
         done = (
             C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
             and self.remove(sequence, n)
-            and C.llama_memory_seq_pos_max(self._memory, sequence) == n - 1
+            and self._end(sequence) == n
         )
         if not done:
             self.remove(sequence, 0)
@@ -252,8 +282,11 @@ class Context:
                 return False
         else:
             state = None
+        position = self.position(source, n)
+        if self._positions is not None:
+            self._positions.copy(source, target, n)
         if self._unified:
-            C.llama_memory_seq_cp(self._memory, source, target, 0, n)
+            C.llama_memory_seq_cp(self._memory, source, target, 0, position)
         elif self.is_cuttable:
             C.llama_memory_seq_cp(self._memory, source, target, 0, -1)
         elif not self._copy_now(source, target):
@@ -269,9 +302,7 @@ class Context:
     def _copy_now(self, source: int, target: int) -> bool:
         """Copy all cells to those of a separate cache. Between these, llama.cpp puts a copy off
         until the next decode, and would overwrite there what is restored before."""
-        state = self.save_sequence(source)
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if C.llama_state_seq_set_data(self._ctx, pointer, len(state), target):
+        if self._put_back(target, self._copied(source)):
             return True
         self.remove(target, 0)
         return False
@@ -299,27 +330,41 @@ class Context:
 
     def state_size(self, sequence: int) -> int:
         """Bytes of what `save_sequence` gives."""
-        return int(C.llama_state_seq_get_size(self._ctx, sequence))
+        size = int(C.llama_state_seq_get_size(self._ctx, sequence))
+        return size if self._positions is None else size + self._positions.size(sequence)
 
     def save_sequence(self, sequence: int) -> StateArray:
         """A copy of all that the KV cache holds of `sequence`."""
-        state = np.empty(self.state_size(sequence), np.uint8)
+        state = self._copied(sequence)
+        if self._positions is None:
+            return state
+        return np.concatenate((state, self._positions.dump(sequence)))
+
+    def _copied(self, sequence: int) -> StateArray:
+        state = np.empty(int(C.llama_state_seq_get_size(self._ctx, sequence)), np.uint8)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
         return state[:n]
+
+    def _put_back(self, sequence: int, state: StateArray) -> bool:
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return bool(C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence))
 
     def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
         """Put a copy back, as `sequence`, which is empty.
 
         `state` must come from `save_sequence` of the same model. Raises `BackendError` if it
-        doesn't fit, or doesn't hold the positions 0 up to `n_tokens`; then `sequence` is empty.
+        doesn't fit, or doesn't hold the tokens 0 up to `n_tokens`; then `sequence` is empty.
         """
         forget_errors()
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if not C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence):
+        places = self._positions
+        cells = state if places is None else places.load(sequence, state)
+        if cells is None:
+            raise BackendError("the state is of another version")
+        if not self._put_back(sequence, cells):
             self.remove(sequence, 0)
             raise failure("llama.cpp refuses the state")
-        if C.llama_memory_seq_pos_max(self._memory, sequence) != n_tokens - 1:
+        if self._end(sequence) != n_tokens:
             self.remove(sequence, 0)
             raise BackendError("the state is of another text")
 
@@ -340,50 +385,3 @@ class Context:
         self._ctx = None
         for pool in self._pools:
             pool.close()
-
-
-def _tell_sizes(options: EngineOptions, n_seq: int) -> None:
-    """llama.cpp asserts that a batch and a micro-batch have room for a token of each sequence."""
-    sizes = options.context
-    for option, size in (
-        ("--batch-size", sizes.batch_size),
-        ("--ubatch-size", min(sizes.ubatch_size, max(sizes.batch_size, n_seq))),
-    ):
-        if size < n_seq:
-            log.warning("%s %d is too small for %d sequences: it is %d", option, size, n_seq, n_seq)
-
-
-class EmbeddingContext(Context):
-    """A context that gives vectors rather than logits. `options.embedding.embeds()` must hold.
-
-    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
-    sequences of different lengths into pieces, which pooling must not see.
-    """
-
-    def __init__(self, model: Model, options: EngineOptions, n_seq: int) -> None:
-        super().__init__(model, options, n_seq, unified=True)
-        kinds = {number: name for name, number in POOLING.items() if name}
-        self.pooling: Pooling = kinds[int(C.llama_pooling_type(self._ctx))]
-        self.has_memory = bool(self._memory)
-        self.is_causal = bool(C.llama_get_causal_attn(self._ctx))
-        rank = self.pooling == "rank"
-        size = C.llama_model_n_cls_out if rank else C.llama_model_n_embd_out
-        self.n_vector = int(size(model._model))
-
-    def vectors_of_tokens(self, n_tokens: int) -> Vectors:
-        """The vectors of the `n_tokens` of the last decode, without pooling."""
-        pointer = C.llama_get_embeddings(self._ctx)
-        if not pointer:
-            raise failure("the model gave no embeddings")
-        return np.ctypeslib.as_array(pointer, (n_tokens, self.n_vector)).copy()
-
-    def vector_of_sequence(self, sequence: int) -> Vectors:
-        """The pooled embedding of `sequence` from the last decode: one row."""
-        pointer = C.llama_get_embeddings_seq(self._ctx, sequence)
-        if not pointer:
-            raise failure("the model gave no embedding")
-        return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
-
-    def clear(self) -> None:
-        """Forget the tokens of all sequences."""
-        C.llama_memory_clear(self._memory, False)

@@ -32,7 +32,7 @@ POOLING: dict[Pooling | Literal[""], int] = {
     "last": C.LLAMA_POOLING_TYPE_LAST,
     "rank": C.LLAMA_POOLING_TYPE_RANK,
 }
-_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
 def context_params(options: EngineOptions, n_seq: int, unified: bool) -> Any:
@@ -56,7 +56,7 @@ def context_params(options: EngineOptions, n_seq: int, unified: bool) -> Any:
     params.yarn_attn_factor = rope.yarn_attn_factor
     params.yarn_beta_slow = rope.yarn_beta_slow
     params.yarn_beta_fast = rope.yarn_beta_fast
-    params.flash_attn_type = _FLASH_ATTENTION[options.compute.flash_attn]
+    params.flash_attn_type = FLASH_ATTENTION[options.compute.flash_attn]
     params.type_k, params.type_v = (_KV_TYPES[name] for name in options.cache_types())
     params.offload_kqv = options.compute.kv_offload
     params.op_offload = options.compute.op_offload

@@ -30,6 +30,17 @@ class ModelFacts:
         return int(C.llama_model_n_embd(self._model))
 
     @property
+    def n_embd_inp(self) -> int:
+        """The size of an embedding that takes the place of a token."""
+        return int(C.llama_model_n_embd_inp(self._model))
+
+    @property
+    def uses_mrope(self) -> bool:
+        """True if the tokens of an image share positions, which have dimensions of their own."""
+        kinds = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
+        return C.llama_model_rope_type(self._model) in kinds
+
+    @property
     def n_layer(self) -> int:
         return int(C.llama_model_n_layer(self._model))
 

@@ -1,9 +1,10 @@
 """An engine's description of its model."""
 
+from pathlib import Path
 from typing import Any
 
 from engine.protocol.messages import ModelInfo
-from engine.worker.backend import Model, device_uses
+from engine.worker.backend import Model, Projector, device_uses
 
 
 def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelInfo:
@@ -29,6 +30,18 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
         n_ctx=n_ctx,
         **rest,
     )
+
+
+def projector_info(projector: Projector | None) -> dict[str, Any]:
+    """The fields of `ModelInfo` that tell of what it takes beside text."""
+    if projector is None:
+        return {}
+    return {
+        "modalities": projector.modalities,
+        "sample_rate": projector.sample_rate,
+        "projector": Path(projector.path).name,
+        "projector_size": projector.size,
+    }
 
 
 def _without_templates(metadata: dict[str, str]) -> dict[str, str]:

@@ -87,12 +87,15 @@ def _device_list(names: Sequence[str]) -> Any:
         return None
     if list(names) == ["none"]:
         return (ctypes.c_void_p * 1)()
-    by_name = ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
-    handles = []
-    for name in names:
-        handle = by_name(name.encode())
-        if not handle:
-            known = ", ".join(device[0] for device in devices()) or "none"
-            raise BackendError(f"unknown device {name!r} (available: {known})")
-        handles.append(handle)
+    handles = [device_handle(name) for name in names]
     return (ctypes.c_void_p * (len(handles) + 1))(*handles)
+
+
+def device_handle(name: str) -> int:
+    """llama.cpp's handle of a device. Raises `BackendError` for an unknown one."""
+    by_name = ggml("ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    handle: int | None = by_name(name.encode())
+    if not handle:
+        known = ", ".join(device[0] for device in devices()) or "none"
+        raise BackendError(f"unknown device {name!r} (available: {known})")
+    return handle

@@ -1,10 +1,10 @@
 """Texts in files, for more of them than host memory has room for, and for the next start.
 
-A file's name is a digest of all that its cells depend on: model, settings, LoRA adapters and
-tokens. Its contents are those of a slot file (`engine.worker.cache.slot_file`), which says what it
-is of and whether it is whole. So several servers, also of different models, may use one directory:
-what is not for one of them, or damaged, is passed over. All files together are kept within a limit;
-those whose time of modification, which each use renews, is the oldest go first.
+A file's name is a digest of all that its cells depend on: model, settings, LoRA adapters, tokens
+and media. Its contents are those of a slot file (`engine.worker.cache.slot_file`), which says what
+it is of and whether it is whole. So several servers, also of different models, may use one
+directory: what is not for one of them, or damaged, is passed over. All files together are kept
+within a limit; those whose time of modification, which each use renews, is the oldest go first.
 """
 
 import logging
@@ -24,10 +24,12 @@ import msgspec
 import numpy as np
 
 from engine.errors import EngineError
-from engine.worker.cache import slot_file
+from engine.worker.cache import media_table, slot_file
 from engine.worker.cache.host_cache import KeptText, TextIndex
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import Key, is_owned
+from engine.worker.cache.slot_file import Origin
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.cache.disk_cache")
@@ -61,16 +63,26 @@ class _File(NamedTuple):
 
 
 class DiskCache:
-    """Files in `directory` of at most `limit` bytes in all. `whole` is that of `TextIndex`.
+    """Files in `directory` of at most `limit` bytes in all. `whole` is that of `TextIndex`; the
+    media in texts are those of `registry`.
 
     Files are written and read in a thread of its own; everything else belongs to one thread,
     which is told what has become of them by `poll`.
     """
 
-    def __init__(self, directory: str, limit: int, identity: Identity, *, whole: bool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        limit: int,
+        identity: Identity,
+        registry: MediaRegistry,
+        *,
+        whole: bool,
+    ) -> None:
         self._directory = directory
         self._limit = limit
         self._identity = identity
+        self._registry = registry
         self._index = TextIndex(whole)
         self._files: dict[int, _File] = {}
         self._ids: dict[str, int] = {}
@@ -149,11 +161,12 @@ class DiskCache:
         try:
             saved = slot_file.read(self._directory, file.name)
             key = self._identity.key(saved.origin)
-            if key is not None and self._name(saved.tokens, key) == file.name:
-                text = KeptText(saved.tokens, key, saved.state)
+            tokens = media_table.from_file(saved.tokens, saved.origin.media, self._registry)
+            if key is not None and self._name(tokens, key) == file.name:
+                text = KeptText(tokens, key, saved.state)
             else:
                 log.warning("%s is ignored: its name is that of another text", file.name)
-        except EngineError as error:
+        except (EngineError, ValueError) as error:
             log.warning("%s is ignored: %s", file.name, error)
         seconds = time.perf_counter() - started
 
@@ -199,8 +212,8 @@ class DiskCache:
         try:
             if time.monotonic() < self._closes_at:
                 self._make_room(text.n_bytes)
-                origin = self._identity.origin(text.key)
-                slot_file.write(self._directory, name, origin, text.tokens, text.state)
+                origin, tokens = self._saved(text.tokens, text.key)
+                slot_file.write(self._directory, name, origin, tokens, text.state)
                 self._seen.add(name)
                 for other in covered:
                     self._unlink(other)
@@ -267,6 +280,11 @@ class DiskCache:
         key = self._identity.key(origin)
         if not self._identity.fits(origin) or key is None:
             return  # another model's, or another server's settings
+        try:
+            tokens = media_table.from_file(tokens, origin.media, self._registry)
+        except ValueError as error:
+            log.warning("%s is ignored: %s", name, error)
+            return
         if not len(tokens) or self._name(tokens, key) != name:
             log.warning("%s is ignored: its name is that of another text", name)
             return
@@ -274,9 +292,18 @@ class DiskCache:
 
     # ---- the index -----------------------------------------------------------------------
 
+    def _saved(self, tokens: TokenArray, key: Key) -> tuple[Origin, TokenArray]:
+        """The origin and the tokens as a file has them."""
+        written, table = media_table.to_file(tokens, self._registry)
+        return self._identity.origin(key, media=table), written
+
     def _name(self, tokens: TokenArray, key: Key) -> str:
+        origin, tokens = self._saved(tokens, key)
+        fields = msgspec.structs.asdict(origin)
+        if not origin.media:
+            del fields["media"], fields["projector"]
         digest = blake2b(digest_size=32)
-        digest.update(msgspec.msgpack.encode(self._identity.origin(key), order="sorted"))
+        digest.update(msgspec.msgpack.encode(fields, order="sorted"))
         digest.update(np.ascontiguousarray(tokens, "<i4").data)
         return f"{digest.hexdigest()}.kv"
 

@@ -1,24 +1,29 @@
 """The conditions of a KV cache's cells beside the tokens, so that copies of them are put back only
 where they fit."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import msgspec
 
 from engine.options import EngineOptions
 from engine.shipped import model_file
 from engine.worker.cache import slot_file
+from engine.worker.cache.media_table import SavedChunk
 from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
 from engine.worker.cache.slot_file import Origin
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A model, the options that decide how a text becomes cells, and the loaded adapters."""
+    """A model, the options that decide how a text becomes cells, the loaded adapters, and the
+    projector, if there is one."""
 
     model: bytes
     settings: dict[str, str]
     adapters: list[bytes]
+    projector: bytes = b""
 
     @classmethod
     def of(cls, options: EngineOptions) -> "Identity":
@@ -27,6 +32,7 @@ class Identity:
             slot_file.fingerprint(model_file(options.model.model)),
             _settings(options),
             [slot_file.fingerprint(path) for path, _ in options.model.lora],
+            _projector(options),
         )
 
     @classmethod
@@ -38,16 +44,26 @@ class Identity:
             "--flash-attn": options.compute.flash_attn,
             "--swa-full": str(options.context.swa_full),
         }
-        return cls(own.model, own.settings | layout, own.adapters)
+        return replace(own, settings=own.settings | layout)
 
-    def origin(self, key: Key, n_exact: int = ALL) -> Origin:
+    def origin(self, key: Key, n_exact: int = ALL, media: SequenceOf[SavedChunk] = ()) -> Origin:
         """The origin of a text evaluated here, without its owner."""
         adapters = [(self.adapters[id], scale) for id, scale in adapters_of(key)]
-        return Origin(self.model, self.settings, adapters, n_exact)
+        projector = self.projector if media else b""
+        return Origin(self.model, self.settings, adapters, n_exact, projector, [*media])
 
     def fits(self, origin: Origin) -> bool:
-        """True if it is the same model with the same settings."""
-        return origin.model == self.model and origin.settings == self.settings
+        """True if it is the same model with the same settings and, for a text with media, the same
+        projector."""
+        return (
+            origin.model == self.model
+            and origin.settings == self.settings
+            and self.sees_alike(origin)
+        )
+
+    def sees_alike(self, origin: Origin) -> bool:
+        """True if there are no media in the text, or they are the same here."""
+        return not origin.media or origin.projector == self.projector
 
     def key(self, origin: Origin) -> Key | None:
         """The adapters of a saved text, by their ids here; None if one is not loaded."""
@@ -57,6 +73,16 @@ class Identity:
                 return None
             found.append((self.adapters.index(adapter), scale))
         return tuple(sorted(found))
+
+
+def _projector(options: EngineOptions) -> bytes:
+    """A fingerprint of what decides how media become embeddings."""
+    media = options.media
+    if not media.mmproj:
+        return b""
+    digest = blake2b(slot_file.fingerprint(media.mmproj), digest_size=16)
+    digest.update(f"{media.image_min_tokens} {media.image_max_tokens}".encode())
+    return digest.digest()
 
 
 def _settings(options: EngineOptions) -> dict[str, str]:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import EngineError, invalid_request, server_error
+from engine.worker.cache.media_table import SavedChunk
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.tokens import TokenArray
 
@@ -40,13 +41,16 @@ class Origin(msgspec.Struct, frozen=True):
     """The conditions of a state beside the tokens: it fits only where all of them are the same.
 
     `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint,
-    scale) of the LoRA adapters that were applied; `n_exact` is that of `prefix_cache.Entry`.
+    scale) of the LoRA adapters that were applied; `n_exact` is that of `prefix_cache.Entry`. If
+    there are media in the text, `media` is the table of them, and `projector` a fingerprint.
     """
 
     model: bytes
     settings: dict[str, str]
     adapters: list[tuple[bytes, float]] = []
     n_exact: int = ALL
+    projector: bytes = b""
+    media: list[SavedChunk] = []
 
 
 class _Header(msgspec.Struct, frozen=True):

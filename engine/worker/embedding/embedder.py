@@ -8,10 +8,11 @@ thread; everything else belongs to the thread that calls `step`.
 import re
 import time
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 
-from engine.errors import ErrorInfo, invalid_request, server_error
+from engine.errors import ErrorInfo, invalid_request, not_supported, server_error
 from engine.options import EngineOptions
 from engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
 from engine.protocol.stats import Stats
@@ -21,17 +22,22 @@ from engine.worker.backend import (
     EmbeddingContext,
     Model,
     OutOfCellsError,
+    PreparedChunk,
+    Projector,
     device_memory,
     warm_up,
 )
 from engine.worker.backend import Vectors as Rows
 from engine.worker.backend.model_facts import ModelFacts
-from engine.worker.backend.model_info import model_info
+from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.embedding.jobs import Input, InputPart, Job
+from engine.worker.embedding.media import MediaEncoding
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.adapters import LoraScales, key_of
 from engine.worker.generation.prompts import exceeds_context, fewest_tokens, tokenize_prompt
+from engine.worker.media.prompts import MediaPrompts
+from engine.worker.media.registry import MediaRegistry, spans
 from engine.worker.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
@@ -41,10 +47,14 @@ SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
 
 
 class Embedder:
-    """One model, and the requests for vectors. Raises `BackendError` if the model can't."""
+    """One model, and the requests for vectors. Raises `BackendError` if the model can't.
+    `projector` is what it sees and hears with, if it can; the embedder closes it."""
 
-    def __init__(self, model: Model, options: EngineOptions) -> None:
+    def __init__(
+        self, model: Model, options: EngineOptions, projector: Projector | None = None
+    ) -> None:
         self.model = model
+        self.projector = projector
         self._n_sequences = sequence_count(model, options)
         self.context = context = EmbeddingContext(model, options, self._n_sequences)
         self.n_ctx = min(context.n_ctx, model.n_ctx_train)
@@ -56,6 +66,11 @@ class Embedder:
         self._long: Input | None = None  # the one input that takes several steps
         self._template = model.rerank_template
         self._latest: list[InputPart] = []
+        self._registry = MediaRegistry()
+        self.media_prompts = MediaPrompts(projector, self._registry, n_ubatch=context.n_ubatch)
+        self._encoding = None
+        if projector is not None:
+            self._encoding = MediaEncoding(projector, options.media.media_cache << 20)
         self.lora = LoraScales(model, options)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
@@ -73,6 +88,7 @@ class Embedder:
             pooling=self.context.pooling,
             n_vector=self.context.n_vector,
             n_input=self.n_ctx if self._can_split else min(self.n_ctx, self.context.n_batch),
+            **projector_info(self.projector),
         )
 
     def _check_head(self) -> None:
@@ -99,13 +115,25 @@ class Embedder:
             for prompt in message.inputs:
                 if (fewest := fewest_tokens(self.model, prompt, self.n_ctx)) > self.n_ctx:
                     raise exceeds_context(fewest, self.n_ctx)
-            inputs = [tokenize_prompt(self.model, prompt) for prompt in message.inputs]
+            reader = self.media_prompts.reader()
+            inputs = [
+                tokenize_prompt(self.model, prompt, media_tokens=reader.tokens)
+                for prompt in message.inputs
+            ]
             # Scores are no direction in space, and tokens' vectors are left as they are.
             plain = self.context.pooling in ("none", "rank")
             job = Job(message.id, inputs, -1 if plain else message.normalize, message.dimensions)
         for tokens in job.inputs:
             self._check_length(len(tokens))
+        if not isinstance(message, Rerank) and reader.chunks:
+            self._add_media(job, reader.chunks)
         return job
+
+    def _add_media(self, job: Job, chunks: Mapping[int, PreparedChunk]) -> None:
+        if self._encoding is None or not self._can_split:
+            raise not_supported("this model has to see an input at once, and as text")
+        job.spans = [spans(tokens, self._registry) for tokens in job.inputs]
+        job.media = self._encoding.encoded(job.id, chunks)
 
     def _check_length(self, n_tokens: int) -> None:
         if n_tokens == 0:
@@ -164,11 +192,10 @@ class Embedder:
         """Evaluate a batch; the answers of the requests that are complete, or failed."""
         self._apply_adapters()
         pieces = self._latest = self._plan()
-        self._fill_batch(pieces)
-        n_tokens = self.context.batch.n_tokens
+        n_tokens = sum(piece.n for piece in pieces)
         begin = time.perf_counter()
         try:
-            self.context.decode()
+            self._evaluate(pieces)
             self.context.synchronize()
             self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
@@ -200,36 +227,53 @@ class Embedder:
         room = min(self.context.n_batch, self._n_cells) if self._n_cells else self.context.n_batch
         pieces: list[InputPart] = []
         if (long := self._long) is not None:
+            if long.span is not None:
+                return [self._media_part(long)]
             share = max(1, room // 2) if self._queue else room
-            pieces.append(InputPart(long, min(long.n_pending, share)))
+            pieces.append(InputPart(long, min(long.n_text, share)))
             room = min(room - pieces[0].n, self._n_cells - long.n_past - pieces[0].n)
         sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
         skipped: list[Job] = []
         while self._queue and room > 0 and sequences and len(skipped) < MAX_SKIPPED:
             job = self._queue.popleft()
             next_ = Input(job, job.n_begun)
-            is_long = next_.n_pending > self.context.n_batch
-            n = min(next_.n_pending, room) if is_long else next_.n_pending
-            if n > room or (is_long and self._long is not None):
+            is_long = next_.n_pending > self.context.n_batch or next_.has_media
+            n = min(next_.n_text, room) if is_long else next_.n_pending
+            if n > room or (is_long and self._long is not None) or (not n and pieces):
                 skipped.append(job)
                 continue
             next_.sequence = sequences.pop()
             if is_long:
                 self._long = next_
-            pieces.append(InputPart(next_, n))
-            room -= n
+            part = InputPart(next_, n) if n else self._media_part(next_)
+            pieces.append(part)
+            room -= n if n else room
             job.n_begun += 1
             if job.n_begun < len(job.inputs):
                 self._queue.append(job)
         self._queue.extendleft(reversed(skipped))
         return pieces
 
-    def _fill_batch(self, pieces: list[InputPart]) -> None:
+    def _media_part(self, input: Input) -> InputPart:
+        """The next part of the medium that `input` has come to: a step of its own."""
+        span = input.span
+        assert span is not None
+        return InputPart(input, min(span.stop - input.n_past, self.context.n_batch))
+
+    def _evaluate(self, pieces: list[InputPart]) -> None:
+        input = pieces[0].input
+        if (span := input.span) is not None:
+            chunk, rows = input.job.media[span.chunk.id]
+            first = input.n_past - span.start
+            some = rows[first : first + pieces[0].n]
+            self.context.decode_media(input.sequence, span.start, chunk, some, first)
+            return
         batch = self.context.batch
         batch.clear()
         for piece in pieces:
             input, start = piece.input, piece.input.n_past
             batch.add(input.tokens[start : start + piece.n], start, input.sequence)
+        self.context.decode()
 
     def _read(self, pieces: list[InputPart], n_tokens: int) -> list[Rows]:
         if self.context.pooling != "none":
@@ -319,7 +363,11 @@ class Embedder:
         return self._stats
 
     def close(self) -> None:
+        if self._encoding is not None:
+            self._encoding.close()
         self.context.close()
+        if self.projector is not None:
+            self.projector.close()
 
 
 def sequence_count(model: ModelFacts, options: EngineOptions) -> int:

@@ -1,19 +1,25 @@
 """Requests for vectors, and the inputs and pieces of text that they consist of."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.worker.backend import Vectors as Rows
+from engine.worker.embedding.media import Encoded
+from engine.worker.media.registry import Span
 from engine.worker.tokens import TokenArray
 
 
 @dataclass(eq=False)
 class Job:
-    """One request: the tokens of its inputs, and what has become of them."""
+    """One request: the tokens of its inputs, and what has become of them. `spans` has the places
+    of media in each of the inputs, `media` what is there, by the chunk's id."""
 
     id: int
     inputs: list[TokenArray]
     normalize: int = -1
     dimensions: int = 0
+    spans: list[list[Span]] = field(default_factory=list)
+    media: dict[int, Encoded] = field(default_factory=dict)
     n_begun: int = 0
     n_open: int = field(init=False)
     rows: list[Rows | None] = field(init=False)
@@ -41,6 +47,25 @@ class Input:
     @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_past
+
+    @property
+    def has_media(self) -> bool:
+        return bool(self.job.media) and bool(self.job.spans[self.index])
+
+    @property
+    def span(self) -> Span | None:
+        """The medium that comes next, or that is not done."""
+        return self._next_span(lambda span: span.start <= self.n_past)
+
+    @property
+    def n_text(self) -> int:
+        """The pending tokens in front of the next medium."""
+        span = self._next_span(lambda span: True)
+        return self.n_pending if span is None else max(0, span.start - self.n_past)
+
+    def _next_span(self, wanted: Callable[[Span], bool]) -> Span | None:
+        spans = self.job.spans[self.index] if self.has_media else []
+        return next((s for s in spans if s.stop > self.n_past and wanted(s)), None)
 
 
 @dataclass(frozen=True, slots=True)

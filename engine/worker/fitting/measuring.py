@@ -1,4 +1,4 @@
-"""Measures a model together with its draft model."""
+"""Measures a model together with its draft model and its projector."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -7,6 +7,7 @@ from typing import Self
 from engine.options import EngineOptions, replaced
 from engine.protocol.devices import DeviceUse
 from engine.worker.backend.dry_run import DryRun
+from engine.worker.backend.projector_size import projector_uses
 from engine.worker.embedding.embedder import sequence_count
 from engine.worker.fitting.choice import AUTO
 from engine.worker.generation.planning import sequence_ids
@@ -27,6 +28,7 @@ class Measuring:
         self._draft: DryRun | None = None
         if options.draft.model_draft:
             self._draft = DryRun(options.draft.model_draft, draft_options(options))
+        self._of_projector = projector_uses(options)
         embeds = options.embedding.embeds()
         of_model = sequence_count if embeds else sequence_ids
         self._n_seq = of_model(self._model, options)
@@ -68,7 +70,7 @@ class Measuring:
             n_slots, unified = options.context.n_slots(), options.unified_kv_cache()
             n_ctx = of_draft.context_size()
             found += self._draft.measure(of_draft, n_slots, unified, n_ctx)
-        return _summed(found)
+        return _summed(found + self._of_projector)
 
     def close(self) -> None:
         self._model.close()

@@ -45,7 +45,7 @@ class Answering:
             return "eos"
         limit = request.params.n_predict
         is_full = len(request.sequence.tokens) >= self._scheduler.n_ctx
-        if is_full and not self._shifts:
+        if is_full and (not self._shifts or request.sequence.spans):
             request.truncated = True
             return "limit"
         if (

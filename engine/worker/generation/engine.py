@@ -29,11 +29,12 @@ from engine.worker.backend import (
     NoTokenError,
     Offload,
     OutOfCellsError,
+    Projector,
     device_memory,
     warm_up,
 )
 from engine.worker.backend.exactness import depends_on_batch
-from engine.worker.backend.model_info import model_info
+from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
@@ -41,17 +42,18 @@ from engine.worker.constraints.thinking import ThinkingLimit
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
+from engine.worker.generation.embeddings import Embeddings
 from engine.worker.generation.filling import fill, fill_early
 from engine.worker.generation.planning import Planner, sequence_ids
 from engine.worker.generation.postponed import Postponed
-from engine.worker.generation.preparation import Preparation, Preparing
-from engine.worker.generation.prompts import detokenize
+from engine.worker.generation.preparation import Preparation, Preparing, Prompt
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
 from engine.worker.generation.speculation import speculation
+from engine.worker.media.prompts import MediaPrompts
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
-from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.engine")
 
@@ -66,14 +68,22 @@ has none then gets its next token later, and the others go on."""
 
 
 class Engine:
-    """One model, its KV cache, and the requests being served."""
+    """One model, its KV cache, and the requests being served. `projector` is what the model sees
+    and hears with, if it can; the engine closes it."""
 
-    def __init__(self, model: Model, options: EngineOptions) -> None:
+    def __init__(
+        self, model: Model, options: EngineOptions, projector: Projector | None = None
+    ) -> None:
         self.model = model
+        self.projector = projector
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
-        self._planner = Planner(self.context, options)
+        self.registry = MediaRegistry()
+        """The media in the texts that are cached, saved and restored."""
+        self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
+        self._embeddings = Embeddings(projector, options.media.media_cache << 20)
+        self._planner = Planner(self.context, options, self.registry)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
         self.compiler = Compiler(model)
@@ -83,7 +93,15 @@ class Engine:
         offload = Offload(self.context) if options.sampling.backend_sampling else None
         n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
         self._preparation = Preparation(
-            self.context, options, self.lora, self.compiler, offload, n_slots=n_slots, n_ctx=n_ctx
+            self.context,
+            options,
+            self.lora,
+            self.compiler,
+            offload,
+            self.media_prompts,
+            self.registry,
+            n_slots=n_slots,
+            n_ctx=n_ctx,
         )
         self._sampling = Sampling(self.context, offload)
         self._speculation = speculation(
@@ -98,11 +116,16 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        return model_info(self.model, n_slots=self.scheduler.n_slots, n_ctx=self.scheduler.n_ctx)
+        return model_info(
+            self.model,
+            n_slots=self.scheduler.n_slots,
+            n_ctx=self.scheduler.n_ctx,
+            **projector_info(self.projector),
+        )
 
     # ---- requests ------------------------------------------------------------------------
 
-    def tokenize(self, submit: Submit) -> TokenArray:
+    def tokenize(self, submit: Submit) -> Prompt:
         """The tokens of a prompt that fits. Raises `EngineError`."""
         return self._preparation.tokenize(submit)
 
@@ -169,28 +192,44 @@ class Engine:
     def step(self) -> list[Event]:
         """Plan, fill, decode, sample, answer; the events of all requests that have any."""
         events = self._answer_postponed()
+        events += self._look_for_embeddings()
         self._speculation.propose(self._requests)
         chunks = self._planner.plan()
+        events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
             if not events:
-                self._postponed.wait(MASK_SECONDS)
+                self._wait()
             return events
+        now = time.perf_counter()
+        events += self._enter([self._requests[chunk.sequence.id] for chunk in chunks], now)
+        self._apply(chunks[0].sequence.adapters)
+        # Embeddings and tokens can't be in one batch.
+        media = [chunk for chunk in chunks if chunk.span is not None]
+        texts = [chunk for chunk in chunks if chunk.span is None]
+        if media and not self._evaluate(media, events, n_waiting=len(texts)):
+            return events
+        if texts:
+            self._evaluate(texts, events)
+        return events
+
+    def _evaluate(
+        self, chunks: Sequence[Chunk], events: list[Event], *, n_waiting: int = 0
+    ) -> bool:
+        """Evaluate what fits into one decode, and answer: what comes of it is added to `events`.
+        `n_waiting` others of the same step wait for it. False if it can't be done; what else was
+        planned may be wrong then."""
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
-        events += self._enter(requests, started)
-        self._apply(chunks[0].sequence.adapters)
         try:
-            self._evaluate_early(chunks)
-            indices = fill(self.context.batch, chunks)
-            self._sampling.attach(chunks, requests)
-            self.context.decode()
+            indices = self._decode(chunks, requests)
             self.context.synchronize()  # progress, patience and timings are of work that is done
         except OutOfCellsError:
-            if self.scheduler.relieve():
-                return events
-            return events + self._fail_all(requests, "the KV cache is full")
+            if not self.scheduler.relieve():
+                events += self._fail_all(requests, "the KV cache is full")
+            return False
         except BackendError as error:
-            return events + self._fail_all(requests, str(error))
+            events += self._fail_all(requests, str(error))
+            return False
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
@@ -204,10 +243,39 @@ class Engine:
                 events += self._answer(request, index)
             outputs = self._speculation.confirmed(outputs)
         self._speculation.end()
-        seconds = self._planner.measure(chunks, started)
+        seconds = self._planner.measure(chunks, started, n_waiting)
         self._speculation.stepped(chunks, seconds)
         self._counting.stepped(seconds)
-        return events
+        return True
+
+    def _decode(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> list[int]:
+        """The indices of the last tokens' outputs. Raises what `Context.decode` does."""
+        if chunks[0].span is not None:
+            (chunk,), (request,) = chunks, requests
+            return [self._embeddings.decode(self.context, chunk, request.media)]
+        self._evaluate_early(chunks)
+        indices = fill(self.context.batch, chunks)
+        self._sampling.attach(chunks, requests)
+        self.context.decode()
+        return indices
+
+    def _look_for_embeddings(self) -> list[Event]:
+        """The failures of requests with media that can't be encoded."""
+        failed = self._embeddings.update(self.scheduler.active, self._requests)
+        for request, _ in failed:
+            self.scheduler.cancel(request.id)
+            self._release(request)
+        return [
+            Failed(request.id, ErrorInfo("invalid_request_error", str(error)))
+            for request, error in failed
+        ]
+
+    def _wait(self) -> None:
+        """Until somebody can go on, a little at the most."""
+        if self.scheduler.n_waiting_for_media:
+            self._embeddings.wait(MASK_SECONDS)
+        else:
+            self._postponed.wait(MASK_SECONDS)
 
     def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
         if any(chunk.n_early for chunk in chunks):
@@ -284,6 +352,7 @@ class Engine:
     def _release(self, request: Request) -> None:
         del self._requests[request.id]
         self._speculation.forget(request.id)
+        self._embeddings.forget(request.id)
         if request.slot >= 0:
             self._last_in_slot[request.slot] = request
         request.close()
@@ -304,7 +373,7 @@ class Engine:
             slot,
             n_ctx,
             is_processing=active is not None,
-            text=lambda tokens: detokenize(self.model, tokens),
+            text=self._preparation.text,
         )
 
     def stats(self) -> Stats:
@@ -325,9 +394,12 @@ class Engine:
         for request in self._requests.values():
             request.close()
         self._requests.clear()
+        self._embeddings.close()
         self.compiler.close()
         self._sampling.close()
         self.context.close()
+        if self.projector is not None:
+            self.projector.close()
 
 
 def _check_exactness(context: Context, options: EngineOptions) -> None:

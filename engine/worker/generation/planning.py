@@ -10,6 +10,7 @@ from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.second_tier import SecondTier
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.scheduling.budget import PrefillBudget
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
@@ -45,8 +46,9 @@ class Planner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
 
-    def __init__(self, context: Context, options: EngineOptions) -> None:
+    def __init__(self, context: Context, options: EngineOptions, registry: MediaRegistry) -> None:
         self._context = context
+        self._registry = registry
         self._tier = self._make_tier(options)
         self.scheduler = Scheduler(
             context,
@@ -73,7 +75,8 @@ class Planner:
             limit = options.context.cache_disk_size << 20
             try:
                 identity = Identity.of_cells(options)
-                disk = DiskCache(options.context.cache_disk, limit, identity, whole=whole)
+                directory = options.context.cache_disk
+                disk = DiskCache(directory, limit, identity, self._registry, whole=whole)
             except OSError as error:
                 raise BackendError(f"--cache-disk: {error.strerror}") from None
         elif not options.context.cache_ram:
@@ -119,9 +122,10 @@ class Planner:
         limit = self._budget.limit(n_generating, length)
         return scheduler.plan(limit, self._budget.burst(n_generating, length))
 
-    def measure(self, chunks: Sequence[Chunk], started: float) -> float:
+    def measure(self, chunks: Sequence[Chunk], started: float, n_waiting: int = 0) -> float:
         """The one place that takes the time of a step, in seconds. If nobody has asked
-        for logits, nobody has waited for the device."""
+        for logits, nobody has waited for the device. `n_waiting` chunks of the same step come
+        behind these, as a decode of their own: to whoever generates, both are one."""
         self._context.synchronize()
         seconds = time.perf_counter() - started
         prompts = [chunk for chunk in chunks if not chunk.is_single]
@@ -129,8 +133,9 @@ class Planner:
         n_proposed = sum(len(chunk.proposed) for chunk in chunks)
         if prompts or not n_proposed:  # else it says nothing of prompts, and nothing of decoding
             length = max((chunk.start for chunk in prompts), default=0)
-            n_others = len(chunks) - len(prompts)
-            self._budget.observe(n_others, n_prompt + n_proposed, length, seconds)
+            n_others = len(chunks) - len(prompts) + n_waiting
+            whole = seconds + self._budget.cost.decode_seconds(n_waiting)
+            self._budget.observe(n_others, n_prompt + n_proposed, length, whole)
         return seconds
 
     def close(self) -> None:

@@ -8,14 +8,16 @@ but for the scales of the adapters.
 import logging
 import random
 import time
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
-from engine.worker.backend import Context, Offload, OffloadedSampler, Sampler
+from engine.worker.backend import Context, Offload, OffloadedSampler, PreparedChunk, Sampler
 from engine.worker.constraints.compiler import Compiler, Order
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.lazy import Guide
@@ -24,13 +26,16 @@ from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.infill import Room
 from engine.worker.generation.probabilities import ProbabilityLog
 from engine.worker.generation.prompts import (
-    detokenize,
+    detokenize_media,
     exceeds_context,
     fewest_tokens,
     tokenize_gap,
     tokenize_prompt,
 )
 from engine.worker.generation.request import Request
+from engine.worker.media.prompts import MediaPrompts
+from engine.worker.media.registry import MediaRegistry, spans
+from engine.worker.scheduling.media import Span
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
@@ -42,11 +47,18 @@ _BUSY = ErrorInfo(
 )
 
 
+class Prompt(NamedTuple):
+    """The tokens of a prompt, and what there is to encode of its media, by id of the chunk."""
+
+    tokens: TokenArray
+    media: Mapping[int, PreparedChunk] = MappingProxyType({})
+
+
 class Preparing(NamedTuple):
     """A request that waits for its constraint. `shown` are the control tokens that are text."""
 
     submit: Submit
-    tokens: TokenArray
+    prompt: Prompt
     shown: frozenset[int]
     order: Order
     arrived: float
@@ -62,6 +74,8 @@ class Preparation:
         lora: LoraScales,
         compiler: Compiler,
         offload: Offload | None,
+        media: MediaPrompts,
+        registry: MediaRegistry,
         *,
         n_slots: int,
         n_ctx: int,
@@ -71,6 +85,8 @@ class Preparation:
         self._lora = lora
         self._compiler = compiler
         self._offload = offload
+        self._media = media
+        self._registry = registry
         self._n_slots = n_slots
         self._n_ctx = n_ctx
         self._special = options.sampling.special  # whether control tokens show in generated text
@@ -85,13 +101,13 @@ class Preparation:
         """Tokenize, check, and order the constraint; the parameters of `submit` become those that
         are in force. Raises `EngineError`."""
         arrived = time.perf_counter()
-        tokens = self.tokenize(submit)
+        prompt = self.tokenize(submit)
         shown = self._resolve(submit.params)
         try:
             order = self._compiler.order(submit.params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
-        return Preparing(submit, tokens, shown, order, arrived)
+        return Preparing(submit, prompt, shown, order, arrived)
 
     def drop(self, preparing: "Preparing") -> None:
         """Nobody waits for the request any more."""
@@ -99,7 +115,7 @@ class Preparation:
 
     def finish(self, preparing: "Preparing") -> Request:
         """Build what the steps need, once the constraint is ready. Raises `EngineError`."""
-        submit, tokens, shown, order, arrived = preparing
+        submit, (tokens, media), shown, order, arrived = preparing
         params = submit.params
         try:
             guide, relaxed = self._compiler.guide(order)
@@ -125,11 +141,21 @@ class Preparation:
             guide=guide,
             relaxed=relaxed,
             probs=probs,
-            prompt=detokenize(self._model, tokens) if submit.echo_prompt else "",
+            prompt=self.text(tokens) if submit.echo_prompt else "",
+            spans=[
+                Span(span.start, span.stop, span.chunk.is_whole)
+                for span in spans(tokens, self._registry)
+            ],
+            media=media,
         )
 
-    def tokenize(self, submit: Submit) -> TokenArray:
+    def text(self, tokens: TokenArray) -> str:
+        """The text of `tokens`, for people: media are markers in it."""
+        return detokenize_media(self._model, tokens, self._registry)
+
+    def tokenize(self, submit: Submit) -> Prompt:
         """The tokens of the prompt. Raises `EngineError` if they don't fit the context."""
+        reader = self._media.reader()
         if isinstance(submit.prompt, Infill):
             n_predict = submit.params.n_predict
             room = Room(n_ctx=self._n_ctx, n_batch=self._n_batch, n_predict=n_predict)
@@ -138,10 +164,10 @@ class Preparation:
         else:
             if (fewest := fewest_tokens(self._model, submit.prompt, self._n_ctx)) >= self._n_ctx:
                 raise exceeds_context(fewest, self._n_ctx)
-            tokens = tokenize_prompt(self._model, submit.prompt)
+            tokens = tokenize_prompt(self._model, submit.prompt, media_tokens=reader.tokens)
         if len(tokens) >= self._n_ctx:
             raise exceeds_context(len(tokens), self._n_ctx)
-        return tokens
+        return Prompt(tokens, reader.chunks)
 
     def _resolve(self, params: GenerationParams) -> frozenset[int]:
         """Put into `params` what is in force, which the answer reports; the control tokens that
@@ -219,7 +245,11 @@ class Preparation:
         probs: ProbabilityLog | None,
     ) -> Sampler | OffloadedSampler:
         """On the device where it can be: a guide and probabilities need the logits here."""
-        if self._offload and params.backend_sampling and guide is None and probs is None:
+        has_media = bool(len(tokens)) and tokens.min() < 0
+        if has_media:
+            tokens = tokens[tokens >= 0]
+        can_offload = guide is None and probs is None and not has_media
+        if self._offload and params.backend_sampling and can_offload:
             offloaded = self._offload.sampler(params, self._n_ctx, tokens)
             if offloaded is not None:
                 return offloaded

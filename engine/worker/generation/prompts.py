@@ -1,34 +1,44 @@
 """From what a request says to tokens, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from engine.protocol.media import Media
 from engine.protocol.messages import Infill
 from engine.worker.backend import Model
 from engine.worker.generation.infill import Gap, Room, gap_tokens
+from engine.worker.media.prompts import MARKER, no_input, parts
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
 
 WHITE_SPACE: Final = b" \t\n\v\f\r"
 
 
+def _refuse(media: Media) -> TokenArray:
+    raise no_input(media.kind)
+
+
 def tokenize_prompt(
     model: Model,
-    prompt: Sequence[int | str],
+    prompt: Sequence[int | str | Media],
     *,
     add_special: bool = True,
     parse_special: bool = True,
+    media_tokens: Callable[[Media], TokenArray] = _refuse,
 ) -> TokenArray:
-    """The tokens of a sequence of token ids and texts, in the way of `protocol.Submit`.
+    """The tokens of a sequence of token ids, texts and media, in the way of `protocol.Submit`.
 
     Without `add_special` nothing is added to the text that it begins with; without
     `parse_special` no text can bring special tokens in.
 
-    Raises `EngineError` if a token id is not in the vocabulary.
+    Raises `EngineError` if a token id is not in the vocabulary, or a medium can't be taken.
     """
+    if any(isinstance(element, Media) for element in prompt):
+        return _with_media(model, prompt, add_special, parse_special, media_tokens)
     parts: list[TokenArray] = []
     ids: list[int] = []
     for i, element in enumerate(prompt):
@@ -43,7 +53,7 @@ def tokenize_prompt(
                     parse_special=parse_special,
                 )
             )
-        else:
+        elif isinstance(element, int):
             ids.append(element)
     if ids:
         parts.append(check_tokens(model, ids))
@@ -52,7 +62,31 @@ def tokenize_prompt(
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def fewest_tokens(model: Model, prompt: Sequence[int | str], n_ctx: int) -> int:
+def _with_media(
+    model: Model,
+    prompt: Sequence[int | str | Media],
+    add_special: bool,
+    parse_special: bool,
+    media_tokens: Callable[[Media], TokenArray],
+) -> TokenArray:
+    """As libmtmd does it: the start token is in front of all, and the end token behind all."""
+    found: list[TokenArray] = []
+    for element in prompt:
+        if isinstance(element, Media):
+            found.append(media_tokens(element))
+        else:
+            found.append(
+                tokenize_prompt(model, [element], add_special=False, parse_special=parse_special)
+            )
+    if add_special and not isinstance(prompt[0], int):
+        if model.add_bos:
+            found.insert(0, np.array([model.bos], np.int32))
+        if model.add_eos:
+            found.append(np.array([model.eos], np.int32))
+    return np.concatenate(found)
+
+
+def fewest_tokens(model: Model, prompt: Sequence[int | str | Media], n_ctx: int) -> int:
     """A number of tokens that `prompt` has at least, found much faster than its tokens: some texts
     take llama.cpp seconds. 0 if it is certainly below `n_ctx`."""
     texts = [element.encode() for element in prompt if isinstance(element, str)]
@@ -62,6 +96,15 @@ def fewest_tokens(model: Model, prompt: Sequence[int | str], n_ctx: int) -> int:
     # White space beside a special token may be no part of any token.
     sizes = (len(text.translate(None, WHITE_SPACE)) for text in texts)
     return n_ids + sum(-(-size // model.longest_piece) for size in sizes)
+
+
+def detokenize_media(model: Model, tokens: TokenArray, registry: MediaRegistry) -> str:
+    """The text of `tokens`, with a marker for each medium."""
+    if not (tokens < 0).any():
+        return detokenize(model, tokens)
+    return "".join(
+        MARKER if part is None else detokenize(model, part) for part in parts(tokens, registry)
+    )
 
 
 def detokenize(model: Model, tokens: TokenArray) -> str:

@@ -1,15 +1,18 @@
 """One generation on its way: what the engine keeps for a request besides its tokens' places."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from types import MappingProxyType
 
 from engine.params import GenerationParams
 from engine.protocol.messages import PromptProgress, SlotState, StopType, Submit, Timings
-from engine.worker.backend import OffloadedSampler, Sampler
+from engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
 from engine.worker.constraints.lazy import Guide
 from engine.worker.generation.adapters import key_of
 from engine.worker.generation.detokenizer import IndentLimit, TextStream
 from engine.worker.generation.probabilities import ProbabilityLog
+from engine.worker.scheduling.media import Span
 from engine.worker.scheduling.sequences import Sequence
 from engine.worker.tokens import TokenArray, TokenBuffer
 
@@ -17,10 +20,11 @@ from engine.worker.tokens import TokenArray, TokenBuffer
 class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
-    `tokens` are those of the prompt, and `prompt` its text, if the answer is to have it. `piece`
-    gives the bytes that a token shows; `guide` is None for a text without a constraint, and
-    `relaxed` what of its schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a
-    time of `time.perf_counter`, as all others.
+    `tokens` are those of the prompt, with media in the `spans`, which are made of the chunks
+    `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that
+    a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
+    schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a time of
+    `time.perf_counter`, as all others.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class Request:
         relaxed: tuple[str, ...] = (),
         probs: ProbabilityLog | None = None,
         prompt: str = "",
+        spans: SequenceOf[Span] = (),
+        media: Mapping[int, PreparedChunk] = MappingProxyType({}),
     ) -> None:
         params = submit.params
         self.id = submit.id
@@ -51,7 +57,9 @@ class Request:
             n_reuse=params.n_cache_reuse,
             key=key_of(params.lora, submit.owner if submit.private else 0),
             owner=submit.owner,
+            spans=spans,
         )
+        self.media = media
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
         self.sampler = sampler
         self.guide = guide

@@ -48,7 +48,7 @@ def speculation(
         verifier = Synthetic(rates, context.model.eog)
     pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
     limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
-    proposing = Proposing(sources, pace, limits=limits)
+    proposing = Proposing(sources, pace, limits=limits, only_texts={DRAFT})
     return Speculation(proposing, verifier, scheduler, possible=possible)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.worker.cache import checkpoints
 from engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
+from engine.worker.scheduling.media import uncut
 from engine.worker.scheduling.sequences import Sequence
 from engine.worker.scheduling.shifting import reusable_chunks
 from engine.worker.tokens import TokenArray, common_prefix
@@ -67,7 +68,7 @@ class Placement:
         limit = len(sequence.tokens) - 1  # the last one's logits are needed
         entries = self._cache.entries
         for id, n_same in self._cache.matches(sequence.tokens.view(), sequence.key).items():
-            n_same = min(n_same, limit)
+            n_same = uncut(sequence.spans, min(n_same, limit))
             most = max(most, n_same)
             running = self._running.get(id)
             if running is None:
@@ -96,7 +97,7 @@ class Placement:
         if self._tier is None or not sequence.cache_prompt:
             return None
         # The last one's logits are needed.
-        text = sequence.tokens.view(0, len(sequence.tokens) - 1)
+        text = sequence.tokens.view(0, uncut(sequence.spans, len(sequence.tokens) - 1))
         found = self._tier.find(text, sequence.key, source.n) if len(text) else None
         if found is None or found.length > self._n_ctx:
             return None
@@ -118,7 +119,7 @@ class Placement:
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
             if self._cache.needs_checkpoints:
-                sequence.checkpoints_at = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+                sequence.checkpoints_at = _checkpoints_at(sequence)
                 if source.n_same - sequence.n_past >= MIN_FOLLOW:
                     # A third text is likely to diverge here, too.
                     _add_checkpoint(sequence, source.n_same)
@@ -156,11 +157,11 @@ class Placement:
             self._cache.offer(id)
         entry = self._cache.reopen(id, text, key)
         n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
-        if sequence.n_reuse:
+        if sequence.n_reuse and not _has_media(text) and not _has_media(entry.tokens):
             n_held = common_prefix(entry.tokens, text)
             n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
         # The last token is evaluated again: its logits are not kept.
-        n_held = self._cache.reachable(id, min(n_held, len(text) - 1))
+        n_held = self._cache.reachable(id, uncut(sequence.spans, min(n_held, len(text) - 1)))
         sequence.seq_id = id
         sequence.n_past = n_held if self._cache.cut(id, n_held) else 0
         sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
@@ -207,6 +208,16 @@ class Placement:
         sequence.seq_id, sequence.n_exact = id, ALL
         if not sequence.generating:
             sequence.n_shared = sequence.n_past
+
+
+def _has_media(tokens: TokenArray) -> bool:
+    return bool((tokens < 0).any())
+
+
+def _checkpoints_at(sequence: Sequence) -> list[int]:
+    wanted = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+    places = {uncut(sequence.spans, n) for n in wanted}
+    return sorted(n for n in places if n > sequence.n_past)
 
 
 def _add_checkpoint(sequence: Sequence, n: int) -> None:

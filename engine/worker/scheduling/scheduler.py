@@ -15,6 +15,9 @@ from where it got to.
 Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
 the end of prompts and where two texts were seen to diverge, so chunks end there.
 
+What media ask of chunks is in `engine.worker.scheduling.media`. A sequence waits for embeddings in
+its slot, while the others go on.
+
 Behind the token of a generating sequence, a chunk can have proposed ones
 (`engine.worker.scheduling.ahead`). A sequence that leaves its slot or loses a part of its text
 takes them back.
@@ -23,14 +26,16 @@ takes them back.
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from operator import itemgetter
 
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.ahead import Ahead
 from engine.worker.scheduling.idle_texts import IdleTexts
+from engine.worker.scheduling.media import next_start, uncut
 from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from engine.worker.scheduling.sequences import Chunk, Sequence, evenly, shares
-from engine.worker.scheduling.step_cost import FEW_ROWS
+from engine.worker.scheduling.prompts import Sharing
+from engine.worker.scheduling.sequences import Chunk, Sequence
 from engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
@@ -83,7 +88,7 @@ class Scheduler:
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
-        self._n_shared = 0  # steps that prompts had a part of
+        self._sharing = Sharing(self.cache, n_batch=n_batch, unified=self._unified)
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -149,10 +154,18 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
         self.ahead.take_back(sequence)
+        self._cut_to_whole_spans(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
         entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
         self.cache.close(sequence.seq_id, entry)
         self._free_slot(sequence)
+
+    def _cut_to_whole_spans(self, sequence: Sequence) -> None:
+        """Drop the part of a span that the text of an active sequence ends with."""
+        n, id = uncut(sequence.spans, sequence.n_past), sequence.seq_id
+        if n < sequence.n_past:
+            n = self.cache.reachable(id, n)
+            sequence.n_past = n if self.cache.cut(id, n) else 0
 
     def discard(self, sequence: Sequence) -> None:
         """Free the slot of `sequence` and its cells, whose state is not to be trusted."""
@@ -207,15 +220,17 @@ class Scheduler:
         One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
         or `n_burst`, if all prompts end with these and none of them was cut before. What is
         proposed gets what is left of the batch and of the free cells. A sequence whose next token
-        hasn't been chosen yet has no part in it, so there may be no chunks. The caller evaluates
-        them and then calls `advance`, or `relieve` if llama.cpp found no cells.
+        hasn't been chosen yet has no part in it, and none that waits for embeddings, so there may
+        be no chunks. One of them at the most is of a span: if that has to be whole, the step has
+        its tokens in any case. The caller evaluates them and then calls `advance`, or `relieve` if
+        llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
         for key in self._take_turns():
             if chunks := self._plan_key(key, n_most, n_burst):
                 return chunks
-        if self._active and not self._n_postponed:
+        if self._active and not self._n_postponed and not self.n_waiting_for_media:
             # Unfinished prompts hold every cell and none can go on: the youngest is preempted.
             self._preempt_youngest()
             return self.plan(n_prompt, n_burst)
@@ -234,6 +249,11 @@ class Scheduler:
     @property
     def _n_postponed(self) -> int:
         return sum(not s.n_pending for s in self._active.values())
+
+    @property
+    def n_waiting_for_media(self) -> int:
+        """Sequences in slots that can't go on without embeddings."""
+        return sum(s.n_pending > 0 and not s.n_next for s in self._active.values())
 
     @property
     def is_fresh(self) -> bool:
@@ -271,7 +291,7 @@ class Scheduler:
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.adapters == key and sequence.n_pending:
+            if sequence.adapters == key and sequence.n_next:
                 (ready if sequence.is_next else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):
             preempted = self._preempt_youngest()
@@ -283,31 +303,11 @@ class Scheduler:
             ready.sort(key=lambda s: s.seq_id)
         parts: list[Chunk] = []
         if prompts and (self._continuous or not ready):
-            parts = self._plan_prompts(prompts, len(ready), n_prompt, n_burst)
+            parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         return self.ahead.plan(ready, n_others) + parts
 
-    def _plan_prompts(
-        self, prompts: list[Sequence], n_ready: int, n_prompt: int, n_burst: int
-    ) -> list[Chunk]:
-        """Chunks of `prompts`, beside one token of each of `n_ready` generating sequences."""
-        chunks: list[Chunk] = []
-        n_pending = sum(s.n_pending for s in prompts)
-        if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
-            n_prompt = n_burst
-        elif n_ready:
-            n_prompt = evenly(n_pending, n_prompt)
-        wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
-        room = self.cache.make_room(n_ready + wanted) - n_ready
-        least = FEW_ROWS + 1 if n_ready and not self._unified else 1
-        self._n_shared += 1
-        for sequence, n in shares(prompts, min(wanted, room), least=least, turn=self._n_shared):
-            n = min(n, sequence.n_to_checkpoint)
-            sequence.is_cut = n < sequence.n_pending
-            chunks.append(Chunk(sequence, sequence.n_past, sequence.n_past + n))
-        return chunks
-
-    def advance(self, chunks: list[Chunk]) -> None:
+    def advance(self, chunks: SequenceOf[Chunk]) -> None:
         """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
         back."""
         for chunk in chunks:
@@ -386,6 +386,8 @@ class Scheduler:
         self._idle.remove(slot)
         self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
+        start = next_start(sequence.spans, sequence.n_past)
+        sequence.n_ready = ALL if start is None else start
 
     # ---- cells ---------------------------------------------------------------------------
 

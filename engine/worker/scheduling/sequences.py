@@ -1,19 +1,11 @@
-"""Sequences and chunks: what the scheduler plans with, and how a step is divided among prompts."""
+"""Sequences and chunks: what the scheduler plans with."""
 
-import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
-from engine.worker.scheduling.step_cost import FEW_ROWS
+from engine.worker.scheduling.media import Span, around, next_stop, uncut
 from engine.worker.tokens import TokenBuffer
-
-LITTLE_MORE = 1.25
-"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
-should if that spares one with the rest: few rows of a long text can take longer than many (see
-`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
-LAST_STEPS = 3
-"""So many steps share the rest of a prompt evenly."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -28,6 +20,9 @@ class Sequence:
     same `key` share cells, and only those with the same adapters a step. `owner` is who asked for
     it. `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be
     made.
+
+    `spans` are the places of media in the prompt, in order. The embeddings of those in the first
+    `n_ready` tokens are there; what is behind waits for its own.
 
     `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
     text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
@@ -54,6 +49,8 @@ class Sequence:
     generating: bool = False
     is_cut: bool = False  # whether its prompt goes on in another step
     checkpoints_at: list[int] = field(default_factory=list)
+    spans: SequenceOf[Span] = ()
+    n_ready: int = ALL
     proposed: tuple[int, ...] = ()
     n_forced: int = 0
     n_ahead: int = 0
@@ -80,6 +77,21 @@ class Sequence:
         return self.generating and self.n_pending == 1
 
     @property
+    def span(self) -> Span | None:
+        """The span that its next token belongs to."""
+        return around(self.spans, self.n_past)
+
+    @property
+    def n_next(self) -> int:
+        """Pending tokens that can be evaluated now, and as one chunk; 0 while it waits for
+        embeddings."""
+        if not self.spans:
+            return self.n_pending
+        stop = next_stop(self.spans, self.n_past)
+        stop = len(self.tokens) if stop is None else stop
+        return max(0, min(stop, self.n_ready) - self.n_past)
+
+    @property
     def n_to_checkpoint(self) -> int:
         """Tokens that a chunk may have: it ends at the next checkpoint."""
         return (self.checkpoints_at[0] if self.checkpoints_at else len(self.tokens)) - self.n_past
@@ -87,14 +99,15 @@ class Sequence:
     @property
     def n_given(self) -> int:
         """Tokens that other sequences may share."""
-        return min(self.n_past, self.n_exact)
+        return uncut(self.spans, min(self.n_past, self.n_exact))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
     ones behind these, of which the first `n_forced` need no logits to be chosen. The first
-    `n_early` of all these are evaluated before what the step has of other sequences."""
+    `n_early` of all these are evaluated before what the step has of other sequences. With a `span`,
+    they are a part of it, or all."""
 
     sequence: Sequence
     start: int
@@ -102,6 +115,7 @@ class Chunk:
     proposed: tuple[int, ...] = ()
     n_forced: int = 0
     n_early: int = 0
+    span: Span | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -115,8 +129,8 @@ class Chunk:
 
     @property
     def is_single(self) -> bool:
-        """True if it has one token, but for what is proposed."""
-        return self.stop - self.start == 1
+        """True if it has one token, which is of no medium, but for what is proposed."""
+        return self.stop - self.start == 1 and self.span is None
 
     @property
     def n_outputs(self) -> int:
@@ -127,38 +141,3 @@ class Chunk:
     def is_last(self) -> bool:
         """True if it ends with the last token of the text: the next one is to be chosen."""
         return self.stop == len(self.sequence.tokens)
-
-
-def shares(
-    prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
-) -> list[tuple[Sequence, int]]:
-    """The share of `n` tokens that each of `prompts` gets, the one admitted first in front.
-
-    The first gets up to half of them, so that no prompt starves. The others go to the prompts
-    that need the fewest, so that a short one doesn't wait for a long one. If a half is less than
-    `least` tokens, the first gets all of them in every second `turn`.
-    """
-    if not prompts or n <= 0:
-        return []
-    half = (n + 1) // 2
-    if half < least:
-        half = n * (turn % 2)
-    granted = {prompts[0].id: min(prompts[0].n_pending, half)}
-    n -= granted[prompts[0].id]
-    for sequence in sorted(prompts, key=lambda s: s.n_pending):
-        have = granted.get(sequence.id, 0)
-        more = min(sequence.n_pending - have, n)
-        granted[sequence.id] = have + more
-        n -= more
-    return [(s, granted[s.id]) for s in prompts if granted[s.id]]
-
-
-def evenly(n_pending: int, n_prompt: int) -> int:
-    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
-    evenly, rather than that the last one has but a few."""
-    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
-    if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
-        return n_prompt
-    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
-        n_steps -= 1
-    return math.ceil(n_pending / n_steps)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.scheduling.sequences import Sequence as Text
@@ -47,13 +48,16 @@ class Proposing:
         pace: Pace,
         *,
         limits: Mapping[str, tuple[int, int]] | None = None,
+        only_texts: Set[str] = frozenset(),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`limits` are the fewest and the most tokens of a source that doesn't keep them itself."""
+        """`limits` are the fewest and the most tokens of a source that doesn't keep them itself.
+        Sources in `only_texts` can make nothing of a text with media."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
         self._early = Early()
         self._limits = limits or {}
+        self._only_texts = only_texts
         self._clock = clock
         self._finding = {name: Finding() for name in self._sources}
         # The source of what is proposed, and the tokens that it was asked for, by id of the
@@ -90,7 +94,13 @@ class Proposing:
     def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
         name = source.name
         n_min, n_max = self._limits.get(name, (0, MOST))
-        wishes = [replace(wish, n_min=max(wish.n_min, n_min)) for wish in wishes]
+        wishes = [
+            replace(wish, n_min=max(wish.n_min, n_min))
+            for wish in wishes
+            if not (wish.sequence.spans and name in self._only_texts)
+        ]
+        if not wishes:
+            return
         most = [min(wish.n, n_max, MOST) for wish in wishes]
         finding = self._finding[name]
         each = finding.each(len(wishes))
@@ -114,7 +124,7 @@ class Proposing:
             for s, n, p_min in ((wish.sequence, n, wish.p_min) for wish, n in asked)
         ]
         started = self._clock()
-        proposals = source.propose(asks)
+        proposals = [_before_media(tokens) for tokens in source.propose(asks)]
         taken = self._clock() - started
         if not is_cheap:  # the first time with a text, that is read as well
             self._pace.owe(taken - (each or 0.0) * max(n for _, n in asked))
@@ -213,3 +223,8 @@ class Proposing:
     def close(self) -> None:
         for source in self._sources.values():
             source.close()
+
+
+def _before_media(tokens: list[int]) -> list[int]:
+    """The tokens in front of the first one that stands for a medium."""
+    return list(takewhile(lambda token: token >= 0, tokens))

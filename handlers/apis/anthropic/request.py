@@ -19,8 +19,11 @@ from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.remarks import remark
 from handlers.http.errors import RequestError
+from handlers.running.media import media_part
 
 Block = Mapping[str, Any]
+Part = str | dict[str, Any]
+"""A text, or an image (`handlers.running.media.media_part`)."""
 
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
@@ -166,13 +169,13 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """All messages in OpenAI's form. Those of one role that follow each other become one,
     since most templates want the roles to alternate."""
     turns: list[dict[str, Any]] = []
-    texts: list[str] = []  # of the user's turn that is not in `turns` yet
+    parts: list[Part] = []  # of the user's turn that is not in `turns` yet
     calls: dict[str, str] = {}  # names of the tools that the last turn called, by id
 
     def end_user_turn() -> None:
-        if texts:
-            turns.append({"role": "user", "content": _content(texts)})
-            texts.clear()
+        if parts:
+            turns.append({"role": "user", "content": _content(parts)})
+            parts.clear()
 
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
@@ -182,14 +185,13 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             case "user":
                 results, said = _user(blocks, where, calls)
                 turns += results  # before what the user has said, in whichever order they came
-                texts += said or ([] if results else [""])
+                parts += said or ([] if results else [""])
             case "assistant":
                 end_user_turn()
                 calls = _add_answer(turns, blocks, where)
             case _:
                 end_user_turn()
-                read = [_text(block, f"{where}.content[{i}]") for i, block in enumerate(blocks)]
-                said = [text for text in read if text is not None]
+                said = _parts(blocks, f"{where}.content")
                 turns.append({"role": role, "content": _content(said or [""])})
     end_user_turn()
     return turns
@@ -197,28 +199,32 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _user(
     blocks: Sequence[Block], where: str, calls: Mapping[str, str]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages of tools, and the texts of the user."""
+) -> tuple[list[dict[str, Any]], list[Part]]:
+    """The messages of tools, and the texts and images of the user."""
     results: list[dict[str, Any]] = []
-    texts: list[str] = []
+    parts: list[Part] = []
     for index, block in enumerate(blocks):
         at = f"{where}.content[{index}]"
         if block.get("type") != "tool_result":
-            if (text := _text(block, at)) is not None:
-                texts.append(text)
+            if (part := _part(block, at)) is not None:
+                parts.append(part)
             continue
         call_id = (block.get("tool_use_id") or "").removeprefix(CALL_PREFIX)
         result = {"role": "tool", "tool_call_id": call_id, "content": _result(block, at)}
         # The call may have been cut off with the beginning of the conversation.
         results.append({**result, "name": calls[call_id]} if call_id in calls else result)
-    return results, texts
+    return results, parts
 
 
-def _result(block: Block, where: str) -> str:
+def _result(block: Block, where: str) -> str | list[dict[str, Any]]:
     content = block.get("content") or ""
     if not isinstance(content, str):
-        texts = [_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
-        content = "\n".join(text for text in texts if text is not None)
+        parts = _parts(content, f"{where}.content")
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
+            failed = ["Error"] if block.get("is_error") else []
+            return [*_text_parts(failed), *_text_parts(parts)]
+        content = "\n".join(texts)
     if block.get("is_error") and not content.casefold().startswith("error"):
         return f"Error: {content}" if content else "Error"
     return content
@@ -257,16 +263,38 @@ def _call(block: Block) -> dict[str, Any]:
     }
 
 
+def _parts(blocks: Sequence[Block], where: str) -> list[Part]:
+    read = (_part(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+    return [part for part in read if part is not None]
+
+
+def _part(block: Block, where: str) -> Part | None:
+    """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError:
+    not_supported_error for what only Anthropic's server has, invalid_request_error for an image
+    without a source."""
+    return _image(block, where) if block.get("type") == "image" else _text(block, where)
+
+
+def _image(block: Block, where: str) -> Part:
+    source = block["source"]
+    match source["type"]:
+        case "base64":
+            return media_part(source.get("data"), where, "image")
+        case "url":
+            return media_part(source.get("url"), where, "image")
+    raise not_supported(f"{where}: this server keeps no files; send the image itself")
+
+
 def _text(block: Block, where: str) -> str | None:
-    """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError
-    (not_supported_error) for images and for documents that are no text."""
+    """The text of a block; None for one that has none. Raises EngineError (not_supported_error)
+    for images, where no model is shown any, and for documents that are no text."""
     match block.get("type"):
         case "document":
             return _document(block, where)
         case "search_result":
             return _search_result(block)
         case "image":
-            raise not_supported(f"{where}: this model can't take images")
+            raise not_supported(f"{where}: there is no place for an image here")
     if isinstance(text := block.get("text"), str):
         return text
     remark("%s: a block of the type %s is left out", where, block.get("type"))
@@ -297,8 +325,12 @@ def _document(block: Block, where: str) -> str:
     return "\n".join(part for part in (block.get("title"), block.get("context"), text) if part)
 
 
-def _content(texts: Sequence[str]) -> str | list[dict[str, Any]]:
+def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
     """One text, or parts for templates that know them."""
-    if len(texts) == 1:
-        return texts[0]
-    return [{"type": "text", "text": text} for text in texts]
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return _text_parts(parts)
+
+
+def _text_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from engine.errors import invalid_request, not_supported
+from engine.errors import invalid_request
 from engine.options import Options
 from engine.params import (
     SAMPLER_LETTERS,
@@ -23,6 +23,7 @@ from engine.params import (
     sampler_name,
 )
 from handlers.apis.native.constraints import constraint, parse_triggers
+from handlers.apis.native.media import at_markers, at_numbers
 from handlers.apis.native.numbers import (
     BIAS,
     INT32_MAX,
@@ -35,10 +36,9 @@ from handlers.apis.native.numbers import (
 )
 from handlers.apis.native.thinking import thinking_rules
 from handlers.http.sse import COMMENT, Ping
+from handlers.running.media import UnresolvedParts
 
 log = logging.getLogger(__name__)
-
-Prompt = list[int | str]
 
 MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
 
@@ -208,37 +208,47 @@ def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) ->
 # ---- prompts -----------------------------------------------------------------------------
 
 
-def parse_prompts(prompt: Any, where: str = "prompt") -> list[Prompt]:
-    """The prompts of a request, each a list of token ids and texts. `where` is the field's name.
+def parse_prompts(
+    prompt: Any, where: str = "prompt", images: Sequence[Mapping[str, Any]] | None = None
+) -> list[UnresolvedParts]:
+    """The prompts of a request, each a list of token ids, texts and media. `where` is the field's
+    name, `images` are those of `image_data`.
 
     A list with a number in it is one prompt; any other list holds a prompt per element, which
     may be text, a list of ids and texts, or an object with `prompt_string`.
 
-    Raises EngineError: invalid_request_error for other shapes and for empty lists,
-    not_supported_error for multimodal data.
+    Raises EngineError (invalid_request_error) for other shapes, for empty lists, and for media and
+    places that don't belong together.
     """
     if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
-        return [_parse_prompt(prompt, where)]
-    if not prompt:
+        found = [_parse_prompt(prompt, where)]
+    elif not prompt:
         raise invalid_request(f"{where}: the list is empty")
-    return [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
+    else:
+        found = [_parse_prompt(element, f"{where}[{i}]") for i, element in enumerate(prompt)]
+    return at_numbers(found, images) if images else found
 
 
-def parse_part(part: str | list[Any], where: str) -> Prompt:
+def parse_part(part: str | list[Any], where: str) -> list[int | str]:
     """A text, or a list of token ids and texts, which may be empty.
 
     Raises EngineError (invalid_request_error) for what can't be a token.
     """
-    return _parse_prompt(part, where) if part else []
+    return _tokens_and_texts(part, where) if part else []
 
 
-def _parse_prompt(prompt: Any, where: str) -> Prompt:
+def _parse_prompt(prompt: Any, where: str) -> UnresolvedParts:
+    if isinstance(prompt, Mapping) and "prompt_string" in prompt:
+        parts = _tokens_and_texts(prompt["prompt_string"], f"{where}.prompt_string")
+        if data := prompt.get("multimodal_data"):
+            return at_markers(parts, data, f"{where}.multimodal_data")
+        return [*parts]
+    return [*_tokens_and_texts(prompt, where)]
+
+
+def _tokens_and_texts(prompt: Any, where: str) -> list[int | str]:
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt, Mapping) and "prompt_string" in prompt:
-        if prompt.get("multimodal_data"):
-            raise not_supported("multimodal_data is not supported yet by this server")
-        return _parse_prompt(prompt["prompt_string"], f"{where}.prompt_string")
     if not isinstance(prompt, list):
         raise invalid_request(f"{where}: neither text nor a list of tokens and texts")
     if not prompt:

@@ -1,6 +1,7 @@
 """Details of a model that Ollama's clients ask for: its file, its family, its quantization."""
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,8 +10,8 @@ import msgspec
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.entry import Entry
 from engine.catalog.inspect.digest import digest_in_cache
-from engine.catalog.inspect.messages import FileMetadata
-from engine.protocol.messages import ModelInfo
+from engine.catalog.inspect.messages import FileMetadata, ProjectorMetadata
+from engine.protocol.messages import Modality, ModelInfo
 from engine.shipped import model_file
 from handlers.running.runtime import Runtime
 
@@ -124,6 +125,15 @@ def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
     path = model_path(current, entry)
     told = current.files.known(path) if path else None
     return told if isinstance(told, FileMetadata) else None
+
+
+def modalities(current: Runtime, entry: Entry) -> Sequence[Modality]:
+    """What the model takes beside text: as it was loaded, or as its projector's file says."""
+    if (info := current.pool.status(entry.name).info) is not None:
+        return info.modalities
+    path = current.pool.options(entry).engine.media.mmproj
+    told = current.files.known(path) if path else None
+    return told.modalities if isinstance(told, ProjectorMetadata) else []
 
 
 def model_path(current: Runtime, entry: Entry) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from engine.pool.client import EngineClient
+from engine.protocol.messages import PromptParts
 
-EmbeddingInput = list[int | str]
 AROUND = 8  # more special tokens than any model has around a text
 
 
-async def shortened(engine: EngineClient, text: str) -> EmbeddingInput:
+async def shortened(engine: EngineClient, text: str) -> PromptParts:
     """`text`, or as many of its first tokens as the model can embed, with the special ones that the
     model wants at the end."""
     n_input = engine.info.n_input

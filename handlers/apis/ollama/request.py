@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import invalid_request, not_supported
+from handlers.running.media import media_part
 
 _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
@@ -64,8 +65,8 @@ def is_in_ollama_form(body: Mapping[str, Any]) -> bool:
 def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """`body` in the words of Chat Completions, with what Ollama's API has as defaults.
 
-    `options` win over fields of the body itself. Raises EngineError: invalid_request_error for
-    what contradicts itself, not_supported_error for images.
+    `options` win over fields of the body itself. Raises EngineError (invalid_request_error) for
+    what contradicts itself.
     """
     return _generation_body(body) | {"messages": openai_messages(body["messages"])}
 
@@ -73,8 +74,6 @@ def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
 def generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """A body of `POST /api/generate` in the words of Chat Completions, its prompt as a
     conversation. Raises as `openai_body` does; not_supported_error for a template as well."""
-    if body.get("images"):
-        raise not_supported("images: this model can't read images")
     if body.get("template"):
         raise not_supported(
             "template: this server renders the model's own chat template; send a prompt that is "
@@ -84,8 +83,11 @@ def generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid_request("raw: there is no place for system or context beside a raw prompt")
     if body.get("suffix") and (body.get("system") or body.get("context")):
         raise invalid_request("suffix: there is no place for system or context around a gap")
+    if body.get("suffix") and body.get("images"):
+        raise invalid_request("images: there is no place for images around a gap (suffix)")
     messages = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-    messages.append({"role": "user", "content": body.get("prompt") or ""})
+    content = _with_images(body.get("prompt") or "", body.get("images"), "images")
+    messages.append({"role": "user", "content": content})
     return _generation_body(body) | {"messages": messages}
 
 
@@ -146,15 +148,14 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     """`messages`, of either form, in OpenAI's. Ollama's calls have no ids: they get some, and
     each result that of the first open call of its tool.
 
-    Raises EngineError (not_supported_error) for images.
+    Images stand in front of the text, as Ollama has them.
     """
     made: list[dict[str, Any]] = []
     ids = _CallIds()
     for index, message in enumerate(messages):
-        if message.get("images"):
-            raise not_supported(f"messages[{index}].images: this model can't read images")
         new = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
-        new.setdefault("content", None)
+        where = f"messages[{index}].images"
+        new["content"] = _with_images(message.get("content"), message.get("images"), where)
         if message.get("thinking") is not None:
             new["reasoning_content"] = message["thinking"]
         if message.get("tool_calls"):
@@ -168,6 +169,18 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
                 new["name"] = name
         made.append(new)
     return made
+
+
+def image_parts(images: Sequence[str] | None, where: str) -> list[dict[str, Any]]:
+    """The parts of a content that `images`, base64-encoded, are."""
+    return [media_part(each, f"{where}[{i}]", "image") for i, each in enumerate(images or ())]
+
+
+def _with_images(content: Any, images: Sequence[str] | None, where: str) -> Any:
+    if not images:
+        return content
+    texts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    return [*image_parts(images, where), *texts]
 
 
 class _CallIds:

@@ -2,7 +2,8 @@
 
 Clients send back what they were given, by whichever server, and much that a prompt has no place
 for. Whatever has a text in it is read; what the assistant once had beside its text is left out;
-only what somebody says to the model is refused if the model can't take it.
+only what somebody says to the model is refused if the model can't take it. Images and sounds stay
+as they came (`handlers.running.media`), whoever sends them.
 """
 
 import json
@@ -12,25 +13,25 @@ from typing import Any
 from engine.chat.request import FREE_TEXT
 from engine.errors import not_supported
 from handlers.apis.remarks import remark
+from handlers.running.media import PART, Kind, MediaInput, media_part
 
 Message = Mapping[str, Any]
 
 _OPAQUE = ("redacted_thinking",)
-_MEDIA = (
-    "image_url",
-    "image",
-    "input_image",
-    "input_audio",
-    "audio_url",
-    "input_video",
-    "video_url",
-    "file",
-)
+_MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
+    "image_url": ("image", ("url",)),
+    "input_audio": ("audio", ("data", "url")),
+    "input_video": ("video", ("data", "url")),
+    "video_url": ("video", ("data", "url")),
+}
+"""What a part is, and the fields of the object in it that may have it, by its type."""
+_OTHER_MEDIA = ("image", "input_image", "audio_url", "file")
 
 
 def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """`messages` with what a template knows: a role, a content, thoughts, calls, and whose result
-    a tool's is. Raises EngineError (not_supported_error) for media."""
+    a tool's is. Raises EngineError: not_supported_error for parts that no model is shown,
+    invalid_request_error for media without a source."""
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -54,35 +55,58 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     return made
 
 
+def content_parts(content: Any, where: str) -> list[dict[str, Any]]:
+    """The parts of text and media of what somebody says who isn't the model."""
+    parts, _ = _content(content, "user", where)
+    return parts if isinstance(parts, list) else [{"type": "text", "text": parts or ""}]
+
+
 # ---- contents ----------------------------------------------------------------------------
 
 
 def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, Any]] | None, str]:
-    """The content in text parts, and the thoughts that were among them."""
+    """The content in parts of text and media, and the thoughts that were among them."""
     if content is None or isinstance(content, str):
         return content, ""
-    texts: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     thoughts: list[str] = []
     for index, part in enumerate(content):
-        text = _text(part)
-        if text is not None:
-            texts.append({"type": "text", "text": text})
+        if (medium := _medium(part, f"{where}[{index}]")) is not None:
+            parts.append(medium)
+        elif (text := _text(part)) is not None:
+            parts.append({"type": "text", "text": text})
         elif isinstance(thought := part.get("thinking"), str):
             thoughts.append(thought)
-        elif role == "assistant" and part.get("type") not in _MEDIA:
+        elif role == "assistant" and part.get("type") not in _OTHER_MEDIA:
             if part.get("type") not in _OPAQUE:
                 remark("%s[%d]: a part of the type %s is left out", where, index, part.get("type"))
         else:
             kind = part.get("type") or "a part without a text"
             raise not_supported(f"{where}[{index}]: this server can't take {kind} yet")
-    return texts, "\n".join(thoughts)
+    return parts, "\n".join(thoughts)
+
+
+def _medium(part: str | Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """A part of media in the form that `handlers.running.media` knows; None for any other."""
+    if isinstance(part, str):
+        return None
+    if isinstance(part.get(PART), MediaInput):
+        return dict(part)  # as another API's reader has left it
+    type_ = part.get("type")
+    if not isinstance(type_, str) or type_ not in _MEDIA:
+        return None
+    kind, names = _MEDIA[type_]
+    given = part.get(type_)
+    if isinstance(given, Mapping):
+        given = next((given[name] for name in names if given.get(name) is not None), None)
+    return media_part(given, where, kind)
 
 
 def _text(part: str | Mapping[str, Any]) -> str | None:
     """The text of a part, whatever its type; None if there is none."""
     if isinstance(part, str):
         return part
-    if part.get("type") in _MEDIA:
+    if part.get("type") in _OTHER_MEDIA:
         return None
     return next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), None)
 

@@ -16,8 +16,8 @@ from handlers.apis.openai.tools import chosen, offered
 def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     """The request in `body`; the server's options stand in for fields that it lacks.
 
-    Raises EngineError: invalid_request_error, not_supported_error for media and for tools that
-    only other servers have.
+    Raises EngineError: invalid_request_error, not_supported_error for parts and tools that only
+    other servers have.
     """
     tools, wanted = body.get("tools") or [], body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")

@@ -11,7 +11,9 @@ from typing import Any
 
 from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
+from engine.media.source import MediaSource
 from handlers.apis.remarks import remark
+from handlers.running.media import media_part
 
 Item = dict[str, Any]
 
@@ -24,7 +26,12 @@ _PREFIXES = {
     "reasoning": "rs",
 }
 REFERENCE = "item_reference"
-_MEDIA = ("input_image", "input_file", "input_audio")
+_MEDIA = {
+    "input_image": ("image_url", "detail"),
+    "input_audio": ("input_audio",),
+    "input_file": ("file_data", "filename"),
+}
+"""The fields of parts that are no text, by their types."""
 
 
 def new_id(prefix: str) -> str:
@@ -37,7 +44,8 @@ def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
     lists of parts. References to stored items stay as they are; items that have to do with tools
     of OpenAI's own are left out.
 
-    Raises EngineError (not_supported_error) for parts that this server can't serve.
+    Media stay as they came, so that the conversation can be kept. Raises EngineError
+    (not_supported_error) for parts that this server can't serve.
     """
     if isinstance(input, str):
         input = [{"role": "user", "content": input}]
@@ -86,6 +94,8 @@ def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | No
     type_ = part.get("type")
     if isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
+    if type_ in _MEDIA and role != "assistant":
+        return _media_part(part, where)
     if type_ in _MEDIA or not isinstance(part.get("text"), str):
         if role != "assistant":
             kind = type_ or "a part without a text"
@@ -97,6 +107,17 @@ def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | No
     return {"type": "input_text", "text": part["text"]}
 
 
+def _media_part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    type_ = part["type"]
+    kept = {name: part[name] for name in _MEDIA[type_] if part.get(name) is not None}
+    if _MEDIA[type_][0] not in kept:
+        given = "file_url" if part.get("file_url") else "file_id" if part.get("file_id") else ""
+        if given:
+            raise not_supported(f"{where}: this server can't reach the {given} of an {type_}")
+        raise invalid_request(f"{where}: {_MEDIA[type_][0]} is missing in this {type_}")
+    return {"type": type_, **kept}
+
+
 def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """The messages, in the form of the Chat Completions API, that `items` amount to.
 
@@ -104,16 +125,17 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
     that reads plain text.
 
-    Raises EngineError (invalid_request_error) if the conversation ends with a call that has no
-    output.
+    Raises EngineError: invalid_request_error if the conversation ends with a call that has no
+    output, not_supported_error for files that are no text.
     """
     made: list[dict[str, Any]] = []
-    for item in items:
+    for index, item in enumerate(items):
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                _turn(made)["content"] += _texts(item["content"])
+                _turn(made)["content"] += _contents(item["content"], f"input[{index}].content")
             case "message":
-                made.append({"role": item["role"], "content": _plain(_texts(item["content"]))})
+                content = _plain(_contents(item["content"], f"input[{index}].content"))
+                made.append({"role": item["role"], "content": content})
             case "reasoning":
                 text = "".join(part["text"] for part in item["content"] or ())
                 if text:
@@ -124,7 +146,7 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 _turn(made).setdefault("tool_calls", []).append(call)
             case "function_call_output" | "custom_tool_call_output":
-                made.append(_tool_message(item))
+                made.append(_tool_message(item, f"input[{index}].output"))
     for message in made:
         if message["role"] == "assistant":
             message["content"] = _plain(message["content"])
@@ -149,18 +171,48 @@ def _arguments(call: Item) -> str:
     return json.dumps({FREE_TEXT: call["input"]}, ensure_ascii=False)
 
 
-def _tool_message(item: Item) -> dict[str, Any]:
+def _tool_message(item: Item, where: str) -> dict[str, Any]:
     output = item["output"]
-    content = output if isinstance(output, str) else _plain(_texts(output))
+    content = output if isinstance(output, str) else _plain(_contents(output, where))
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
-def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [part["refusal"] if part["type"] == "refusal" else part["text"] for part in parts]
+def _contents(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
+    """The texts of parts, and their media for `handlers.running.media`."""
+    return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
 
 
-def _plain(texts: Sequence[str]) -> str | list[dict[str, Any]]:
-    """A content: the text if there is just one, or none, else text parts."""
-    if len(texts) <= 1:
-        return "".join(texts)
-    return [{"type": "text", "text": text} for text in texts]
+def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    match part["type"]:
+        case "refusal":
+            return str(part["refusal"])
+        case "input_image":
+            return media_part(part["image_url"], where, "image")
+        case "input_audio":
+            return media_part(part["input_audio"]["data"], where, "audio")
+        case "input_file":
+            return _file_text(part, where)
+    return str(part["text"])
+
+
+def _file_text(part: Mapping[str, Any], where: str) -> str:
+    data = MediaSource.from_text(part["file_data"], place=where).content
+    if isinstance(data, str):
+        raise not_supported(f"{where}: this server fetches no files; send the file itself")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise not_supported(f"{where}: this server reads files that are text in UTF-8, no others")
+    name = part.get("filename")
+    return f"{name}\n{text}" if name else text
+
+
+def _plain(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A content: the text if there is just one, or nothing, else parts."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]

@@ -108,13 +108,15 @@ def test_models_of_all_sources(hub: Path, models: Path) -> None:
         (MODEL_NAME, ("shipped", False, "", "")),
         ("u/r:Q8_0", ("cache", True, str(snapshot / "x-Q8_0.gguf"), "u/r:Q8_0")),
     ]
-    assert catalog.entries["u/r:Q8_0"].options.media.mmproj == str(snapshot / "mmproj-F16.gguf")
+    assert catalog.entries["u/r:Q8_0"].options.engine.media.mmproj == str(
+        snapshot / "mmproj-F16.gguf"
+    )
     assert "--hf-repo" in arguments(catalog.entries["u/r:Q8_0"].options)
 
 
 def test_a_projector_can_be_left_out(hub: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf", "mmproj-F16.gguf")
-    assert opened(hub, "--no-mmproj").entries["u/r:Q8_0"].options.media.mmproj == ""
+    assert opened(hub, "--no-mmproj").entries["u/r:Q8_0"].options.engine.media.mmproj == ""
 
 
 def test_what_wins(hub: Path, models: Path) -> None:
@@ -174,7 +176,7 @@ def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
     text = f"[a]\nmodel = {model_path()}\n[{MODEL_NAME}]\nhf-repo = u/r\n"
     catalog = with_presets(hub, text, "--models-dir", str(models))
     a, shipped = catalog.entries["a"], catalog.entries[MODEL_NAME]
-    assert (a.source, a.options.engine.model.model, a.options.media.mmproj) == (
+    assert (a.source, a.options.engine.model.model, a.options.engine.media.mmproj) == (
         "preset",
         str(model_path()),
         "",

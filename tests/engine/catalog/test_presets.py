@@ -243,12 +243,12 @@ def test_a_draft_model_is_one_of_a_section(tmp_path: Path, key: str) -> None:
     assert section(f"[a]\n{key} = {path}", tmp_path) == model_options(model_draft=str(path))
 
 
-@pytest.mark.parametrize("key", ["image-min-tokens", "image_min_tokens"])
+@pytest.mark.parametrize("key", ["video-fps", "video_fps"])
 def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) -> None:
     text = f"[a]\nc = 5\n{key} = 7"
     assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
-    assert f":3: {key} has no effect: text is the only input" in warning
+    assert f":3: {key} has no effect: images and sound are the only media" in warning
 
 
 def test_two_shortcuts_exclude_each_other(tmp_path: Path) -> None:

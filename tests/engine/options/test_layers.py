@@ -150,8 +150,8 @@ def test_secrets_are_not_quoted() -> None:
 def test_defaults_of_many_models() -> None:
     options = parse([], {})
     assert (options.router.models_max, options.router.models_autoload) == (4, True)
-    assert (options.model.entry.sleep_idle_seconds, options.model.media.mmproj_auto) == (-1, True)
-    assert parse(["--no-mmproj"], {}).model.media.mmproj_auto is False
+    assert (options.model.entry.sleep_idle_seconds, options.model.source.mmproj_auto) == (-1, True)
+    assert parse(["--no-mmproj"], {}).model.source.mmproj_auto is False
     assert parse(["--no-models-autoload"], {}).router.models_autoload is False
     assert parse([], {"LLAMA_OFFLINE": "1"}).model.source.offline is True
 

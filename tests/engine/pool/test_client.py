@@ -9,7 +9,7 @@ import pytest
 from engine.errors import EngineError, ErrorInfo
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Accepted, Begun, Slots, Step, Text
+from engine.protocol.messages import Accepted, Begun, PromptParts, Slots, Step, Text
 from engine.protocol.stats import Stats
 from tests.support.engines import INFO, PaperSupervisor
 from tests.support.factories import finished
@@ -198,7 +198,7 @@ def test_without_another_process_the_wait_ends(end: str, monkeypatch: pytest.Mon
 
 
 def test_a_prompt_of_many_texts_is_sent_once_to_each_process() -> None:
-    prompt: list[int | str] = ["x" * 1_000_000]
+    prompt: PromptParts = ["x" * 1_000_000]
     variants = [GenerationParams(seed=seed) for seed in range(500)]
 
     async def run() -> None:

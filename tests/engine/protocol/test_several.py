@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.params import GenerationParams
-from engine.protocol.messages import Submit
+from engine.protocol.messages import PromptParts, Submit
 from engine.protocol.several import apart, ids, joined
 
 SEEDS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4)
@@ -17,7 +17,7 @@ def test_joined_and_apart_again_nothing_has_changed(
 ) -> None:
     sent: list[Submit] = []
     for number, (seeds, confirm, slot) in enumerate(requests):
-        prompt: list[int | str] = [f"prompt {number}"]
+        prompt: PromptParts = [f"prompt {number}"]
         for i, seed in enumerate(seeds):
             params = GenerationParams(seed=seed, id_slot=-1 if i else slot, top_k=number)
             own = len(sent) + 1

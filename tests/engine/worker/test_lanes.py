@@ -2,13 +2,24 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.params import GenerationParams
-from engine.protocol.messages import Detokenize, Embed, FormatChat, Infill, Rerank, Submit, Tokenize
+from engine.protocol.messages import (
+    Detokenize,
+    Embed,
+    FormatChat,
+    Infill,
+    PromptParts,
+    Rerank,
+    Submit,
+    Tokenize,
+)
 from engine.worker.lanes import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
+from tests.support.media import image, sound
 
 PROMPTS = st.lists(st.text(max_size=9) | st.integers(0, 9), max_size=9)
 
@@ -78,22 +89,25 @@ def test_a_second_part_can_be_dropped_too() -> None:
 
 
 @given(prompt=PROMPTS, more=PROMPTS, text=st.text(max_size=9))
-def test_all_that_is_tokenized_counts(
-    prompt: list[int | str], more: list[int | str], text: str
-) -> None:
+def test_all_that_is_tokenized_counts(prompt: Any, more: Any, text: str) -> None:
     n, n_more = (sum(len(e) if isinstance(e, str) else 1 for e in p) for p in (prompt, more))
-    assert size(Submit(1, prompt, GenerationParams())) == n
+    assert size(Submit(1, [*prompt], GenerationParams())) == n
     gap = Infill(prompt, more, text, [("name", text)])
     assert size(Submit(1, gap, GenerationParams())) == n + n_more + 2 * len(text) + 4
-    assert size(Embed(1, [prompt, more], 2)) == n + n_more
-    assert size(Tokenize(1, prompt)) == n
+    assert size(Embed(1, [[*prompt], [*more]], 2)) == n + n_more
+    assert size(Tokenize(1, [*prompt])) == n
     assert size(Detokenize(1, [1, 2, 3])) == 3
     assert size(Rerank(1, text, ["ab", "c"])) == 2 * len(text) + 3
     assert size(FormatChat(1, "chatml", [("user", text), ("user", "ab")])) == len(text) + 2
 
 
+def test_sounds_take_long_to_become_tokens_and_images_do_not() -> None:
+    assert size(Submit(1, ["abc", sound(1)], GenerationParams())) >= LONG
+    assert size(Submit(1, ["abc", image(1, 1000, 1000)], GenerationParams())) < LONG
+
+
 def test_biased_texts_count_like_texts_of_the_prompt() -> None:
-    prompt: list[int | str] = ["abc"]
+    prompt: PromptParts = ["abc"]
     ids = GenerationParams(logit_bias=[(1, 0.5)] * LONG)
     assert size(Submit(1, prompt, ids)) == 3
     one = size(Submit(1, prompt, GenerationParams(logit_bias=[("abcd", 0.5)]))) - 3

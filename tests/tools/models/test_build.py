@@ -143,7 +143,7 @@ def test_the_shipped_file_is_what_the_builder_makes(tmp_path: Path) -> None:
     assert tensors == shipped_tensors
 
 
-@pytest.mark.parametrize("name", ["embedded", "tiny-spm", "tiny-nochat"])
+@pytest.mark.parametrize("name", ["embedded", "tiny-spm", "tiny-nochat", "tiny-mmproj-both"])
 def test_building_twice_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, second = build(name, tmp_path / "a"), build(name, tmp_path / "b")
     assert first.read_bytes() == second.read_bytes()
@@ -169,6 +169,16 @@ def test_an_unknown_name_is_a_key_error(tmp_path: Path) -> None:
 def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
     assert "tokenizer.chat_template" not in contents(build("tiny-nochat", tmp_path))[0]
     assert contents(model_path())[0]["tokenizer.chat_template"] == CHAT_TEMPLATE.read_text("utf-8")
+
+
+def test_a_projector_has_eyes_and_ears(tmp_path: Path) -> None:
+    path = build("tiny-mmproj-both", tmp_path)
+    fields, tensors = contents(path)
+    assert fields["general.architecture"] == "clip"
+    assert fields["clip.has_vision_encoder"]
+    assert fields["clip.has_audio_encoder"]
+    assert {name.split(".")[0] for name in tensors} == {"v", "a", "mm"}
+    assert path.stat().st_size < 1_000_000
 
 
 def test_an_extended_vocabulary_has_the_size_and_only_merges_that_can_happen() -> None:

@@ -70,9 +70,9 @@ def test_offline_takes_what_is_in_the_cache(hub: Hub) -> None:
     online, _ = run()
     hub.requests.clear()
     offline, _ = run(offline=True)
-    assert (offline.engine.model.model, offline.media.mmproj) == (
+    assert (offline.engine.model.model, offline.engine.media.mmproj) == (
         online.engine.model.model,
-        online.media.mmproj,
+        online.engine.media.mmproj,
     )
     assert hub.requests == []
     message = failure(hf_repo=REPOSITORY + ":Q4_0", offline=True)

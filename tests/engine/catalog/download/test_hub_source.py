@@ -20,7 +20,7 @@ def test_a_model_and_its_projector(hub: Hub) -> None:
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL, "mmproj-F16.gguf": PROJECTOR, "README.md": b"#"})
     found, seen = run()
     assert Path(found.engine.model.model).read_bytes() == MODEL
-    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
+    assert Path(found.engine.media.mmproj).read_bytes() == PROJECTOR
     assert Path(found.engine.model.model).name == "tiny-Q8_0.gguf"
     total = len(MODEL) + len(PROJECTOR)
     digest = hashlib.sha256(MODEL).hexdigest()
@@ -68,7 +68,7 @@ def test_a_new_commit_is_fetched_and_what_stayed_the_same_is_not(hub: Hub) -> No
     hub.requests.clear()
     found, _ = run()
     assert Path(found.engine.model.model).read_bytes() == variant(1)
-    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
+    assert Path(found.engine.media.mmproj).read_bytes() == PROJECTOR
     assert len(hub.downloads()) == 1
     offline, _ = run(offline=True)
     assert offline.engine.model.model == found.engine.model.model
@@ -103,7 +103,7 @@ def test_the_quantization_chooses(hub: Hub, asked: str, name: str) -> None:
     hub.add(REPOSITORY, files)
     found, _ = run(hf_repo=REPOSITORY + asked, mmproj_auto=False)
     assert found.engine.model.model.endswith("/" + name)
-    assert found.media.mmproj == ""
+    assert found.engine.media.mmproj == ""
     # All parts lie beside each other, and nothing else was downloaded.
     wanted = [name, name.replace("00001-of", "00002-of")] if "-of-" in name else [name]
     root = Path(found.engine.model.model.removesuffix(name))
@@ -128,15 +128,15 @@ def test_the_projector_beside_the_model_of_similar_precision(hub: Hub) -> None:
     names = ["mmproj-F32.gguf", "a/mmproj-BF16.gguf", "a/mmproj-Q8_0.gguf", "b/mmproj-Q4_0.gguf"]
     files = {name: variant(number, 5000) for number, name in enumerate(names)}
     hub.add(REPOSITORY, {**files, "a/x-Q4_K_M.gguf": MODEL})
-    assert run()[0].media.mmproj.endswith("/a/mmproj-Q8_0.gguf")
+    assert run()[0].engine.media.mmproj.endswith("/a/mmproj-Q8_0.gguf")
 
 
 def test_no_projector_is_looked_for_when_one_is_named(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x.gguf": MODEL, "mmproj.gguf": PROJECTOR})
     hub.plain["other.gguf"] = variant(7, 9000)
-    assert run(mmproj="own.gguf")[0].media.mmproj == "own.gguf"
+    assert run(mmproj="own.gguf")[0].engine.media.mmproj == "own.gguf"
     found, seen = run(mmproj_url=hub.url + "/plain/other.gguf")
-    assert Path(found.media.mmproj).read_bytes() == variant(7, 9000)
+    assert Path(found.engine.media.mmproj).read_bytes() == variant(7, 9000)
     assert seen[-1].n_total == len(MODEL) + 9000
 
 
@@ -174,7 +174,7 @@ def test_a_projector_alone(hub: Hub) -> None:
     hub.plain["p.gguf"] = PROJECTOR
     found, _ = run(hf_repo="", model="x.gguf", mmproj_url=hub.url + "/plain/p.gguf")
     assert found.engine.model.model == "x.gguf"
-    assert Path(found.media.mmproj).read_bytes() == PROJECTOR
+    assert Path(found.engine.media.mmproj).read_bytes() == PROJECTOR
 
 
 def test_the_list_of_the_cache(hub: Hub) -> None:

@@ -15,12 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.catalog.inspect.child import inspect
-from engine.catalog.inspect.messages import FileMetadata, Outcome, Unreadable
+from engine.catalog.inspect.messages import (
+    FileMetadata,
+    Outcome,
+    ProjectorMetadata,
+    Unreadable,
+)
 from engine.catalog.inspect.parent import MetadataReader
 from engine.formats.gguf_header import HeaderError, read_header
+from engine.protocol.messages import Modality
 from engine.shipped import model_path
 from tools.models import hostile
 from tools.models import zoo as models
+from tools.models.build import ensure
 from tools.models.zoo import Zoo, split_model, write_zoo
 
 SHIPPED = model_path().read_bytes()
@@ -192,7 +199,7 @@ def test_spoiled_files_are_read_or_refused(
         assert outcome.name.isprintable()
         assert outcome.capabilities
         assert length is None or length > outcome.size
-    else:
+    elif isinstance(outcome, Unreadable):
         assert outcome.reason.isprintable()
         assert 0 < len(outcome.reason) < 400
 
@@ -294,3 +301,15 @@ def test_cancelling_ends_the_process(tmp_path: Path) -> None:
             await task
 
     asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize(
+    ("name", "modalities"),
+    [
+        ("tiny-mmproj", ["vision"]),
+        ("tiny-mmproj-audio", ["audio"]),
+        ("tiny-mmproj-both", ["vision", "audio"]),
+    ],
+)
+def test_projectors(name: str, modalities: list[Modality]) -> None:
+    assert inspect(str(ensure(name))) == ProjectorMetadata(modalities)

@@ -86,7 +86,7 @@ def test_nothing_works() -> None:
 def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
     device: None, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.worker.backend import context as module
+    from engine.worker.backend import context_creation as module
 
     create, sizes = llama_cpp.llama_init_from_model, list[int]()
 

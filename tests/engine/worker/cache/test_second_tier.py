@@ -21,6 +21,7 @@ from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import OWNER, Key
 from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
 from engine.worker.generation.engine import Engine
+from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY, play
@@ -147,7 +148,7 @@ def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
 
 def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
     identity = Identity(**{**vars(IDENTITY), **changes})
-    return DiskCache(str(directory), limit, identity, whole=False)
+    return DiskCache(str(directory), limit, identity, MediaRegistry(), whole=False)
 
 
 def finish(disk: DiskCache) -> None:

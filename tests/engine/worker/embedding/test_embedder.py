@@ -13,13 +13,14 @@ from hypothesis.extra import numpy as arrays
 
 from engine.errors import EngineError
 from engine.options import Pooling
-from engine.protocol.messages import Embed, Failed, Rerank, Vectors
+from engine.protocol.messages import Embed, Failed, PromptParts, Rerank, Vectors
 from engine.shipped import model_path
-from engine.worker.backend import BackendError, Context, Model, initialize
+from engine.worker.backend import BackendError, Context, Model, Projector, initialize
 from engine.worker.embedding.embedder import Embedder
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
+from tests.support.media import image
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -107,7 +108,7 @@ def test_an_input_that_takes_several_steps_gives_the_same_vector(pooling: str) -
     tokens = tokens_of("tiny-embed", text)
     engine = embedder("tiny-embed", pooling=pooling, ubatch_size=16)
     assert len(tokens) > 5 * 16
-    short: list[list[int | str]] = [[each] for each in TEXTS[:3]]
+    short: list[PromptParts] = [[each] for each in TEXTS[:3]]
     answers = run(engine, Embed(1, [[text]], RAW), Embed(2, short, RAW), Embed(3, [[text]], RAW))
     expected = reference.pooled(pooling, reference.llama(weights("tiny-embed"), tokens))
     for id in (1, 3):
@@ -297,7 +298,7 @@ def refusal(engine: Embedder, message: Embed | Rerank) -> tuple[str, str]:
 
 def test_inputs_that_can_not_be_served() -> None:
     bert = embedder("tiny-bert", ubatch_size=32)
-    long: list[int | str] = ["x " * 50]
+    long: PromptParts = ["x " * 50]
     kind, message = refusal(bert, Embed(1, [["wool"], long], 2))
     assert (kind, "too large" in message) == ("server_error", True)
     kind, message = refusal(bert, Embed(1, [["x " * 200]], 2))
@@ -361,7 +362,7 @@ def test_numbers_that_are_none_fail_their_request(monkeypatch: pytest.MonkeyPatc
 
 def test_a_decode_that_fails_ends_its_requests_only(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = embedder("tiny-embed", ubatch_size=16)
-    long: list[int | str] = [" ".join(TEXTS * 3)]
+    long: PromptParts = [" ".join(TEXTS * 3)]
     for id in (1, 2):
         engine.submit(engine.prepare(Embed(id, [long], 2)))
 
@@ -405,7 +406,7 @@ def test_the_longest_input_is_told() -> None:
     for name in ("tiny-embed", "tiny-bert"):
         engine = embedder(name, pooling="mean", ubatch_size=16)
         longest = engine.info.n_input
-        token: list[int | str] = [5]
+        token: PromptParts = [5]
         assert run(engine, Embed(1, [token * longest], RAW))
         with pytest.raises(EngineError):
             engine.prepare(Embed(2, [token * (longest + 1)], RAW))
@@ -429,3 +430,53 @@ def test_the_time_of_a_step_ends_when_the_device_has_finished(
     monkeypatch.setattr(Context, "synchronize", synchronized)
     run(engine, Embed(1, [["import os"]], RAW))
     assert calls[:2] == ["finished", "counted"]
+
+
+# ---- media ---------------------------------------------------------------------------------
+
+
+def seeing(name: str, projector: str, **options: Any) -> Embedder:
+    chosen = engine_options(**{"embedding": True, **EXACT, **options})
+    return Embedder(model(name), chosen, Projector(str(ensure(projector)), model(name), chosen))
+
+
+@pytest.mark.parametrize("pooling", ["none", "mean", "last", "cls"])
+@pytest.mark.parametrize(
+    ("name", "projector"),
+    [
+        ("embedded", "tiny-mmproj"),
+        ("embedded", "tiny-mmproj-whole"),
+        ("embedded", "tiny-mmproj-slices"),
+        ("tiny-mrope", "tiny-mmproj-mrope"),
+    ],
+)
+def test_inputs_with_media(name: str, projector: str, pooling: Pooling) -> None:
+    """The same vector in any company and in pieces of any size; another one for another image."""
+    inputs: list[PromptParts] = [
+        ["Here is ", image(1), " and that is it"],
+        ["Here is ", image(2), " and that is it"],
+        [image(1)],
+        ["no image at all"],
+        [image(1), image(2), "x", image(1)],
+    ]
+    engine = seeing(name, projector, pooling=pooling)
+    together = run(engine, Embed(1, inputs, normalize=RAW), Embed(2, [["a text"]], normalize=RAW))
+    alone = [run(engine, Embed(3 + i, [each], normalize=RAW)) for i, each in enumerate(inputs)]
+    engine.close()
+    rows = together[1]
+    for i, answer in enumerate(alone):
+        np.testing.assert_allclose(answer[3 + i][0], rows[i], atol=COSINE)
+    if pooling != "cls":
+        assert np.abs(rows[0][-1] - rows[1][-1]).max() > 0.01
+    engine = seeing(name, projector, pooling=pooling, ubatch_size=64, batch_size=64)
+    small = run(engine, Embed(1, inputs, normalize=RAW))[1]
+    engine.close()
+    for one, other in zip(small, rows, strict=True):
+        np.testing.assert_allclose(one, other, atol=COSINE)
+
+
+def test_models_without_eyes_take_no_images() -> None:
+    for engine in (embedder("embedded"), embedder("tiny-bert")):
+        with pytest.raises(EngineError, match="image input is not supported"):
+            engine.prepare(Embed(1, [["a", image(1)]], normalize=RAW))
+        engine.close()

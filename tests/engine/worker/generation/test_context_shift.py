@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Finished, Infill, Submit
+from engine.protocol.messages import Begun, Delta, Finished, Infill, PromptParts, Submit
 from engine.worker.backend import BackendError, Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.scheduling.shifting import context_shift
@@ -56,7 +56,7 @@ def engine(model: Model, **options: Any) -> Engine:
 
 
 def run(
-    engine: Engine, prompt: list[int | str] | Infill, **params: Any
+    engine: Engine, prompt: PromptParts | Infill, **params: Any
 ) -> tuple[list[Delta], Finished]:
     request = engine.prepare(Submit(1, prompt, GenerationParams(**{**GREEDY, **params})))
     assert not engine.submit(request)
@@ -72,12 +72,12 @@ def run(
     raise AssertionError("no end")
 
 
-def some_tokens(model: Model, n: int, seed: int = 0) -> list[int | str]:
+def some_tokens(model: Model, n: int, seed: int = 0) -> PromptParts:
     return list(np.random.default_rng(seed).integers(256, 4000, n).tolist())
 
 
 def expected(
-    model: Model, prompt: list[int | str], n_predict: int, n_keep: int, n_discard: int
+    model: Model, prompt: PromptParts, n_predict: int, n_keep: int, n_discard: int
 ) -> list[int]:
     """The text that is generated if it is cut by hand and evaluated anew after each cut."""
     wide = engine(model, ctx_size=4 * N_CTX, context_shift=False)
@@ -125,7 +125,7 @@ def test_a_text_that_just_fits_is_not_truncated(model: Model) -> None:
 
 def test_the_slot_tells_what_is_left_of_the_prompt(model: Model) -> None:
     e = engine(model)
-    prompt = [int(token) for token in some_tokens(model, 60)]
+    prompt = [token for token in some_tokens(model, 60) if isinstance(token, int)]
     run(e, list(prompt), n_predict=200, n_keep=10, n_discard=20)
     [slot] = e.slots()
     assert slot.prompt == model.detokenize(prompt[:10] + prompt[30:]).decode("utf-8", "replace")

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.worker.cache.prefix_cache import ALL, Key
+from engine.worker.scheduling.media import uncut
 from engine.worker.scheduling.sequences import Chunk, Sequence
 from engine.worker.scheduling.shifting import context_shift
 from tests.support.fake_kv import FakeKV, FakeTier
+from tests.support.media_texts import is_uncut, spans, texts
 from tests.support.scheduling import A, B, scheduler, sequence
 
 
@@ -31,6 +33,8 @@ class Histories(RuleBasedStateMachine):
         n_checkpoints=st.sampled_from([0, 1, 3]),
         tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
         proposes=st.sampled_from([0, 0, 1, 3, 40]),
+        encodes=st.integers(1, 5),
+        n_prompt=st.sampled_from([None, None, 1, 2, 5]),
     )
     def begin(
         self,
@@ -47,6 +51,8 @@ class Histories(RuleBasedStateMachine):
         n_checkpoints: int,
         tier: tuple[int, int] | None,
         proposes: int,
+        encodes: int,
+        n_prompt: int | None,
     ) -> None:
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
         self.n_checkpoints = n_checkpoints
@@ -64,6 +70,9 @@ class Histories(RuleBasedStateMachine):
             tier=self.tier,
         )
         self.proposes = proposes
+        self.encodes = encodes  # every so many steps, embeddings arrive
+        self.n_steps = 0
+        self.n_prompt = n_prompt
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
@@ -73,7 +82,7 @@ class Histories(RuleBasedStateMachine):
         self.next_id = 0
 
     @rule(
-        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=20),
+        tokens=texts().filter(bool),
         n_predict=st.integers(1, 30),
         pinned=st.booleans(),
         cache=st.booleans(),
@@ -135,7 +144,10 @@ class Histories(RuleBasedStateMachine):
         self._choose_late(all=False)
         self._propose()
         entries, running = [*self.s.cache.entries], {q.id for q in self.s.active}
-        chunks = self.s.plan()
+        self._encode()
+        chunks = self.s.plan(self.n_prompt)
+        if not chunks and self.s.n_waiting_for_media:
+            return
         if not chunks and any(not q.n_pending for q in self.s.active):
             self._choose_late(all=True)
             return
@@ -144,7 +156,7 @@ class Histories(RuleBasedStateMachine):
         assert chunks or not self.alive.keys() - self.paused, (
             "work is waiting, but nothing is planned"
         )
-        assert sum(c.n_tokens for c in chunks) <= self.n_batch
+        self._check_sizes(chunks)
         if any(c.proposed for c in chunks) and all(c.sequence.id in running for c in chunks):
             n_free, n_new = self.s.cache.n_free, sum(c.n_tokens for c in chunks)
             assert n_free is None or n_new <= n_free, "cells that nobody has left"
@@ -181,6 +193,57 @@ class Histories(RuleBasedStateMachine):
             assert len({c.n_late for c in ready}) <= 1, "separate caches are cut into many batches"
         else:
             assert not any(c.n_early for c in chunks)
+
+    def _check_sizes(self, chunks: list[Chunk]) -> None:
+        """Embeddings have a decode of their own, and go beyond a budget only where they must."""
+        (n_media,) = [c.n_tokens for c in chunks if c.span is not None] or [0]
+        is_whole = any(c.span is not None and c.span.is_whole for c in chunks)
+        n_tokens = sum(c.n_tokens for c in chunks) - n_media
+        assert n_tokens + (0 if is_whole else n_media) <= self.n_batch
+        if self.n_prompt is not None and not is_whole:
+            n_of_prompts = sum(c.n_tokens for c in chunks if not c.sequence.is_next)
+            assert n_of_prompts <= max(2 * self.n_prompt, 4)
+
+    def _encode(self) -> None:
+        """What is in slots wants embeddings, and gets them one by one. They may have been dropped
+        again when they are used."""
+        self.n_steps += 1
+        for active in self.s.active:
+            spans = [span for span in active.spans if span.stop > active.n_past]
+            ids = [active.tokens.item(span.start) for span in spans]
+            missing = [id for id in ids if id not in self.kv.embedded]
+            if missing and self.n_steps % self.encodes == 0:
+                self.kv.embedded.add(missing.pop(0))
+                self.n_steps += 1
+            starts = [span.start for span, id in zip(spans, ids, strict=True) if id in missing]
+            active.n_ready = min(starts, default=ALL)
+
+    @precondition(lambda self: self.kv.embedded)
+    @rule(data=st.data())
+    def drop_embeddings(self, data: st.DataObject) -> None:
+        self.kv.embedded.discard(data.draw(st.sampled_from(sorted(self.kv.embedded))))
+        self._encode()
+
+    @rule()
+    def fail_to_encode(self) -> None:
+        """One of those that wait has a medium that can't be encoded."""
+        for active in self.s.active:
+            if active.n_pending and not active.n_next:
+                assert self.s.cancel(active.id) is self.alive.pop(active.id)
+                return
+
+    @rule(n=st.integers(1, 8), pauses=st.booleans())
+    def leave_inside_of_a_medium(self, n: int, pauses: bool) -> None:
+        for _ in range(n):
+            for active in self.s.active:
+                if active.span is not None and active.n_past > active.span.start:
+                    self.s.pause(active.id)
+                    if pauses:
+                        self.paused.add(active.id)
+                    else:
+                        assert self.s.cancel(active.id) is self.alive.pop(active.id)
+                    return
+            self.step()
 
     def _propose(self) -> None:
         """What is right, or wrong from some place on."""
@@ -234,7 +297,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         slot=st.integers(0, 3),
-        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=24),
+        tokens=texts(24).filter(bool),
         key=st.sampled_from([(), A, B]),
     )
     def restore(self, slot: int, tokens: list[int], key: Key) -> None:
@@ -250,18 +313,20 @@ class Histories(RuleBasedStateMachine):
             self.s.cache.evict()
 
     @precondition(lambda self: self.tier is not None and self.tier.kept)
-    @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=5))
+    @rule(data=st.data(), tokens=texts(5, 0))
     def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
         """Somebody goes on with a text that the tier has, or with a part of it."""
         assert self.tier is not None
         kept, key = data.draw(st.sampled_from(self.tier.kept))
-        n = data.draw(st.integers(0, len(kept)))
-        wanted = [*kept[:n].tolist(), *tokens][:20] or [0]
+        n = uncut(spans(kept.tolist()), data.draw(st.integers(0, len(kept))))
+        wanted = [*kept[:n].tolist(), *tokens]
+        wanted = wanted[: uncut(spans(wanted), 20)] or [0]
         self.submit(wanted, data.draw(st.integers(1, 30)), False, True, 0, key)
 
     @rule()
     def no_room_after_all(self) -> None:
         self._propose()
+        self._encode()
         chunks = self.s.plan()
         if not chunks:
             return
@@ -282,7 +347,7 @@ class Histories(RuleBasedStateMachine):
             del self.alive[done.id]
 
     def _shift(self, full: Sequence) -> bool:
-        if not self.shifts:
+        if not self.shifts or full.spans:
             return False
         before = full.tokens.view().tolist()
         n_keep, n_discard = context_shift(full.n_past, 24, full.id % 3, full.n_prompt % 4)
@@ -303,6 +368,15 @@ class Histories(RuleBasedStateMachine):
             assert all(exact[: active.n_exact])
             if not active.n_reuse and active.id not in self.shifted:
                 assert all(exact)
+
+    @invariant()
+    def nothing_is_kept_that_cuts_a_medium(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for active in self.s.active:
+            assert is_uncut(active.tokens.view(0, active.n_given).tolist())
+        for entry in self.s.cache.entries.values():
+            assert is_uncut(entry.tokens.tolist())
 
     @invariant()
     def nothing_is_ahead_between_steps(self) -> None:

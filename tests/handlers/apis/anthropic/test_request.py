@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.errors import EngineError
 from engine.params import GenerationParams
 from handlers.apis.anthropic.request import message_params, message_request
+from handlers.running.media import MediaInput
 from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "Hello"}
@@ -142,8 +143,36 @@ def test_documents_of_text(source: Any) -> None:
     assert turns(("user", [paper]))[0]["content"] == "T\nC\nwords"
 
 
+def test_images() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+    remote = {"type": "image", "source": {"type": "url", "url": "https://a.example/a.png"}}
+    result = {**RESULT, "content": [{"type": "text", "text": "See"}, picture]}
+    [asked, _, answered, said] = turns(
+        ("user", [picture]), ("assistant", [USE]), ("user", [remote, result, {"text": "So?"}])
+    )
+    [first] = asked["content"]
+    assert first["media"] == MediaInput("AAAA", "messages[0].content[0]", "image")
+    text, second = answered["content"]
+    assert text == {"type": "text", "text": "See"}
+    assert second["media"] == MediaInput("AAAA", "messages[2].content[1].content[1]", "image")
+    third, last = said["content"]
+    assert third["media"].given == "https://a.example/a.png"
+    assert last == {"type": "text", "text": "So?"}
+    [_, _, failed] = turns(
+        ("user", "a"), ("assistant", [USE]), ("user", [{**result, "is_error": True}])
+    )
+    assert [part["type"] for part in failed["content"]] == ["text", "text", "media"]
+
+
+def test_an_image_without_a_source_is_refused() -> None:
+    for source in ({"type": "base64"}, {"type": "url"}):
+        block = {"type": "image", "source": source}
+        messages = [{"role": "user", "content": [block]}]
+        assert refused("invalid_request_error", messages=messages).startswith("messages[0]")
+
+
 def test_what_is_no_text_is_refused() -> None:
-    picture = {"type": "image", "source": {"type": "base64", "data": ""}}
+    picture = {"type": "image", "source": {"type": "file", "file_id": "f"}}
     for block in (
         picture,
         {"type": "document", "source": {"type": "base64"}},

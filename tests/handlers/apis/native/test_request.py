@@ -30,13 +30,14 @@ from handlers.apis.native.request import (
 from handlers.apis.native.results import float32, settings_json, timings_json
 from handlers.apis.unsupported import (
     CHAT,
-    COMPLETION,
+    INFILL,
     MESSAGES,
     MESSAGES_INPUT,
     RESPONSES,
     refuse_unsupported,
 )
 from handlers.http.encoding import encode
+from handlers.running.media import MediaInput, media_marker
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
@@ -46,8 +47,8 @@ mixed_lists = st.lists(token_ids | st.text(), min_size=1)
 single_prompts = st.text() | id_lists
 
 
-def refused(type_: str) -> Any:
-    return pytest.raises(EngineError, check=lambda error: error.info.type == type_)
+def refused(type_: str, match: str | None = None) -> Any:
+    return pytest.raises(EngineError, match=match, check=lambda error: error.info.type == type_)
 
 
 # ---- prompts -----------------------------------------------------------------------------
@@ -116,10 +117,57 @@ def test_what_is_no_prompt(prompt: Any) -> None:
         parse_prompts(prompt)
 
 
-def test_multimodal_data_is_refused_and_none_of_it_is_not() -> None:
-    assert parse_prompts({"prompt_string": "a", "multimodal_data": []}) == [["a"]]
-    with refused("not_supported_error"):
-        parse_prompts(["b", {"prompt_string": "a", "multimodal_data": ["AAAA"]}])
+def test_without_media_a_marker_is_text() -> None:
+    text = f"a{media_marker()}[img-1]"
+    nothing: list[dict[str, Any]] = [{}, {"multimodal_data": []}, {"multimodal_data": None}]
+    for data in nothing:
+        assert parse_prompts({"prompt_string": text, **data}) == [[text]]
+    assert parse_prompts(text, images=[]) == [[text]]
+
+
+def test_media_at_their_markers() -> None:
+    m = media_marker()
+    first = MediaInput("AAAA", "prompt[1].multimodal_data[0]")
+    second = MediaInput("BBBB", "prompt[1].multimodal_data[1]")
+    data = {"multimodal_data": ["AAAA", "BBBB"]}
+    for string, parts in (
+        (f"{m}a{m}", [first, "a", second]),
+        (f"a{m}{m}b", ["a", first, second, "b"]),
+        ([f"{m}", 5, f"b{m}"], [first, 5, "b", second]),
+    ):
+        given = ["<__media__>", {"prompt_string": string, **data}]
+        assert parse_prompts(given) == [["<__media__>"], parts]
+
+
+@pytest.mark.parametrize("n_markers", [0, 1, 3])
+def test_as_many_media_as_markers(n_markers: int) -> None:
+    string = "a".join([media_marker()] * n_markers)
+    with refused("invalid_request_error", "2 elements for"):
+        parse_prompts({"prompt_string": string, "multimodal_data": ["AAAA", "BBBB"]})
+
+
+def test_images_at_their_numbers() -> None:
+    images: list[dict[str, Any]] = [{"data": "AAAA", "id": 12}, {"data": "BBBB", "id": 2}]
+    first, second = (
+        MediaInput(image["data"], f"image_data[{i}]", "image") for i, image in enumerate(images)
+    )
+    asked = ["USER:[img-12]b[img-3][img-x]", "[img-2][img-12][img-2]"]
+    made = parse_prompts(asked, images=images)
+    assert made == [["USER:", first, "b[img-3][img-x]"], [second, first, second]]
+    assert parse_prompts(["[img-2]", 7, "[img-12]"], images=images) == [[second, 7, first]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "message"),
+    [
+        ("none", [1], r"image_data\[0\].*\[img-1\]"),
+        ("[img-1]", [1, 2], r"image_data\[1\].*\[img-2\]"),
+        ("[img-1]", [1, 1], r"image_data\[1\].*id 1"),
+    ],
+)
+def test_images_without_a_place(prompt: str, ids: list[int], message: str) -> None:
+    with refused("invalid_request_error", message):
+        parse_prompts(prompt, images=[{"data": "", "id": id} for id in ids])
 
 
 # ---- logit bias --------------------------------------------------------------------------
@@ -366,7 +414,7 @@ def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -
 
 
 def test_off_values_pass() -> None:
-    for fields in (COMPLETION, CHAT, RESPONSES):
+    for fields in (INFILL, CHAT, RESPONSES):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
@@ -385,8 +433,8 @@ def schemas() -> dict[str, Any]:
     for item in paths.values():
         for operation in item.values():
             if isinstance(operation, dict) and "requestBody" in operation:
-                content = operation["requestBody"]["content"]
-                found[operation["operationId"]] = content["application/json"]["schema"]
+                for media in operation["requestBody"]["content"].values():
+                    found[operation["operationId"]] = media["schema"]
     return found
 
 
@@ -400,8 +448,9 @@ def properties(schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("operation", "fields"),
     [
-        ("create_completion", COMPLETION),
-        ("create_openai_completion", COMPLETION),
+        ("create_completion", {}),
+        ("create_openai_completion", {}),
+        ("create_infill", INFILL),
         ("create_chat_completion", CHAT),
         ("apply_template", {}),
         ("create_response", RESPONSES),

@@ -19,6 +19,7 @@ from handlers.apis.ollama.request import (
     openai_body,
     openai_messages,
 )
+from handlers.apis.openai.messages import chat_messages
 from handlers.http.envelopes.ollama import is_ollama_client
 
 USER = {"role": "user", "content": "a"}
@@ -162,10 +163,20 @@ def test_calls_get_ids_and_results_find_them() -> None:
     assert last["id"] == "mine"
 
 
-def test_images_are_refused_by_name() -> None:
-    with pytest.raises(EngineError, match=r"messages\[1\].images") as caught:
-        openai_messages([{**USER, "images": []}, {**USER, "images": ["x"]}])
-    assert caught.value.info.type == "not_supported_error"
+def test_images_stand_in_front_of_the_text() -> None:
+    made = openai_messages([{**USER, "images": []}, {**USER, "images": ["x", "y"]}])
+    assert made[0] == USER
+    *images, text = made[1]["content"]
+    places = ["messages[1].images[0]", "messages[1].images[1]"]
+    assert [(each["media"].given, each["media"].where) for each in images] == [
+        *zip(["x", "y"], places, strict=True)
+    ]
+    assert text == {"type": "text", "text": USER["content"]}
+    [alone] = openai_messages([{"role": "user", "images": ["x"]}])
+    assert [part["media"].kind for part in alone["content"]] == ["image"]
+    assert chat_messages(made)[1]["content"] == made[1]["content"]
+    prompt = generation_body({"prompt": "b", "images": ["x"]})["messages"][-1]
+    assert [part["type"] for part in prompt["content"]] == ["media", "text"]
 
 
 # ---- generate ----------------------------------------------------------------------------
@@ -191,7 +202,7 @@ def test_a_prompt_is_a_conversation() -> None:
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
-        ({"images": ["a"]}, "not_supported_error"),
+        ({"images": ["a"], "suffix": "b"}, "invalid_request_error"),
         ({"template": "{{ .Prompt }}"}, "not_supported_error"),
         ({"raw": True, "system": "a"}, "invalid_request_error"),
         ({"raw": True, "context": [1]}, "invalid_request_error"),

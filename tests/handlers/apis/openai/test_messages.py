@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import EngineError
 from handlers.apis.openai.messages import chat_messages
+from handlers.running.media import MediaInput
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -65,14 +66,41 @@ def test_thoughts_among_the_parts() -> None:
     assert read(content=parts, reasoning_content="Own")["reasoning_content"] == "Own"
 
 
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}, "text": "y"}, "image"),
+        ({"type": "image_url", "image_url": "x"}, "image"),
+        ({"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}, "audio"),
+        ({"type": "input_audio", "input_audio": {"url": "x"}}, "audio"),
+        ({"type": "input_video", "input_video": {"url": "x"}}, "video"),
+        ({"type": "video_url", "video_url": {"url": "x"}}, "video"),
+    ],
+)
+def test_media_stay_as_they_came(role: str, part: Any, kind: Any) -> None:
+    [made] = chat_messages([{"role": role, "content": ["Hello", part]}])
+    hello, medium = made["content"]
+    assert hello == {"type": "text", "text": "Hello"}
+    assert medium["media"] == MediaInput("x", "messages[0].content[1]", kind)
+
+
+@pytest.mark.parametrize("given", [None, {}, {"url": None}, {"url": 5}, 5, {"media": "x"}])
+def test_media_without_a_source(given: Any) -> None:
+    parts = [{"type": "image_url", "image_url": given, "media": "x"}]
+    with pytest.raises(EngineError, match=r"messages\[0\].content\[0\]") as error:
+        chat_messages([{"role": "user", "content": parts}])
+    assert error.value.info.type == "invalid_request_error"
+
+
 @pytest.mark.parametrize(
     ("role", "part"),
     [
-        ("user", {"type": "image_url", "image_url": {"url": "x"}, "text": "x"}),
+        ("user", {"type": "input_image", "image_url": "x"}),
         ("user", {"type": "file", "file": {"file_id": "x"}}),
         ("tool", {"type": "new"}),
         ("user", {}),
-        ("assistant", {"type": "image_url", "image_url": {"url": "x"}}),
+        ("assistant", {"type": "image", "image_url": {"url": "x"}}),
     ],
 )
 def test_what_the_model_can_t_read_is_refused(role: str, part: Any) -> None:

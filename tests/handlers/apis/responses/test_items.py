@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import EngineError
 from handlers.apis.responses.items import input_items, messages
+from handlers.running.media import MediaInput
 
 USER = {"role": "user", "content": "Hello"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
@@ -72,13 +73,18 @@ def test_what_the_model_did_in_a_row_is_one_message() -> None:
         ([USER, CALL], "invalid_request_error", "'c1' of a function has no output"),
         (
             [USER, {"role": "user", "content": [{"type": "input_image"}]}],
-            "not_supported_error",
+            "invalid_request_error",
             r"input\[1\].content\[0\].*input_image",
         ),
         (
-            [CALL, {**RESULT, "output": [{"type": "input_file"}]}],
+            [CALL, {**RESULT, "output": [{"type": "input_file", "file_id": "f"}]}],
             "not_supported_error",
-            r"input\[1\].output\[0\].*input_file",
+            r"input\[1\].output\[0\].*file_id.*input_file",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_file", "file_data": "/w=="}]}],
+            "not_supported_error",
+            r"input\[0\].content\[0\].*UTF-8",
         ),
     ],
 )
@@ -86,6 +92,24 @@ def test_items_that_don_t_fit(items: list[Any], type_: str, message: str) -> Non
     with pytest.raises(EngineError, match=message) as caught:
         translated(*items)
     assert caught.value.info.type == type_
+
+
+def test_media_are_kept_as_they_came() -> None:
+    parts = [
+        {"type": "input_image", "image_url": "data:,", "detail": "low", "file_id": None},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "input_file", "file_data": "data:text/plain;base64,SGk=", "filename": "a.txt"},
+    ]
+    [item] = input_items([{"role": "user", "content": parts}])
+    assert item["content"][1:] == parts[1:]
+    assert item["content"][0] == {"type": "input_image", "image_url": "data:,", "detail": "low"}
+    [message] = messages([item])
+    image, sound, file = message["content"]
+    assert image["media"] == MediaInput("data:,", "input[0].content[0]", "image")
+    assert sound["media"] == MediaInput("AAAA", "input[0].content[1]", "audio")
+    assert file == {"type": "text", "text": "a.txt\nHi"}
+    result = {**RESULT, "output": parts[:1]}
+    assert translated(CALL, result)[-1]["content"][0]["media"].where == "input[1].output[0]"
 
 
 def test_items_of_other_services_are_left_out() -> None:

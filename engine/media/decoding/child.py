@@ -1,0 +1,69 @@
+"""A process that decodes images and sounds, one after the other, until its stdin ends.
+
+    python -m engine.media.decoding.child BYTES PROCESSOR SECONDS       (started by
+    engine.media.decoding.parent)
+
+Requests bring the bytes, and decoders are large programs in C: in here they may crash, loop or ask
+for any memory without harm to the server. BYTES is the limit of the address space, PROCESSOR that
+of the processor's time for one job in seconds, where the platform can set them; no file and no
+socket can be opened. The server ends a process that takes more than SECONDS for a job; if the
+server is no more, an alarm does.
+"""
+
+import sys
+
+import engine.processes.collecting as collecting  # the very first
+from engine.media.decoding.images import decode_image, warm_up
+from engine.media.decoding.messages import (
+    PART,
+    Begun,
+    Decode,
+    Decoded,
+    Part,
+    Refused,
+    decode_decoder,
+)
+from engine.media.decoding.sounds import decode_sound
+from engine.processes.framing import Started, frame
+from engine.processes.limits import limit_descriptors, limit_processor
+from engine.processes.stdio import Link, do_jobs, leave, take_over
+
+
+def answer(job: Decode) -> Decoded | Refused:
+    """What is in a file, or why that can't be told."""
+    try:
+        match job.format:
+            case "WAV" | "MP3" | "FLAC":
+                return decode_sound(job.data, job.format, job.sample_rate, job.max_seconds)
+            case _:
+                return decode_image(job.data, job.format, job.max_pixels)
+    except MemoryError:
+        return Refused("it needs too much memory", exhausted=True)
+    except Exception:  # the libraries raise anything for damaged files
+        return Refused(f"it is a damaged or incomplete {job.format} file")
+
+
+def main() -> None:
+    memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+
+    link: Link[Decode, Started] = take_over(decode_decoder)
+
+    def reply(job: Decode) -> bytes:
+        limit_processor(processor)
+        found = answer(job)
+        if isinstance(found, Refused):
+            return frame(found)
+        link.write(frame(Begun(len(found.data), found.width, found.height)))
+        for at in range(0, len(found.data), PART):
+            link.write(frame(Part(found.data[at : at + PART])))
+        return b""
+
+    warm_up()
+    collecting.resume()
+    limit_descriptors()
+    do_jobs(link, reply, memory=memory, seconds=seconds)
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,63 @@
+"""The messages between the server and a process that decodes images and sounds.
+
+A process works on one job at a time. Each `Decode` is answered with one `Answer`; `Begun` has the
+pixels or samples behind it, in `Part`s: the server reads many megabytes in small pieces, so that
+others have their turns in between.
+"""
+
+from typing import Final
+
+import msgspec
+
+from engine.media.formats import Format
+from engine.processes.framing import Started
+
+
+class Decode(msgspec.Struct, frozen=True):
+    """A file of an image or a sound, and how large it may be when it is decoded."""
+
+    data: bytes
+    format: Format
+    max_pixels: int
+    sample_rate: int  # of the samples that are wanted
+    max_seconds: float
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The pixels or samples, as `engine.protocol.media.Media` has them."""
+
+    data: bytes
+    width: int = 0
+    height: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The file can't be decoded, or is too large: why, as the rest of a sentence about it.
+
+    A process that is `exhausted` ran out of memory, and is not fit for another job.
+    """
+
+    reason: str
+    exhausted: bool = False
+
+
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The size of what follows."""
+
+    n_bytes: int
+    width: int
+    height: int
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """The next bytes."""
+
+    data: bytes
+
+
+PART: Final = 1 << 18  # bytes
+
+Answer = Begun | Refused
+
+decode_decoder = msgspec.msgpack.Decoder(Decode)
+answer_decoder = msgspec.msgpack.Decoder(Started | Answer | Part)

@@ -1,0 +1,55 @@
+"""The messages between the server and the process that fetches.
+
+It does many jobs at a time, which have ids; each `Fetch` is answered with one `Answer`, unless a
+`Cancel` comes first.
+"""
+
+import msgspec
+
+from engine.processes.framing import Started
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to fetch from, and how much. `directory` is that of file URLs, "" for none."""
+
+    urls: bool = False
+    domains: tuple[str, ...] = ()  # (): all
+    private: bool = False  # addresses that are not public, too
+    directory: str = ""
+    max_bytes: int
+    seconds: float
+
+
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """Asks for the file at `url`."""
+
+    id: int
+    url: str
+    rules: Rules
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Says that nobody waits for it any more."""
+
+    id: int
+
+
+class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
+    """The bytes of the file."""
+
+    id: int
+    data: bytes
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The reason why it can't be had, as the rest of a sentence about it."""
+
+    id: int
+    reason: str
+
+
+Job = Fetch | Cancel
+Answer = Fetched | Failed
+
+job_decoder = msgspec.msgpack.Decoder(Job)
+answer_decoder = msgspec.msgpack.Decoder(Started | Answer)

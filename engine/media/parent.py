@@ -1,0 +1,244 @@
+"""From the media that a request names or holds to what a model takes.
+
+The bytes come from anybody: a process without a network decodes them, and another one fetches what
+is named by URL. Here they are only compared and hashed.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from engine.errors import EngineError, invalid_request, not_supported, unavailable
+from engine.media.decoding.messages import Decode, Decoded
+from engine.media.decoding.parent import Decoders
+from engine.media.fetching.messages import Rules
+from engine.media.fetching.parent import Fetcher
+from engine.media.formats import NAMES, Format, format_of, kind_of
+from engine.media.kept import KEEP_SECONDS, Kept
+from engine.media.source import MediaSource
+from engine.options.tables.media import MediaInputOptions
+from engine.protocol.media import Media, MediaKind
+
+MAX_PIXELS: Final = 1 << 26  # of an image
+MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame
+FETCHES: Final = 4  # of one request at a time
+LARGE: Final = 1 << 18  # bytes that are hashed in a thread
+
+_NOUNS: Final[dict[MediaKind, str]] = {"image": "an image", "audio": "a sound"}
+_NO_RULES: Final = MediaInputOptions()
+
+
+class MediaDecoder:
+    """Fetches and decodes the media of requests."""
+
+    def __init__(self, decoders: Decoders | None = None, fetcher: Fetcher | None = None) -> None:
+        self._decoders = decoders or Decoders()
+        self._fetcher = fetcher or Fetcher()
+        self._kept = Kept(time.monotonic)
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the present processes."""
+        return [*self._decoders.pids, *self._fetcher.pids]
+
+    async def decode(
+        self,
+        sources: Sequence[MediaSource],
+        options: MediaInputOptions = _NO_RULES,
+        *,
+        images: bool = True,
+        sample_rate: int = 0,
+        deadline: float | None = None,
+    ) -> list[Media]:
+        """All media of one request, in order.
+
+        `images` and `sample_rate` are what the model's projector takes; without a rate, it takes no
+        sound. `deadline` is a time of the event loop. Cancelling ends the work.
+
+        Raises EngineError that names the place: invalid_request_error for what can't be had or
+        decoded within the limits, not_supported_error for what is switched off or not for this
+        model, unavailable_error after the deadline or `stop`.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                _check(sources, options)
+                files = await self._files(sources, options)
+                request = _Request(options, images=images, sample_rate=sample_rate)
+                return [
+                    await self._decoded(source, data, request)
+                    for source, data in zip(sources, files, strict=True)
+                ]
+        except TimeoutError:
+            raise unavailable("fetching and decoding the media takes too long") from None
+
+    async def stop(self) -> None:
+        """End all processes; open jobs end with an error."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await asyncio.gather(self._decoders.stop(), self._fetcher.stop())
+
+    async def _files(
+        self, sources: Sequence[MediaSource], options: MediaInputOptions
+    ) -> list[bytes]:
+        rules = Rules(
+            urls=options.media_urls,
+            domains=options.media_domains,
+            private=options.media_private_addresses,
+            directory=options.media_path,
+            max_bytes=options.media_max_bytes,
+            seconds=options.media_timeout,
+        )
+        turns = asyncio.Semaphore(FETCHES)
+        there = sum(len(each.content) for each in sources if isinstance(each.content, bytes))
+
+        async def file(source: MediaSource) -> bytes:
+            nonlocal there
+            if isinstance(source.content, bytes):
+                return source.content
+            async with turns:
+                try:
+                    data = await self._fetcher.fetch(source.content, rules)
+                except EngineError as e:
+                    raise _placed(e, source) from e
+            there += len(data)
+            if there > options.media_max_bytes:
+                raise _placed(_too_many_bytes(options), source)
+            return data
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(file(source)) for source in sources]
+        except* EngineError as errors:
+            raise _first(errors) from None
+        return [task.result() for task in tasks]
+
+    async def _decoded(self, source: MediaSource, data: bytes, request: "_Request") -> Media:
+        try:
+            format = _format(data, source.kind)
+            if not request.takes(kind_of(format)):
+                raise not_supported(f"{kind_of(format)} input is not supported by this model")
+            digest = await _digest(data)
+            media = self._kept.get(digest, request.sample_rate)
+            if media is None:
+                job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
+                media = _checked(await self._decoders.decode(job), digest, kind_of(format))
+                self._kept.put(media, request.sample_rate)
+                self._expire_later()
+            request.count(media)
+        except EngineError as e:
+            raise _placed(e, source) from e
+        return media
+
+    def _expire_later(self) -> None:
+        """Memory is given back even if no more media come."""
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(KEEP_SECONDS + 1, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._kept.expire()
+        if len(self._kept):
+            self._expire_later()
+
+
+class _Request:
+    """What a request may still have."""
+
+    def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
+        self.sample_rate = sample_rate
+        self.seconds_left = float(options.media_max_seconds)
+        self._bytes_left = MAX_DECODED
+        self._images = images
+
+    def takes(self, kind: MediaKind) -> bool:
+        return self._images if kind == "image" else self.sample_rate > 0
+
+    def count(self, media: Media) -> None:
+        """Raises EngineError if the medium is too much."""
+        self._bytes_left -= len(media.data)
+        if media.kind == "audio":
+            self.seconds_left -= len(media.data) / 4 / self.sample_rate
+        if self.seconds_left < 0:
+            raise invalid_request("the sounds take longer than --media-max-seconds together")
+        if self._bytes_left < 0:
+            raise invalid_request(
+                f"the images and sounds are more than {MAX_DECODED >> 20} MiB together when they "
+                "are decoded"
+            )
+
+
+def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
+    """What can be told before anything is fetched. Raises EngineError."""
+    if len(sources) > options.media_max_count:
+        raise invalid_request(
+            f"the request has {len(sources)} images and sounds, and there may be "
+            f"{options.media_max_count}"
+        )
+    n_bytes = 0
+    for source in sources:
+        if isinstance(source.content, bytes):
+            n_bytes += len(source.content)
+            if n_bytes > options.media_max_bytes:
+                raise _placed(_too_many_bytes(options), source)
+            continue
+        scheme = source.content.partition(":")[0].lower()
+        if scheme == "file" and not options.media_path:
+            message = "file:// URLs are not allowed unless --media-path is specified"
+            raise _placed(not_supported(message), source)
+        if scheme in ("http", "https") and not options.media_urls:
+            message = "the server fetches nothing from URLs unless --media-urls is specified"
+            raise _placed(not_supported(message), source)
+        if scheme not in ("file", "http", "https"):
+            raise _placed(invalid_request("its URL is none of http, https and file"), source)
+
+
+def _format(data: bytes, wanted: MediaKind | None) -> Format:
+    """The format of a file that is to be of kind `wanted`. Raises EngineError."""
+    if not data:
+        raise invalid_request("it is empty")
+    format = format_of(data)
+    if format is None:
+        raise invalid_request(f"it is none of {NAMES}")
+    if wanted is not None and kind_of(format) != wanted:
+        raise invalid_request(f"it is a {format} file where {_NOUNS[wanted]} is expected")
+    return format
+
+
+async def _digest(data: bytes) -> bytes:
+    if len(data) < LARGE:
+        return hashlib.sha256(data).digest()
+    return (await asyncio.to_thread(hashlib.sha256, data)).digest()
+
+
+def _checked(decoded: Decoded, digest: bytes, kind: MediaKind) -> Media:
+    """The medium. What reads the pixels trusts their number, so the process isn't."""
+    width, height, n_bytes = decoded.width, decoded.height, len(decoded.data)
+    if kind == "image" and (min(width, height) <= 0 or n_bytes != width * height * 3):
+        raise invalid_request("it can't be decoded")
+    if kind == "audio" and (n_bytes == 0 or n_bytes % 4):
+        raise invalid_request("it can't be decoded")
+    return Media(kind, digest, decoded.data, width, height)
+
+
+def _placed(error: EngineError, source: MediaSource) -> EngineError:
+    if not source.place:
+        return error
+    message = f"{source.place}: {error.info.message}"
+    return EngineError(msgspec.structs.replace(error.info, message=message))
+
+
+def _too_many_bytes(options: MediaInputOptions) -> EngineError:
+    return invalid_request(
+        f"the images and sounds have more than {options.media_max_bytes} bytes together"
+    )
+
+
+def _first(errors: BaseExceptionGroup[EngineError]) -> EngineError:
+    for error in errors.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("a group has an error")

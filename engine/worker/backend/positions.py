@@ -1,0 +1,117 @@
+"""Positions of tokens. Without M-RoPE, a token's position is its number in the text. With it, the
+tokens of an image share positions, and those behind it close up."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_Numbers = npt.NDArray[np.int32]
+
+
+class Run(NamedTuple):
+    """Tokens `start` up to `stop` of a text that take `n_pos` positions. The highest one of them is
+    `last` behind the first; those that are still missing from the run count for nothing."""
+
+    start: int
+    stop: int
+    n_pos: int
+    last: int
+
+
+class Positions:
+    """From token numbers to positions and back, in each of the sequences of a context."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[Run]] = {}
+
+    def add(self, sequence: int, run: Run) -> None:
+        """A run at the end of `sequence`, or the next piece of the one that is there."""
+        runs = self._runs.setdefault(sequence, [])
+        if runs and runs[-1].start == run.start:
+            runs.pop()
+        runs.append(run)
+
+    def cut(self, sequence: int, n: int) -> None:
+        """`sequence` has its first `n` tokens only."""
+        if kept := list(self._first(sequence, n)):
+            self._runs[sequence] = kept
+        else:
+            self._runs.pop(sequence, None)
+
+    def copy(self, source: int, target: int, n: int) -> None:
+        """`target` has the first `n` tokens of `source`, and nothing else."""
+        if kept := list(self._first(source, n)):
+            self._runs[target] = kept
+        else:
+            self._runs.pop(target, None)
+
+    def clear(self) -> None:
+        """All sequences are empty."""
+        self._runs.clear()
+
+    def _first(self, sequence: int, n: int) -> Iterator[Run]:
+        return (run for run in self._runs.get(sequence, ()) if run.start < n)
+
+    def of(self, sequence: int, number: int) -> int:
+        """The position of a token, which isn't inside of a run."""
+        return number - sum(
+            run.stop - run.start - run.n_pos for run in self._first(sequence, number)
+        )
+
+    def number(self, sequence: int, position: int) -> int:
+        """The first token of `sequence` at `position` or behind it that is not inside of a run."""
+        number = position
+        for run in self._runs.get(sequence, ()):
+            if number <= run.start:
+                break
+            number = max(run.stop, number + run.stop - run.start - run.n_pos)
+        return number
+
+    def end(self, sequence: int, highest: int) -> int:
+        """The number of tokens of `sequence`, whose highest position is `highest`."""
+        runs = self._runs.get(sequence)
+        if runs and highest <= self.of(sequence, runs[-1].start) + runs[-1].last:
+            return runs[-1].stop
+        return self.number(sequence, highest + 1)
+
+    def translated(self, numbers: _Numbers, sequences: _Numbers) -> _Numbers:
+        """The positions of tokens of several sequences, all of them behind their runs."""
+        positions = numbers.copy()
+        for sequence, runs in self._runs.items():
+            positions[sequences == sequence] -= sum(r.stop - r.start - r.n_pos for r in runs)
+        return positions
+
+    # ---- in saved states ------------------------------------------------------------------
+
+    def size(self, sequence: int) -> int:
+        """Bytes of what `dump` gives."""
+        return 4 * (4 * len(self._runs.get(sequence, ())) + 1)
+
+    def dump(self, sequence: int) -> npt.NDArray[np.uint8]:
+        """The runs of `sequence`, as what goes behind a saved state."""
+        runs = self._runs.get(sequence, [])
+        numbers = [number for run in runs for number in run] + [len(runs)]
+        return np.array(numbers, "<i4").view(np.uint8)
+
+    def load(self, sequence: int, state: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
+        """Take the runs that `dump` has put behind `state`, for `sequence`, which is empty; the
+        rest of it. None if there are none: it is no such state."""
+        if len(state) < 4:
+            return None
+        count = int(state[-4:].copy().view("<i4")[0])
+        size = 4 * (4 * count + 1)
+        if not count >= 0 or size > len(state):
+            return None
+        numbers = state[len(state) - size : -4].copy().view("<i4").reshape(count, 4)
+        runs = [Run(*each) for each in numbers.tolist()]
+        end = 0
+        for run in runs:
+            if not (end <= run.start < run.stop and 0 <= run.last < run.n_pos):
+                return None
+            end = run.stop
+        self._runs.pop(sequence, None)
+        if runs:
+            self._runs[sequence] = runs
+        return state[: len(state) - size]

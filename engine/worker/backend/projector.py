@@ -1,0 +1,339 @@
+"""Eyes and ears of a model: libmtmd, which makes embeddings of images and sound.
+
+libmtmd gets decoded pixels and samples only. Files it would decode by itself, and start other
+programs for what it doesn't know.
+"""
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import mtmd_cpp as M
+
+from engine.errors import BackendError
+from engine.formats.gguf_header import Header, HeaderError, read_header
+from engine.options import EngineOptions
+from engine.protocol.devices import mib
+from engine.protocol.media import Media, MediaKind
+from engine.protocol.messages import Modality
+from engine.worker.backend.context_params import FLASH_ATTENTION
+from engine.worker.backend.library import view
+from engine.worker.backend.model import Model
+from engine.worker.backend.model_params import device_handle
+from engine.worker.backend.mtmd_log import failure, forget_errors, listen
+from engine.worker.backend.prepared import PreparedChunk, Rows
+from engine.worker.backend.threads import threads
+from engine.worker.tokens import TokenArray
+
+log = logging.getLogger("engine.projector")
+
+MAX_RATIO = 200
+"""Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or
+far more tokens than it may; a black border makes the image wide enough."""
+MAX_PIXELS = 1 << 27
+MIN_SAMPLES = 1600
+"""libmtmd asserts that there is more than one; silence makes a sound as long as this."""
+
+_OF_PROMPT = frozenset({"hunyuanvl", "deepseek4v"})
+"""Kinds whose tokens depend on where in a prompt an image stands: what is shared between prompts
+would be wrong."""
+_TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
+
+
+class _Opened(NamedTuple):
+    """A medium, which stays alive so that its `id` is its own, as libmtmd has it."""
+
+    media: Media
+    natives: list[Any]
+    stack: ExitStack
+
+
+class Projector:
+    """The projector of one file, for one model.
+
+    Raises `BackendError` if the file isn't one or doesn't fit the model. `pieces` may be called
+    from any thread. `encode` does one call after the other. All of a call are prepared first, so
+    that a call should have `batch_tokens` tokens at the most, unless it is of a single chunk.
+    """
+
+    def __init__(self, path: str, model: Model, options: EngineOptions) -> None:
+        listen()
+        header = projector_header(path)
+        self.path = path
+        self.kinds = projector_kinds(header)
+        _check_kinds(path, self.kinds)
+        self.size = header.n_bytes
+        self._model = model
+        self._encoding = threading.Lock()
+        self._opened: dict[int, _Opened] = {}
+        params = M.mtmd_context_params_default()
+        params.use_gpu, params.device = _placed(options)
+        params.print_timings = False
+        params.n_threads, _ = threads(options)
+        params.flash_attn_type = FLASH_ATTENTION[options.compute.flash_attn]
+        params.warmup = options.model.warmup
+        params.image_min_tokens = options.media.image_min_tokens
+        params.image_max_tokens = options.media.image_max_tokens
+        self.batch_tokens = int(params.batch_max_tokens)
+        forget_errors()
+        self._mtmd: Any = M.mtmd_init_from_file(os.fsencode(path), model._model, params)
+        if not self._mtmd:
+            raise failure(f"cannot load the projector {path!r}")
+        self.vision = bool(M.mtmd_support_vision(self._mtmd))
+        self.audio = bool(M.mtmd_support_audio(self._mtmd))
+        self.sample_rate = max(0, int(M.mtmd_get_audio_sample_rate(self._mtmd)))
+        self.uses_mrope = bool(M.mtmd_decode_use_mrope(self._mtmd))
+        self.n_embd = model.n_embd_inp
+        log.info(
+            "projector %s: %s (%s), %s",
+            os.path.basename(path),
+            " and ".join(self.modalities),
+            ", ".join(self.kinds),
+            mib(self.size),
+        )
+        try:
+            self._try(warm=options.model.warmup)
+        except BackendError:
+            self.close()
+            raise
+
+    def _try(self, *, warm: bool) -> None:
+        """Raises `BackendError` if the model's vocabulary lacks what the projector needs around its
+        media, or if encoding fails: better now than with the first request."""
+        for media in self._samples():
+            pieces = self.pieces(media)
+            if warm:
+                self.encode([piece for piece in pieces if isinstance(piece, PreparedChunk)][:1])
+
+    def _samples(self) -> Iterator[Media]:
+        if self.vision:
+            yield Media("image", b"", bytes(64 * 64 * 3), 64, 64)
+        if self.audio:
+            yield Media("audio", b"", bytes(4 * self.sample_rate))
+
+    @property
+    def modalities(self) -> list[Modality]:
+        senses: dict[Modality, bool] = {"vision": self.vision, "audio": self.audio}
+        return [sense for sense, there in senses.items() if there]
+
+    def hears_or_sees(self, kind: MediaKind) -> bool:
+        return self.vision if kind == "image" else self.audio
+
+    def pieces(self, media: Media) -> list[TokenArray | PreparedChunk]:
+        """What a medium is in a text: chunks, and the tokens around them. Cheap: nothing is
+        computed for an image. Raises `BackendError` for what it can't take."""
+        if not self.hears_or_sees(media.kind):
+            raise BackendError(f"the projector {self.path!r} takes no {media.kind}")
+        found: list[TokenArray | PreparedChunk] = []
+        with self._tokenized(media, with_data=media.kind == "audio") as chunks:
+            for chunk in chunks:
+                if _is_text(chunk):
+                    found.append(self._text(chunk))
+                else:
+                    index = sum(isinstance(piece, PreparedChunk) for piece in found)
+                    found.append(self._prepared(media, index, chunk))
+        return found
+
+    @contextmanager
+    def _tokenized(self, media: Media, *, with_data: bool) -> Iterator[list[Any]]:
+        """libmtmd's chunks, for as long as this lasts."""
+        forget_errors()
+        bitmap = _bitmap(media, with_data=with_data)
+        chunks = M.mtmd_input_chunks_init()
+        try:
+            part = M.mtmd_input_part(None, bitmap)
+            parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
+            if M.mtmd_tokenize_from_parts(self._mtmd, chunks, parts, 1, False) != 0:
+                raise failure(f"cannot prepare the {media.kind}")
+            M.mtmd_bitmap_free(bitmap)
+            bitmap = None
+            n = M.mtmd_input_chunks_size(chunks)
+            yield [M.mtmd_input_chunks_get(chunks, i) for i in range(n)]
+        finally:
+            M.mtmd_input_chunks_free(chunks)
+            if bitmap is not None:
+                M.mtmd_bitmap_free(bitmap)
+
+    def _text(self, chunk: Any) -> TokenArray:
+        n = ctypes.c_size_t()
+        pointer = M.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+        tokens = np.ctypeslib.as_array(pointer, (n.value,)).astype(np.int32)
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self._model.n_vocab:
+            raise BackendError(
+                f"the projector {self.path!r} is of another model: it needs tokens that this "
+                "model's vocabulary doesn't have"
+            )
+        return tokens
+
+    def _prepared(self, media: Media, index: int, chunk: Any) -> PreparedChunk:
+        n_tokens = int(M.mtmd_input_chunk_get_n_tokens(chunk))
+        if n_tokens < 1:
+            raise BackendError(f"the {media.kind} is too small: it becomes no tokens")
+        return PreparedChunk(
+            media,
+            index,
+            n_tokens,
+            int(M.mtmd_input_chunk_get_n_pos(chunk)),
+            bool(M.mtmd_decode_use_non_causal(self._mtmd, chunk)),
+            *(self._places(chunk, n_tokens) if self.uses_mrope else ()),
+        )
+
+    def _places(
+        self, chunk: Any, n_tokens: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The positions of a chunk at 0, and which of them move with it. llama.cpp's order is
+        time, row, column."""
+        image = M.mtmd_input_chunk_get_tokens_image(chunk)
+        if not image:  # a sound: the same in all dimensions
+            offsets = np.repeat(np.arange(n_tokens, dtype=np.int32)[:, None], 4, axis=1)
+            return offsets, np.ones_like(offsets)
+        found = []
+        for first in (0, 1):
+            positions = (M.mtmd_decoder_pos * n_tokens)()
+            M.mtmd_helper_image_get_decoder_pos(image, first, positions)
+            array = np.frombuffer(positions, np.uint32).reshape(n_tokens, 4)
+            found.append(array[:, [0, 2, 1, 3]].astype(np.int32))
+        return found[0], found[1] - found[0]
+
+    def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]:
+        """The embeddings (n_tokens, n_embd) of the first of `chunks`: of as many as the projector
+        can compute at once, one at least. Runs outside the GIL. Raises `BackendError`.
+
+        Media stay prepared until other ones are encoded, or until `rest`."""
+        with self._encoding:
+            if not self._mtmd:
+                raise BackendError("the projector is unloaded")
+            self._let_go(keep={id(chunk.media) for chunk in chunks})
+            natives = [self._native(chunk) for chunk in chunks]
+            return self._encode_batch(natives, [chunk.n_tokens for chunk in chunks])
+
+    def _native(self, chunk: PreparedChunk) -> Any:
+        if (opened := self._opened.get(id(chunk.media))) is None:
+            stack = ExitStack()
+            parts = stack.enter_context(self._tokenized(chunk.media, with_data=True))
+            natives = [part for part in parts if not _is_text(part)]
+            opened = self._opened[id(chunk.media)] = _Opened(chunk.media, natives, stack)
+        native = opened.natives[chunk.index]
+        if M.mtmd_input_chunk_get_n_tokens(native) != chunk.n_tokens:
+            raise BackendError("the projector counts the tokens of media in two ways")
+        return native
+
+    def _let_go(self, keep: Container[int] = ()) -> None:
+        for key in [key for key in self._opened if key not in keep]:
+            self._opened.pop(key).stack.close()
+
+    def rest(self) -> None:
+        """There is nothing to encode for now: free what was prepared."""
+        with self._encoding:
+            self._let_go()
+
+    def _encode_batch(self, natives: Sequence[Any], sizes: Sequence[int]) -> list[Rows]:
+        """The embeddings of as many as fit into one batch: one at least."""
+        forget_errors()
+        batch = M.mtmd_batch_init(self._mtmd)
+        try:
+            n = 0
+            while n < len(natives) and (code := M.mtmd_batch_add_chunk(batch, natives[n])) != 1:
+                if code:  # it is full, or of another size
+                    break
+                n += 1
+            if n == 0 or M.mtmd_batch_encode(batch) != 0:
+                raise failure("the projector can't encode this")
+            return [
+                view(
+                    M.mtmd_batch_get_output_embd(batch, native),
+                    size * self.n_embd,
+                    np.dtype(np.float32),
+                )
+                .reshape(size, self.n_embd)
+                .copy()
+                for native, size in zip(natives[:n], sizes, strict=False)
+            ]
+        finally:
+            M.mtmd_batch_free(batch)
+
+    def close(self) -> None:
+        with self._encoding:
+            self._let_go()
+            if self._mtmd:
+                M.mtmd_free(self._mtmd)
+                self._mtmd = None
+
+
+def projector_header(path: str) -> Header:
+    """Raises `BackendError` if the file isn't a projector, or is damaged."""
+    try:
+        with open(path, "rb") as file:
+            header = read_header(file)
+    except (HeaderError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BackendError(f"cannot load the projector {path!r}: {reason}") from None
+    if header.values.get("general.architecture") != "clip":
+        raise BackendError(f"cannot load the projector {path!r}: it is another kind of model")
+    return header
+
+
+def projector_kinds(header: Header) -> tuple[str, ...]:
+    """llama.cpp's names of what the file is."""
+    return tuple(str(header.values[key]) for key in _TYPE_KEYS if header.values.get(key))
+
+
+def _check_kinds(path: str, kinds: Sequence[str]) -> None:
+    """Raises `BackendError` for one that can't be had."""
+    for kind in _OF_PROMPT.intersection(kinds):
+        raise BackendError(
+            f"cannot load the projector {path!r}: images of its kind, {kind}, depend on where in "
+            "a prompt they stand, which is not supported; --no-mmproj loads the model without it"
+        )
+
+
+def _placed(options: EngineOptions) -> tuple[bool, int | None]:
+    """Whether it runs on a GPU, and on which; None: on the first one."""
+    names = options.compute.device
+    if not options.media.mmproj_offload or list(names) == ["none"]:
+        return False, None
+    return True, device_handle(names[0]) if names else None
+
+
+def _is_text(chunk: Any) -> bool:
+    return bool(M.mtmd_input_chunk_get_type(chunk) == M.MTMD_INPUT_CHUNK_TYPE_TEXT)
+
+
+def _bitmap(media: Media, *, with_data: bool) -> Any:
+    """libmtmd's copy of a medium, or a stand-in of its size. Raises `BackendError`."""
+    if media.kind == "audio":
+        samples = _samples_of(media)
+        floats = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        return M.mtmd_bitmap_init_from_audio(len(samples), floats if with_data else None)
+    width, height = media.width, media.height
+    if min(width, height) < 1 or width * height > MAX_PIXELS:
+        raise BackendError(f"an image of {width} x {height} pixels can't be used")
+    if len(media.data) != width * height * 3:
+        raise BackendError("an image has another size than its pixels")
+    wide, high = max(width, -(-height // MAX_RATIO)), max(height, -(-width // MAX_RATIO))
+    if not with_data:
+        return M.mtmd_bitmap_init(wide, high, None)
+    pixels = np.frombuffer(media.data, np.uint8).reshape(height, width, 3)
+    if (wide, high) != (width, height):
+        left, top = (wide - width) // 2, (high - height) // 2
+        padded = np.zeros((high, wide, 3), np.uint8)
+        padded[top : top + height, left : left + width] = pixels
+        pixels = padded
+    octets = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+    return M.mtmd_bitmap_init(wide, high, octets)
+
+
+def _samples_of(media: Media) -> Rows:
+    """Finite samples, and enough of them. Raises `BackendError` if there are none."""
+    if not media.data or len(media.data) % 4:
+        raise BackendError("a sound has no samples")
+    samples = np.frombuffer(media.data, "<f4").astype(np.float32)
+    np.nan_to_num(samples, copy=False, posinf=1.0, neginf=-1.0)
+    np.clip(samples, -1.0, 1.0, out=samples)
+    return np.pad(samples, (0, max(0, MIN_SAMPLES - len(samples))))

@@ -1,0 +1,48 @@
+"""The media of inputs: encoded while their request is being prepared."""
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engine.errors import server_error
+from engine.worker.backend import PreparedChunk, Projector, Rows
+from engine.worker.media.encoder import Encoder
+
+
+class Encoded(NamedTuple):
+    """A chunk of a medium with its embeddings."""
+
+    chunk: PreparedChunk
+    rows: Rows
+
+
+class MediaEncoding:
+    """Encodes for the threads that prepare requests, which wait for it. The last results are kept,
+    up to `keep_bytes`."""
+
+    def __init__(self, projector: Projector, keep_bytes: int) -> None:
+        self._news = threading.Condition()
+        self._encoder = Encoder(projector, keep_bytes, self._tell)
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def encoded(self, owner: int, chunks: Mapping[int, PreparedChunk]) -> dict[int, Encoded]:
+        """The embeddings of `chunks`, by id. Raises `EngineError`."""
+        orders = [self._encoder.order(owner, id, chunk) for id, chunk in chunks.items()]
+        try:
+            with self._news:
+                self._news.wait_for(lambda: all(order.is_done for order in orders))
+            found = {}
+            for order in orders:
+                if order.rows is None:
+                    raise server_error(str(order.error))
+                found[order.id] = Encoded(chunks[order.id], order.rows)
+            return found
+        finally:
+            for order in orders:
+                self._encoder.release(order)
+
+    def close(self) -> None:
+        self._encoder.close()

@@ -1,0 +1,238 @@
+"""Encodes media on a thread of its own, so that no step waits for it.
+
+What was encoded is kept, up to a limit: an image that comes again isn't encoded again.
+"""
+
+import logging
+import os
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.errors import BackendError
+from engine.worker.backend import PreparedChunk, Rows
+
+log = logging.getLogger("engine.encoder")
+
+NICENESS = 5
+"""How much lower than the step's its priority on the CPU is."""
+
+
+class Encodes(Protocol):
+    """The part of `Projector` that is used here."""
+
+    batch_tokens: int
+
+    def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]: ...
+    def rest(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Order:
+    """The embeddings of one chunk, for one owner: its `rows`, once they are there, or the `error`
+    that came instead."""
+
+    owner: int
+    id: int
+    rows: Rows | None = None
+    error: BackendError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.rows is not None or self.error is not None
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A chunk that is to be encoded, for all who have ordered it."""
+
+    id: int
+    chunk: PreparedChunk
+    orders: list[Order] = field(default_factory=list)
+
+
+class Encoder:
+    """Encodes what is ordered, in the order in which it came, but of each owner in turns: one with
+    a hundred images doesn't keep others waiting. Chunks of one size go together where the projector
+    takes them together.
+
+    `woken` is called on the encoder's thread whenever orders are done. Of the embeddings that
+    nobody holds any more, the last ones stay: `keep_bytes` with those that are held.
+    """
+
+    def __init__(self, projector: Encodes, keep_bytes: int, woken: Callable[[], None]) -> None:
+        self._projector = projector
+        self._keep_bytes = keep_bytes
+        self._woken = woken
+        self._changed = threading.Condition()
+        self._queues: OrderedDict[int, deque[_Job]] = OrderedDict()  # by owner, the next one first
+        self._jobs: dict[int, _Job] = {}  # that wait or are being encoded
+        self._held: dict[int, int] = {}  # how many orders hold the rows of a chunk
+        self._kept: OrderedDict[int, Rows] = OrderedDict()  # all rows, the oldest first
+        self._n_bytes = 0
+        self._rejected = 0  # how often in a row the projector has taken one of several
+        self._closing = False
+        self.n_encoded = 0
+        """Chunks so far."""
+        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
+        self._thread.start()
+
+    # ---- for the step --------------------------------------------------------------------
+
+    def order(self, owner: int, id: int, chunk: PreparedChunk) -> Order:
+        """The embeddings of `chunk`, whose id in texts is `id`: done at once if they are kept.
+        They are held until `release`."""
+        order = Order(owner, id)
+        with self._changed:
+            if (rows := self._kept.get(id)) is not None:
+                self._kept.move_to_end(id)
+                self._hold(order, rows)
+            elif (job := self._jobs.get(id)) is not None:
+                job.orders.append(order)
+            else:
+                job = self._jobs[id] = _Job(id, chunk, [order])
+                self._queues.setdefault(owner, deque()).append(job)
+                self._changed.notify()
+        return order
+
+    def release(self, order: Order) -> None:
+        """`order` is not needed any more, whether it is done or not. Once for each."""
+        with self._changed:
+            if order.rows is not None:
+                self._held[order.id] -= 1
+                if not self._held[order.id]:
+                    del self._held[order.id]
+                self._forget_oldest()
+            elif order.error is None:
+                self._jobs[order.id].orders.remove(order)
+            order.rows = None
+
+    def ids(self) -> list[int]:
+        """The chunks that are kept or on their way: their ids have to go on meaning them."""
+        with self._changed:
+            return [*self._kept, *self._jobs]
+
+    def close(self) -> None:
+        """End the thread; what it is encoding is finished first. Orders that wait stay undone."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    # ---- the thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _step_back()
+        while jobs := self._next():
+            try:
+                self._done(jobs, self._encoded(jobs))
+            except BackendError as error:
+                self._failed(jobs[0], error)
+            self._woken()
+
+    def _encoded(self, jobs: Sequence[_Job]) -> list[Rows]:
+        """The rows of the first ones. Raises `BackendError` if the very first one fails."""
+        try:
+            return self._projector.encode([job.chunk for job in jobs])
+        except Exception as error:
+            if len(jobs) > 1:  # it may have been any of them
+                return self._encoded(jobs[:1])
+            if isinstance(error, BackendError):
+                raise
+            log.exception("encoding failed")
+            raise BackendError(f"{type(error).__name__}: {error}") from error
+
+    def _next(self) -> list[_Job]:
+        """The jobs to do next, which stay in their queues until they are done; none at the end."""
+        rested = False
+        while True:
+            with self._changed:
+                while not (self._closing or self._queues) and rested:
+                    self._changed.wait()
+                if self._closing:
+                    return []
+                if jobs := self._chosen():
+                    return jobs
+            self._projector.rest()
+            rested = True
+
+    def _chosen(self) -> list[_Job]:
+        jobs: list[_Job] = []
+        n_tokens = 0
+        for job in self._waiting():
+            first = jobs[0].chunk if jobs else job.chunk
+            if (job.chunk.kind, job.chunk.n_tokens) != (first.kind, first.n_tokens):
+                continue
+            n_tokens += job.chunk.n_tokens
+            if jobs and (self._rejected > 2 or n_tokens > self._projector.batch_tokens):
+                break
+            jobs.append(job)
+        return jobs
+
+    def _waiting(self) -> Iterator[_Job]:
+        """The jobs that somebody still wants: the first one of each owner, then the second ones,
+        and so on."""
+        for owner, queue in [*self._queues.items()]:
+            wanted = deque(job for job in queue if job.orders)
+            for job in queue:
+                if not job.orders:
+                    del self._jobs[job.id]
+            self._queues[owner] = wanted
+            if not wanted:
+                del self._queues[owner]
+        queues = list(self._queues.values())
+        for place in range(max(map(len, queues), default=0)):
+            yield from (queue[place] for queue in queues if place < len(queue))
+
+    def _done(self, jobs: Sequence[_Job], rows: Sequence[Rows]) -> None:
+        with self._changed:
+            if len(rows) > 1:
+                self._rejected = 0
+            elif len(jobs) > 1:
+                self._rejected += 1
+            self.n_encoded += len(rows)
+            for job, made in zip(jobs, rows, strict=False):
+                self._remove(job)
+                self._kept[job.id] = made
+                self._n_bytes += made.nbytes
+                for order in job.orders:
+                    self._hold(order, made)
+            self._forget_oldest()
+
+    def _failed(self, job: _Job, error: BackendError) -> None:
+        with self._changed:
+            self._remove(job)
+            for order in job.orders:
+                order.error = error
+
+    def _remove(self, job: _Job) -> None:
+        """`job` is done: its owner's next one comes behind those of the others."""
+        del self._jobs[job.id]
+        for owner, queue in self._queues.items():
+            if job in queue:
+                queue.remove(job)
+                self._queues.move_to_end(owner)
+                if not queue:
+                    del self._queues[owner]
+                return
+
+    def _hold(self, order: Order, rows: Rows) -> None:
+        order.rows = rows
+        self._held[order.id] = self._held.get(order.id, 0) + 1
+
+    def _forget_oldest(self) -> None:
+        for id in [*self._kept]:
+            if self._n_bytes <= self._keep_bytes:
+                break
+            if id not in self._held:
+                self._n_bytes -= self._kept.pop(id).nbytes
+
+
+def _step_back() -> None:
+    """Lower this thread's priority, which the threads that compute for it inherit."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

@@ -1,0 +1,76 @@
+"""What a recording says, in OpenAI's form: the question to the model, and its answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.chat.output import Content
+from engine.errors import invalid_request
+from engine.protocol.messages import Finished
+from handlers.http.errors import Failure
+from handlers.http.sse import DONE, error_frame, sse_event
+from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from handlers.running.media import PART, MediaInput
+
+_QUESTION = "Transcribe audio to text"
+_PERFORM = "Perform ASR."
+_LFM2 = ("<|tool_list_start|>", "<|tool_list_end|>")
+"""Marks of the templates of models that take the recording alone, and the task as a system
+message."""
+
+
+def transcription_messages(body: Mapping[str, Any], template: str) -> list[dict[str, Any]]:
+    """The conversation that asks for the text of the file in `body`; `template` is the model's
+    chat template. Raises EngineError (invalid_request_error) for an empty file."""
+    if not body["file"]:
+        raise invalid_request("file: the file is empty")
+    alone = all(mark in template for mark in _LFM2)
+    question = body.get("prompt") or ("" if alone else _QUESTION)
+    if language := body.get("language"):
+        question += f" (language: {language})"
+    recording = {"type": PART, PART: MediaInput(body["file"], "file", "audio")}
+    asked = [{"type": "text", "text": question}, recording] if question else [recording]
+    system = [{"role": "system", "content": _PERFORM}] if alone else []
+    return [*system, {"role": "user", "content": asked}]
+
+
+def transcription(text: str, finished: Finished) -> dict[str, Any]:
+    """The whole answer, or the last event of a stream."""
+    n_prompt, n_decoded = finished.n_prompt, finished.n_decoded
+    return {
+        "type": "transcript.text.done",
+        "text": text,
+        "usage": {
+            "type": "tokens",
+            "input_tokens": n_prompt,
+            "output_tokens": n_decoded,
+            "total_tokens": n_prompt + n_decoded,
+            "input_tokens_details": {"cached_tokens": finished.timings.cache_n},
+        },
+    }
+
+
+class TranscriptionFormat:
+    """The answer to one request (`handlers.running.respond.Format`)."""
+
+    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+        [answer] = results
+        return transcription(answer.message.content, answer.finished)
+
+    def begin(self, event: ChatEvent) -> bytes:
+        return b""
+
+    def event(self, event: ChatEvent) -> bytes:
+        made = b"".join(
+            sse_event({"type": "transcript.text.delta", "delta": delta.text})
+            for delta in event.deltas
+            if isinstance(delta, Content)
+        )
+        if isinstance(event.source, Finished):
+            made += sse_event(transcription(event.message.content, event.source))
+        return made
+
+    async def end(self) -> bytes:
+        return DONE
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_frame(failure)

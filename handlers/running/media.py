@@ -1,0 +1,201 @@
+"""Images and sounds of a request, from where its client put them to their places in a prompt.
+
+A chat template sees a marker in the place of each medium. It is drawn for the request, so that no
+text can have it by chance or by intention.
+"""
+
+import asyncio
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from engine.errors import invalid_request, not_supported
+from engine.media.source import MediaSource
+from engine.pool.client import EngineClient
+from engine.protocol.media import Media, MediaKind
+from engine.protocol.messages import ModelInfo, PromptParts
+from handlers.http.disconnect import until_disconnect
+from handlers.running.runtime import runtime
+from handlers.running.served import Served
+
+Kind = Literal["image", "audio", "video"]
+PART = "media"
+"""The type of a content's part that is an image or a sound."""
+
+_HINT = "hint: if this is unexpected, you may need to provide the mmproj"
+_MODALITIES = {"image": "vision", "audio": "audio"}
+_SMALL = 1 << 16  # characters that are decoded in a moment
+
+
+@cache
+def media_marker() -> str:
+    """The marker of prompts that clients mark themselves. It is drawn once, so that no text has it
+    by chance; `LLAMA_MEDIA_MARKER` sets it."""
+    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
+
+
+class MediaInput(msgspec.Struct, frozen=True):
+    """An image or a sound as a client sent it: a URL or base64, or its bytes.
+
+    `where` is its place in the request, for errors. Without a `kind` its bytes tell.
+    """
+
+    given: str | bytes
+    where: str
+    kind: Kind | None = None
+
+    @property
+    def decoded_kind(self) -> MediaKind | None:
+        """The kind that the decoder knows."""
+        return None if self.kind == "video" else self.kind
+
+
+UnresolvedParts: TypeAlias = "list[int | str | MediaInput]"
+"""A prompt whose media are still as they came."""
+
+
+def media_part(given: Any, where: str, kind: Kind | None = None) -> dict[str, Any]:
+    """A part of a message's content. Raises EngineError (invalid_request_error) if `given` is no
+    text, which no address and no data could be."""
+    if not isinstance(given, str):
+        raise invalid_request(f"{where}: there is neither a URL nor base64 for the {kind}")
+    return {"type": PART, "media": MediaInput(given, where, kind)}
+
+
+# ---- conversations -----------------------------------------------------------------------
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """Messages with a marker in the place of each medium."""
+
+    messages: list[dict[str, Any]]
+    media: Sequence[MediaInput] = ()
+    secret: str = ""
+
+    def split(self, prompt: str) -> UnresolvedParts:
+        """A prompt that a template has made of the messages, taken apart at the markers.
+
+        Raises EngineError (invalid_request_error) if it doesn't have each of them once.
+        """
+        if not self.media:
+            return [prompt]
+        pieces = re.split(re.escape(self.secret) + r"_(\d+)__>", prompt)
+        places = [int(number) for number in pieces[1::2]]
+        for index, medium in enumerate(self.media):
+            if (n := places.count(index)) != 1:
+                does = f"shows this {n} times" if n else "leaves this out"
+                raise invalid_request(f"{medium.where}: the model's chat template {does}")
+        found: UnresolvedParts = []
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                found.append(self.media[int(piece)])
+            elif piece:
+                found.append(piece)
+        return found
+
+
+def marked(messages: Sequence[dict[str, Any]]) -> Marked:
+    """`messages` for a template. A content with media becomes one text, whatever the template
+    knows of parts: its texts are lines, and nothing is put around a marker."""
+    secret = f"<__media_{secrets.token_hex(16)}"
+    media: list[MediaInput] = []
+
+    def joined(content: Sequence[Mapping[str, Any]]) -> str:
+        text, after_medium = "", True
+        for part in content:
+            if part["type"] == PART:
+                text += f"{secret}_{len(media)}__>"
+                media.append(part["media"])
+                after_medium = True
+            else:
+                text += part["text"] if after_medium or not text else f"\n{part['text']}"
+                after_medium = False
+        return text
+
+    made = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and any(part["type"] == PART for part in content):
+            message = {**message, "content": joined(content)}
+        made.append(message)
+    return Marked(made, media, secret)
+
+
+def without_media(parts: UnresolvedParts) -> list[int | str]:
+    """A prompt that has no media. Raises EngineError (invalid_request_error) for one that has."""
+    for part in parts:
+        if isinstance(part, MediaInput):
+            raise invalid_request(f"{part.where}: there is no place for media around a gap")
+    return [part for part in parts if not isinstance(part, MediaInput)]
+
+
+def with_marker(parts: UnresolvedParts, marker: str) -> str:
+    """A prompt's texts, with `marker` in the place of each medium."""
+    return "".join(
+        marker if isinstance(part, MediaInput) else part
+        for part in parts
+        if not isinstance(part, int)
+    )
+
+
+# ---- from sources to media ---------------------------------------------------------------
+
+
+def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
+    """Raises EngineError (not_supported_error) if the model can't take one of `media`."""
+    for medium in media:
+        if medium.kind is None:
+            if not info.modalities:
+                raise not_supported(
+                    f"{medium.where}: Multimodal data provided, but model does not support "
+                    "multimodal requests."
+                )
+        elif _MODALITIES.get(medium.kind) not in info.modalities:
+            raise not_supported(f"{medium.where}: {medium.kind} input is not supported - {_HINT}")
+
+
+async def resolved(
+    model: Served, engine: EngineClient, prompts: Sequence[UnresolvedParts], *, watch: bool = True
+) -> list[PromptParts]:
+    """`prompts` with their media fetched and decoded, all at the same time. With `watch` that ends
+    when the client goes; nobody else may look for that meanwhile.
+
+    Raises EngineError: not_supported_error for what the model can't take and for addresses that
+    this server doesn't fetch from, invalid_request_error for what is no image or no sound.
+    """
+    media = [part for prompt in prompts for part in prompt if isinstance(part, MediaInput)]
+    check_media(engine.info, media)
+    if not media:
+        return [[*without_media(each)] for each in prompts]
+    work = _decoded(model, engine.info, media)
+    decoded = await (until_disconnect(work) if watch else work)
+    following = iter(decoded)
+
+    def taken(part: int | str | MediaInput) -> int | str | Media:
+        return next(following) if isinstance(part, MediaInput) else part
+
+    return [[taken(part) for part in prompt] for prompt in prompts]
+
+
+async def _decoded(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> list[Media]:
+    sources = [await _source(medium) for medium in media]
+    return await runtime().media.decode(
+        sources,
+        model.options.media,
+        images="vision" in info.modalities,
+        sample_rate=info.sample_rate if "audio" in info.modalities else 0,
+    )
+
+
+async def _source(medium: MediaInput) -> MediaSource:
+    given, kind, where = medium.given, medium.decoded_kind, medium.where
+    if isinstance(given, bytes):
+        return MediaSource(given, kind, where)
+    if len(given) <= _SMALL:
+        return MediaSource.from_text(given, kind, where)
+    return await asyncio.to_thread(MediaSource.from_text, given, kind, where)

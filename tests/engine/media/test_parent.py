@@ -1,0 +1,291 @@
+"""From a request's sources to media: limits, places in errors, and what is done once only."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import EngineError, ErrorInfo
+from engine.media import parent
+from engine.media.decoding.messages import Decode, Decoded
+from engine.media.decoding.parent import Decoders
+from engine.media.parent import MediaDecoder
+from engine.media.source import MediaSource
+from engine.options.tables.media import MediaInputOptions
+from engine.protocol.media import Media
+from tests.support.media_files import (
+    FILES,
+    HEIGHT,
+    IMAGES,
+    RATE,
+    SOUNDS,
+    WIDTH,
+    blank_png,
+    picture,
+    png_of_size,
+    wav_file,
+)
+
+PNG = MediaSource(IMAGES["PNG"], "image", "messages[0].content[1]")
+PLAIN = MediaInputOptions()
+
+
+class Counting(Decoders):
+    """Counts what is decoded."""
+
+    n_jobs = 0
+
+    async def decode(self, job: Decode) -> Decoded:
+        self.n_jobs += 1
+        return await super().decode(job)
+
+
+class Lying(Decoders):
+    """A process that something has taken over: it may say anything."""
+
+    def __init__(self, says: Decoded) -> None:
+        super().__init__()
+        self._says = says
+
+    async def decode(self, job: Decode) -> Decoded:
+        return self._says
+
+
+def run(
+    use: Callable[[MediaDecoder], Awaitable[None]], decoders: Callable[[], Decoders] = Decoders
+) -> None:
+    async def main() -> None:
+        decoder = MediaDecoder(decoders())
+        try:
+            await use(decoder)
+        finally:
+            pids = decoder.pids
+            await decoder.stop()
+            assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    asyncio.run(main())
+
+
+async def failure(decoding: Awaitable[list[Media]]) -> ErrorInfo:
+    with pytest.raises(EngineError) as caught:
+        await decoding
+    return caught.value.info
+
+
+def test_media_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(IMAGES["GIF"])
+    sources = [MediaSource(data) for data in FILES.values()]
+    sources.append(MediaSource("file://x.bin", "image"))
+
+    async def use(decoder: MediaDecoder) -> None:
+        options = MediaInputOptions(media_path=str(tmp_path))
+        found = await decoder.decode(sources, options, sample_rate=RATE)
+        assert [media.kind for media in found] == ["image"] * 5 + ["audio"] * 3 + ["image"]
+        for media, data in zip(found, (*FILES.values(), IMAGES["GIF"]), strict=True):
+            assert media.digest == hashlib.sha256(data).digest()
+        assert found[1] == Media("image", found[1].digest, picture().tobytes(), WIDTH, HEIGHT)
+        assert len(struct.unpack("<800f", found[5].data)) == 800
+        assert found[2] == found[8]
+
+    run(use)
+
+
+def test_no_media_need_no_process() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        assert await decoder.decode([]) == []
+        assert decoder.pids == []
+
+    run(use)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "reason"),
+    [
+        (b"", None, "it is empty"),
+        (b"hello", None, "it is none of JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"),
+        (SOUNDS["WAV"], "image", "it is a WAV file where an image is expected"),
+        (IMAGES["PNG"], "audio", "it is a PNG file where a sound is expected"),
+        (IMAGES["PNG"][:40], "image", "it is a damaged or incomplete PNG file"),
+        (png_of_size(40_000, 2), "image", "it has 40000 x 2 pixels, and a side may have 32768"),
+        ("ftp://a/b", "image", "its URL is none of http, https and file"),
+    ],
+)
+def test_what_is_wrong_and_where(content: bytes | str, kind: str | None, reason: str) -> None:
+    source = MediaSource(content, kind, "messages[3].content[0]")  # type: ignore[arg-type]
+
+    async def use(decoder: MediaDecoder) -> None:
+        info = await failure(decoder.decode([PNG, source], sample_rate=RATE))
+        assert info == ErrorInfo("invalid_request_error", f"messages[3].content[0]: {reason}")
+
+    run(use)
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("http://127.0.0.1/x", "--media-urls"),
+        ("HTTPS://example.org/x", "--media-urls"),
+        ("file://x", "--media-path"),
+    ],
+)
+def test_what_is_switched_off(url: str, option: str) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        info = await failure(decoder.decode([MediaSource(url, "image", "prompt")]))
+        assert info.type == "not_supported_error"
+        assert info.message.startswith("prompt: ")
+        assert option in info.message
+        assert decoder.pids == []
+
+    run(use)
+
+
+def test_what_the_model_does_not_take() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        sound = MediaSource(SOUNDS["WAV"], None, "prompt")
+        info = await failure(decoder.decode([sound]))
+        assert info.type == "not_supported_error"
+        assert info.message == "prompt: audio input is not supported by this model"
+        info = await failure(decoder.decode([PNG], images=False, sample_rate=RATE))
+        assert info.type == "not_supported_error"
+        assert "image input is not supported" in info.message
+
+    run(use)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (MediaInputOptions(media_max_count=1), "2 images and sounds, and there may be 1"),
+        (
+            MediaInputOptions(media_max_bytes=2 * len(IMAGES["PNG"]) - 1),
+            r"content\[1\]: the images and sounds have more than \d+ bytes together",
+        ),
+    ],
+)
+def test_limits_of_a_request(options: MediaInputOptions, reason: str) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        with pytest.raises(EngineError, match=reason):
+            await decoder.decode([PNG, PNG], options)
+        assert decoder.pids == []
+
+    run(use)
+
+
+def test_limits_of_all_bytes_hold_for_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(IMAGES["PNG"])
+    size = len(IMAGES["PNG"])
+
+    async def use(decoder: MediaDecoder) -> None:
+        sources = [MediaSource("file://a.png")] * 3
+        for n_bytes in (3 * size, 3 * size - 1):
+            options = MediaInputOptions(media_path=str(tmp_path), media_max_bytes=n_bytes)
+            if n_bytes == 3 * size:
+                assert len(await decoder.decode(sources, options)) == 3
+            else:
+                assert "bytes together" in (await failure(decoder.decode(sources, options))).message
+
+    run(use)
+
+
+def test_what_is_decoded_is_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "MAX_DECODED", 1 << 20)
+    large = MediaSource(blank_png(400, 400), None, "x")  # 480,000 bytes
+    second = MediaSource(wav_file([0.1] * RATE))
+
+    async def use(decoder: MediaDecoder) -> None:
+        options = MediaInputOptions(media_max_seconds=2)
+        found = await decoder.decode([large, large, PNG, second], options, sample_rate=RATE)
+        assert len(found) == 4
+        info = await failure(decoder.decode([PNG, large, large, large]))
+        assert info.message == (
+            "x: the images and sounds are more than 1 MiB together when they are decoded"
+        )
+        assert len(await decoder.decode([second, second], options, sample_rate=RATE)) == 2
+        info = await failure(decoder.decode([second] * 3, options, sample_rate=RATE))
+        assert info.message == "the sounds take longer than --media-max-seconds together"
+
+    run(use)
+
+
+def test_what_was_decoded_lately_is_not_decoded_again() -> None:
+    decoders: list[Counting] = []
+
+    def counting() -> Counting:
+        decoders.append(Counting())
+        return decoders[0]
+
+    async def use(decoder: MediaDecoder) -> None:
+        sound = MediaSource(SOUNDS["FLAC"])
+        first = await decoder.decode([PNG, sound, PNG], sample_rate=RATE)
+        assert await decoder.decode([PNG, sound, PNG], sample_rate=RATE) == first
+        assert decoders[0].n_jobs == 2
+        [slower] = await decoder.decode([sound], sample_rate=RATE // 2)
+        assert decoders[0].n_jobs == 3
+        assert slower != first[1]
+        info = await failure(decoder.decode([MediaSource(IMAGES["PNG"], "audio")]))
+        assert "PNG file where a sound" in info.message
+
+    run(use, counting)
+
+
+@pytest.mark.parametrize(
+    "says", [Decoded(bytes(12), 2, 3), Decoded(b"", 0, 0), Decoded(bytes(12), -2, -2), Decoded(b"")]
+)
+def test_numbers_that_do_not_fit_the_pixels_are_never_believed(says: Decoded) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        assert "can't be decoded" in (await failure(decoder.decode([PNG]))).message
+
+    run(use, lambda: Lying(says))
+
+
+def test_nor_half_a_sample() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        sound = MediaSource(SOUNDS["WAV"])
+        assert "can't be decoded" in (await failure(decoder.decode([sound], sample_rate=1))).message
+
+    run(use, lambda: Lying(Decoded(bytes(7))))
+
+
+def test_a_deadline() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        await decoder.decode([PNG])
+        [pid] = decoder.pids
+        os.kill(pid, signal.SIGSTOP)
+        now = asyncio.get_running_loop().time()
+        other = MediaSource(IMAGES["GIF"])
+        info = await failure(decoder.decode([other], deadline=now + 0.2))
+        assert info.type == "unavailable_error"
+        assert len(await decoder.decode([other])) == 1
+
+    run(use)
+
+
+def test_the_first_failure_ends_the_other_fetches(tmp_path: Path) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        waiting = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            waiting.set()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        options = MediaInputOptions(
+            media_path=str(tmp_path),
+            media_urls=True,
+            media_private_addresses=True,
+            media_timeout=600,
+        )
+        sources = [MediaSource(url, None, "a"), MediaSource("file://missing", None, "b")]
+        info = await failure(decoder.decode(sources, options))
+        assert info == ErrorInfo("invalid_request_error", "b: it does not exist, or can't be read")
+        server.close()
+
+    run(use)

@@ -1,0 +1,39 @@
+"""Options of media: which can't be had together, and names of domains."""
+
+import pytest
+
+from engine.options import OptionError, values
+from handlers.options import parse
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--image-min-tokens", "9", "--image-max-tokens", "8"], "more than --image-max-tokens 8"),
+        (["--media-domains", "example.org"], "--media-domains .*--media-urls"),
+        (["--media-private-addresses"], "--media-private-addresses .*--media-urls"),
+        (["--media-path", "/nowhere/at/all"], "--media-path"),
+        (["--media-max-bytes", "0"], "out of range"),
+    ],
+)
+def test_what_cannot_be_had(argv: list[str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        parse(argv, {})
+
+
+def test_fetching_is_off_by_default() -> None:
+    media = parse([], {}).model.media
+    assert (media.media_urls, media.media_private_addresses, media.media_path) == (False, False, "")
+    given = parse(["--media-urls", "--media-domains", "*.Example.org,b.net."], {}).model.media
+    assert (given.media_urls, given.media_domains) == (True, ("example.org", "b.net"))
+
+
+def test_min_tokens_alone() -> None:
+    parse(["--image-min-tokens", "9", "--image-max-tokens", "-1"], {})
+    parse(["--image-max-tokens", "9"], {})
+
+
+@pytest.mark.parametrize("text", ["a/b", "http://a", "a b", "a..b", ".", "*", "a@b", "a:80"])
+def test_what_is_no_domain(text: str) -> None:
+    with pytest.raises(OptionError, match="domain"):
+        values.domains(text)

@@ -1,0 +1,53 @@
+"""Media in the texts of tests: by id, how many tokens they take, and whether they are evaluated
+at once."""
+
+from collections.abc import Iterable, Sequence
+
+from hypothesis import strategies as st
+
+from engine.worker.scheduling.media import Span
+
+LENGTHS = {-2: 6, -3: 5, -4: 1, -5: 4}
+WHOLE = {-3, -5}
+
+
+def text(elements: Iterable[int], n_most: int = 20) -> list[int]:
+    """The tokens of `elements`, tokens and ids of media, as far as there is room."""
+    tokens: list[int] = []
+    for element in elements:
+        n = LENGTHS.get(element, 1)
+        if len(tokens) + n > n_most:
+            break
+        tokens += n * [element]
+    return tokens
+
+
+def texts(n_most: int = 20, min_size: int = 1) -> st.SearchStrategy[list[int]]:
+    """Tokens of a small vocabulary, with media between them more often than not."""
+    plain = st.integers(0, 2)
+    mixed = st.one_of(plain, plain, st.sampled_from(sorted(LENGTHS)))
+    lists = st.one_of(
+        *(st.lists(each, min_size=min_size, max_size=n_most) for each in (plain, mixed))
+    )
+    return lists.map(lambda elements: text(elements, n_most))
+
+
+def spans(tokens: Sequence[int]) -> list[Span]:
+    """The places of media in a text, of which the last one may be cut."""
+    found: list[Span] = []
+    at = 0
+    while at < len(tokens):
+        n = LENGTHS.get(tokens[at], 1)
+        if tokens[at] < 0:
+            found.append(Span(at, at + n, tokens[at] in WHOLE))
+        at += n
+    return found
+
+
+def is_uncut(tokens: Sequence[int]) -> bool:
+    """True if all media are there as wholes."""
+    places = spans(tokens)
+    return not places or (
+        places[-1].stop <= len(tokens)
+        and all(len({*tokens[span.start : span.stop]}) == 1 for span in places)
+    )
