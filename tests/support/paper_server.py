@@ -257,7 +257,8 @@ class PaperDecoder:
         if data == b"bad":
             raise invalid_request(f"{source.place}: this is no image")
         if source.kind == "document":
-            return Document([data.decode(), Media("image", b"", b"page", 1, 1)][: 1 + self.draws])
+            page = Media("image", b"", b"page", 1, 1)
+            return Document([data.decode(), page] if self.draws else [data.decode()])
         kind: MediaKind = source.kind or ("audio" if data == b"sound" else "image")
         return Media(kind, b"", data, *((0, 0) if kind == "audio" else (1, 1)))
 
