@@ -220,7 +220,7 @@ ROWS = (
     Accepted(
         "Documents in Messages",
         "They are left out.",
-        "Those of plain text are read. PDF files are status 501.",
+        "Texts and PDF files are read; pages without a text are shown to models that see.",
         "Anthropic's API has them; an answer without them would be wrong.",
         OTHER_PROMPT,
         requests=r"messages: a document",
