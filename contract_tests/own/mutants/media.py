@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import handlers.running.chat_batch
+import handlers.running.media
 from contract_tests.kit.checks import media
 from contract_tests.own.mutants.mutant import Mutants, Replace
 from engine.pool.client import EngineClient
@@ -16,7 +17,7 @@ MUTANTS = Mutants("Images", "seeing")
 
 def _change(replace: Replace, change: Callable[[PromptParts], PromptParts]) -> None:
     """Prompts are changed once their images are decoded."""
-    original = handlers.running.chat_batch.resolved
+    original = handlers.running.media.resolved
 
     async def resolved(
         model: Served,

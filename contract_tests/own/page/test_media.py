@@ -1,7 +1,7 @@
 """Images, sounds and PDF files in the page, on a server whose model sees and hears."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
@@ -36,7 +36,8 @@ def test_what_the_model_takes_is_sent_and_answered(
     visit.find(".composer .file.pdf >> text=c.pdf").wait_for()
     with visit.page.expect_request("**/v1/chat/completions") as sent:
         visit.ask("What is this?")
-    *parts, text = sent.value.post_data_json["messages"][0]["content"]
+    body: Any = sent.value.post_data_json
+    *parts, text = body["messages"][0]["content"]
     assert [part["type"] for part in parts] == ["image_url", "input_audio", "file"]
     assert parts[2]["file"]["filename"] == "c.pdf"
     assert text["text"] == "What is this?"
