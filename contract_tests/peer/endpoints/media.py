@@ -7,6 +7,7 @@ from contract_tests.kit.checks.media import png
 from contract_tests.kit.provocations_of_media import recording
 from contract_tests.peer.request import SMALL, Request, both_ways, get, post
 from contract_tests.peer.servers import MARKER
+from tests.support.pdf_files import pdf, words
 
 _PATH = "/v1/chat/completions"
 _RED = b64encode(png((255, 0, 0))).decode()
@@ -42,6 +43,15 @@ _MESSAGE = {
     **SMALL,
     "messages": [{"role": "user", "content": [_block(_RED), _WORDS]}],
 }
+_PDF = b64encode(pdf(words("Llamas carry wool."))).decode()
+_DOCUMENT = {
+    **_MESSAGE,
+    "messages": [{"role": "user", "content": [
+        {"type": "document", "source": {
+            "type": "base64", "media_type": "application/pdf", "data": _PDF}},
+        _WORDS,
+    ]}],
+}  # fmt: skip
 _URL = f"data:image/png;base64,{_RED}"
 _REFUSED = {
     "no data": "data:image/png;base64,",
@@ -72,6 +82,8 @@ REQUESTS: list[Request] = [
     post("native, too many markers", "/completion", _prompt(MARKER * 2, _RED), **_STAGE),
     post("native, no image", "/completion", _prompt(MARKER, "AAAA"), **_STAGE),
     post("a rendered prompt", "/apply-template", _chat(_image(_URL), _WORDS), **_STAGE),
+    post("a document", _PATH, _chat({"type": "file", "file": {"file_data": _PDF}}), **_STAGE),
+    post("a document in a message", "/v1/messages", _DOCUMENT, **_STAGE),
     get("models", "/v1/models", **_STAGE),
     get("properties", "/props", **_STAGE),
 ]
