@@ -15,7 +15,7 @@ from handlers.http.security import current_key
 from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
 from handlers.running.choices import texts_per_prompt
-from handlers.running.media import media_marker, with_marker
+from handlers.running.media import media_marker, with_documents, with_marker
 from handlers.running.respond import respond
 from handlers.running.runtime import runtime
 from handlers.running.served import served
@@ -88,10 +88,11 @@ count_chat_tokens_alias = count_chat_tokens
 
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read, with the server's
-    marker for media, which are neither fetched nor decoded."""
+    marker for images and sounds, which are neither fetched nor decoded."""
     model = served(body)
     engine = await model.engine()
     request = await aside(chat_request, body, model.options)
     request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
-    return JSONAnswer({"prompt": with_marker(talk.split(prompt.text), media_marker())})
+    parts = await with_documents(model, engine, talk.split(prompt.text))
+    return JSONAnswer({"prompt": with_marker(parts, media_marker())})

@@ -94,6 +94,7 @@ ONLY = {
     # What works on bytes that anybody may have sent runs in a process of its own.
     "PIL": "engine.media.decoding",
     "miniaudio": "engine.media.decoding",
+    "pypdfium2": "engine.media.decoding",
     "httpcore2": "engine.media.fetching",
 }
 """Libraries with one way in."""

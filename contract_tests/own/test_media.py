@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 from contract_tests.kit import contract
 from contract_tests.kit.provocations_of_media import recording
 from contract_tests.kit.server import Launcher, OwnServer, Start
+from tests.support.pdf_files import SCAN, encrypted, pdf, words
 
 SHORT = {"max_tokens": 8, "temperature": 0}
 MODEL = "any"
@@ -165,6 +167,100 @@ def test_ollama(server: OwnServer) -> None:
     assert {"vision", "audio"} <= {*(client.show(MODEL).capabilities or ())}
 
 
+# ---- documents ---------------------------------------------------------------------------
+
+
+def test_documents_of_every_api(
+    openai_client: openai.OpenAI, server: OwnServer, directory: Path
+) -> None:
+    data = encoded(pdf(words("Llamas carry wool."), SCAN))
+    (directory / "c.pdf").write_bytes(pdf(words("Llamas carry wool."), SCAN))
+    file: Any = {"filename": "c.pdf", "file_data": f"data:application/pdf;base64,{data}"}
+    expected = said(server, user({"type": "file", "file": file}))
+    assert expected != said(server, user(text("c.pdf\nLlamas carry wool.")))
+    parts = [{"type": "input_file", **file}]
+    for given in (parts, [{"type": "input_file", "filename": "c.pdf", "file_url": "file://c.pdf"}]):
+        items: Any = [{"role": "user", "content": given}]
+        more: Any = {"model": MODEL, "max_output_tokens": 8, "temperature": 0}
+        assert openai_client.responses.create(input=items, **more).output_text == expected
+    source = {"type": "base64", "media_type": "application/pdf", "data": data}
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        block: Any = {"type": "document", "source": source, "title": "c.pdf"}
+        messages: Any = [{"role": "user", "content": [block]}]
+        asked: Any = {"model": MODEL, "max_tokens": 8, "messages": messages}
+        [answer] = client.messages.create(**asked, extra_body={"temperature": 0}).content
+    assert answer.type == "text"
+    assert answer.text == expected
+
+
+def test_the_text_of_a_document_is_a_text(seeing: OwnServer) -> None:
+    data = encoded(pdf(words("Llamas carry wool.")))
+    file = {"type": "file", "file": {"filename": "c.pdf", "file_data": data}}
+    as_text = chat(seeing, user(text("See\nc.pdf\nLlamas carry wool.")))
+    as_file = chat(seeing, user(text("See"), file))
+    assert as_file["choices"] == as_text["choices"]
+    assert as_file["usage"]["prompt_tokens"] == as_text["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "word"),
+    [
+        (b"%PDF-1.7 and nothing", 400, "damaged or incomplete PDF file"),
+        (encrypted(), 400, "encrypted"),
+        (pdf(b""), 400, "blank"),
+        (b"PK\x03\x04\xff\x00", 501, "reads PDF files and texts in UTF-8"),
+    ],
+)
+def test_documents_that_can_t_be_read(
+    data: bytes, status: int, word: str, server: OwnServer
+) -> None:
+    part = {"type": "file", "file": {"file_data": encoded(data)}}
+    assert word in refused(server, part, status)
+    assert said(server, user(text("See"), image(picture(1))))
+
+
+# ---- embeddings --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def embedding(module_server: Start, launcher: Launcher) -> OwnServer:
+    """One that embeds what it sees."""
+    model, eyes = map(launcher.model_file, ("tiny-window", "tiny-mmproj"))
+    options = ("--embeddings", "--pooling", "mean", "-ub", "512")
+    return module_server("-m", model, "--mmproj", eyes, *options, named=True)
+
+
+def vectors(server: OwnServer, *contents: Any) -> Any:
+    body = {"input": [{"content": [*parts]} for parts in contents]}
+    answer = contract.check(server.post("/v1/embeddings", body))
+    return np.array([each["embedding"] for each in answer["data"]])
+
+
+def test_embeddings_of_images(embedding: OwnServer) -> None:
+    contents = [
+        [text("See"), image(picture(1))],
+        [text("See"), image(picture(2))],
+        [image(picture(1)), text("See")],
+        [text("See")],
+    ]
+    together = vectors(embedding, *contents)
+    for row, other in itertools.combinations(together, 2):
+        assert not np.allclose(row, other, atol=1e-4)
+    for row, parts in zip(together, contents, strict=True):
+        np.testing.assert_allclose(vectors(embedding, parts)[0], row, atol=1e-4)
+    marker = contract.check(embedding.get("/props"))["media_marker"]
+    data = {"prompt_string": f"See{marker}", "multimodal_data": [encoded(picture(1))]}
+    for path in ("/embedding", "/embeddings"):
+        [native] = contract.check(embedding.post(path, {"content": data}))
+        np.testing.assert_allclose(native["embedding"][0], together[0], atol=1e-4)
+
+
+def test_embeddings_of_what_is_no_image(embedding: OwnServer) -> None:
+    for part, status in ((image(b"no image"), 400), (sound(recording()), 501)):
+        body = {"input": [{"content": [text("See"), part]}]}
+        contract.check(embedding.post("/v1/embeddings", body), status)
+
+
 # ---- forms -------------------------------------------------------------------------------
 
 
@@ -229,9 +325,9 @@ def test_a_rendered_prompt_can_be_completed(server: OwnServer) -> None:
 
 def test_a_marker_in_a_text_is_text(server: OwnServer) -> None:
     marker = contract.check(server.get("/props"))["media_marker"]
-    for words in (marker, "<__media__>", "<|image|>", "<__image__>", "[img-1]"):
-        alone = chat(server, user(text(words)))["usage"]["prompt_tokens"]
-        seen = chat(server, user(text(words), image(picture(1))))["usage"]["prompt_tokens"]
+    for phrase in (marker, "<__media__>", "<|image|>", "<__image__>", "[img-1]"):
+        alone = chat(server, user(text(phrase)))["usage"]["prompt_tokens"]
+        seen = chat(server, user(text(phrase), image(picture(1))))["usage"]["prompt_tokens"]
         assert seen == alone + 16
 
 

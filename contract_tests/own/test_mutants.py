@@ -11,6 +11,7 @@ import pytest
 
 import handlers.apis.openai.format
 from contract_tests.kit import checks
+from contract_tests.kit.checks.media import OF_MEDIA
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
 from contract_tests.kit.server import API_KEY, OwnServer, Start
 from contract_tests.own.mutants import catalog
@@ -22,8 +23,11 @@ from tools.models.zoo import Zoo
 
 CAUGHT = [mutant for mutant in catalog.ALL if mutant.check is not None]
 CHECKS: dict[Kind, list[Check]] = {
-    "one model": [each for each in checks.ALL if each not in (*OF_EMBEDDERS, *OF_RERANKERS)],
+    "one model": [
+        each for each in checks.ALL if each not in (*OF_MEDIA, *OF_EMBEDDERS, *OF_RERANKERS)
+    ],
     "router": [*checks.OF_ROUTERS],
+    "seeing": [*OF_MEDIA],
     "embedder": [*OF_EMBEDDERS],
     "reranker": [*OF_RERANKERS],
 }
@@ -57,11 +61,13 @@ def broken(
     argv: dict[Kind, tuple[str, ...]] = {
         "one model": ("--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
         "router": (*zoo.arguments(), "--models-max", "2"),
+        "seeing": ("--mmproj", model_file("tiny-mmproj"), "-m"),
         "embedder": ("--embeddings", "--pooling", "mean"),
         "reranker": ("--rerank", "-m"),
     }
     options: dict[Kind, dict[str, Any]] = {
         "router": {"router": True, "variables": hub},
+        "seeing": {"named": True},
         "reranker": {"named": True},
     }
     started: dict[Kind, Broken] = {}
@@ -70,7 +76,8 @@ def broken(
         if kind not in started or started[kind].server.process.poll() is not None:
             switch = directory / kind
             switch.write_text(NOBODY)
-            model = (model_file("tiny-rerank"),) if kind == "reranker" else ()
+            models: dict[Kind, str] = {"seeing": "tiny-window", "reranker": "tiny-rerank"}
+            model = (model_file(models[kind]),) if kind in models else ()
             launcher = ("-m", "contract_tests.own.mutants", str(switch))
             started[kind] = Broken(
                 module_server(

@@ -9,6 +9,7 @@ ROWS = (
         "They are status 400.",
         "The fault is the client's: a 500 makes clients try again what can't succeed.",
         r"status (400|501) for 500",
+        requests=r"(?!media: refused, an address)",
     ),
     Accepted(
         "Requests that end the server",

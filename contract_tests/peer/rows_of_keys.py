@@ -69,8 +69,13 @@ ROWS = (
     ),
     Accepted.more(
         "More keys in `/props`",
-        ["role", *(f"default_generation_settings.{key}" for key in (*_OF_ANY_SLOT, *_OF_A_SLOT))],
-        "The documents of the server show a whole slot, and clients of a router look for `role`.",
+        [
+            "role",
+            "devices",
+            *(f"default_generation_settings.{key}" for key in (*_OF_ANY_SLOT, *_OF_A_SLOT)),
+        ],
+        "The documents of the server show a whole slot, clients of a router look for `role`, and "
+        "`devices` says where the model lies.",
         r"/props",
     ),
     Accepted.more(

@@ -28,10 +28,13 @@ STAGES: dict[str, tuple[str, ...]] = {
     "bare": ("--no-slots",),
     "key": ("--api-key", "peer-key", "--alias", "second,first"),
     "router": ("--metrics",),
+    "sensing": ("--alias", "peer"),
     "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
 }
 """Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no
 bound for thoughts, and the shipped model's have no end."""
+MARKER = "<__media_of_the_peers__>"
+"""That of both: each would draw one of its own."""
 PRESETS = "version = 1\n[a-model]\nctx-size = 1024\nalias = first\ntags = small\n"
 """Of the routers' first model."""
 
@@ -63,8 +66,14 @@ class Side:
         self._directory = directory
         self._router = stage == "router"
         chosen = router_options(directory, model) if self._router else ("-m", model)
+        if stage == "sensing":
+            model, projector = map(servers.model_file, ("tiny-window", "tiny-mmproj-both"))
+            chosen = ("-m", model, "--mmproj", projector)
         self._options = (*chosen, *COMMON, *STAGES[stage])
-        self._variables = {"LLAMA_CACHE": str(directory / "cache")}  # which is empty
+        self._variables = {
+            "LLAMA_CACHE": str(directory / "cache"),  # which is empty
+            "LLAMA_MEDIA_MARKER": MARKER,
+        }
         self._peer = peer
         self._start()
 

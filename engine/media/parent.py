@@ -6,6 +6,7 @@ is named by URL. Here they are only compared and hashed.
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -13,8 +14,19 @@ from typing import Final
 import msgspec
 
 from engine.errors import EngineError, invalid_request, not_supported, unavailable
-from engine.media.decoding.messages import Decode, Decoded
+from engine.media.decoding.messages import Decode, Decoded, Draw, Read, pages_decoder
 from engine.media.decoding.parent import Decoders
+from engine.media.documents import (
+    MAX_CHARACTERS,
+    MAX_PAGES,
+    NOT_READ,
+    Document,
+    Page,
+    is_pdf,
+    page_digest,
+    text_of,
+    to_draw,
+)
 from engine.media.fetching.messages import Rules
 from engine.media.fetching.parent import Fetcher
 from engine.media.formats import NAMES, Format, format_of, kind_of
@@ -22,6 +34,8 @@ from engine.media.kept import KEEP_SECONDS, Kept
 from engine.media.source import MediaSource
 from engine.options.tables.media import MediaInputOptions
 from engine.protocol.media import Media, MediaKind
+
+log = logging.getLogger("engine.media")
 
 MAX_PIXELS: Final = 1 << 26  # of an image
 MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame
@@ -54,8 +68,9 @@ class MediaDecoder:
         images: bool = True,
         sample_rate: int = 0,
         deadline: float | None = None,
-    ) -> list[Media]:
-        """All media of one request, in order.
+    ) -> list[Media | Document]:
+        """All media and documents of one request, in order: a source of the kind "document"
+        becomes a `Document`, any other a `Media`.
 
         `images` and `sample_rate` are what the model's projector takes; without a rate, it takes no
         sound. `deadline` is a time of the event loop. Cancelling ends the work.
@@ -69,6 +84,7 @@ class MediaDecoder:
                 _check(sources, options)
                 files = await self._files(sources, options)
                 request = _Request(options, images=images, sample_rate=sample_rate)
+                request.n_left -= sum(each.kind != "document" for each in sources)
                 return [
                     await self._decoded(source, data, request)
                     for source, data in zip(sources, files, strict=True)
@@ -117,21 +133,62 @@ class MediaDecoder:
             raise _first(errors) from None
         return [task.result() for task in tasks]
 
-    async def _decoded(self, source: MediaSource, data: bytes, request: "_Request") -> Media:
+    async def _decoded(
+        self, source: MediaSource, data: bytes, request: "_Request"
+    ) -> Media | Document:
         try:
+            if source.kind == "document":
+                return await self._document(data, request)
             format = _format(data, source.kind)
             if not request.takes(kind_of(format)):
                 raise not_supported(f"{kind_of(format)} input is not supported by this model")
             digest = await _digest(data)
-            media = self._kept.get(digest, request.sample_rate)
-            if media is None:
-                job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
-                media = _checked(await self._decoders.decode(job), digest, kind_of(format))
-                self._kept.put(media, request.sample_rate)
-                self._expire_later()
-            request.count(media)
+            job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
+            return await self._media(job, digest, kind_of(format), request)
         except EngineError as e:
             raise _placed(e, source) from e
+
+    async def _document(self, data: bytes, request: "_Request") -> Document:
+        pages = await self._pages(data)
+        drawn = to_draw(pages, images=request.takes("image"))
+        request.count_pages(len(drawn))
+        n_unseen = sum(page.shows and not page.text for page in pages) - len(drawn)
+        if n_unseen:
+            log.warning(
+                "pages of a document without a text, which the model isn't shown: %d", n_unseen
+            )
+        digest = await _digest(data) if drawn else b""
+        parts: list[str | Media] = []
+        for number, page in enumerate(pages):
+            if number in drawn:
+                job = Draw(data, number)
+                parts.append(await self._media(job, page_digest(digest, number), "image", request))
+            elif page.text:
+                parts.append(page.text)
+        return Document(parts)
+
+    async def _pages(self, data: bytes) -> list[Page]:
+        if not data:
+            raise invalid_request("it is empty")
+        if not is_pdf(data):
+            if (text := text_of(data)) is None:
+                raise not_supported(NOT_READ)
+            return [Page(text, shows=False)]
+        found = await self._decoders.decode(Read(data, MAX_PAGES, MAX_CHARACTERS))
+        try:
+            return pages_decoder.decode(found.data)
+        except msgspec.DecodeError:
+            raise invalid_request("it can't be decoded") from None
+
+    async def _media(
+        self, job: Decode | Draw, digest: bytes, kind: MediaKind, request: "_Request"
+    ) -> Media:
+        media = self._kept.get(digest, request.sample_rate)
+        if media is None:
+            media = _checked(await self._decoders.decode(job), digest, kind)
+            self._kept.put(media, request.sample_rate)
+            self._expire_later()
+        request.count(media)
         return media
 
     def _expire_later(self) -> None:
@@ -152,11 +209,21 @@ class _Request:
     def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
         self.sample_rate = sample_rate
         self.seconds_left = float(options.media_max_seconds)
+        self.n_left = self._n_most = options.media_max_count
         self._bytes_left = MAX_DECODED
         self._images = images
 
     def takes(self, kind: MediaKind) -> bool:
         return self._images if kind == "image" else self.sample_rate > 0
+
+    def count_pages(self, n: int) -> None:
+        """Raises EngineError if the model would be shown too many pages."""
+        self.n_left -= n
+        if self.n_left < 0:
+            raise invalid_request(
+                f"{n} of its pages have no text and count as images, of which a request may have "
+                f"{self._n_most}"
+            )
 
     def count(self, media: Media) -> None:
         """Raises EngineError if the medium is too much."""

@@ -3,10 +3,12 @@
 import binascii
 import re
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from engine.errors import invalid_request
 from engine.protocol.media import MediaKind
+
+SourceKind: TypeAlias = MediaKind | Literal["document"]
 
 _FETCHED: Final = re.compile(r"(https?|file)://", re.IGNORECASE)
 _SPACES: Final = re.compile(r"\s+")
@@ -22,11 +24,11 @@ class MediaSource:
     """
 
     content: bytes | str
-    kind: MediaKind | None = None
+    kind: SourceKind | None = None
     place: str = ""
 
     @classmethod
-    def from_text(cls, text: str, kind: MediaKind | None = None, place: str = "") -> Self:
+    def from_text(cls, text: str, kind: SourceKind | None = None, place: str = "") -> Self:
         """The source that a text stands for: a URL, a data URL, or base64 alone.
 
         Raises EngineError (invalid_request_error) for what is none of them.

@@ -1,4 +1,5 @@
-"""Images and sounds of a request, from where its client put them to their places in a prompt.
+"""Images, sounds and documents of a request, from where its client put them to their places in a
+prompt.
 
 A chat template sees a marker in the place of each medium. It is drawn for the request, so that no
 text can have it by chance or by intention.
@@ -8,24 +9,25 @@ import asyncio
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from engine.errors import invalid_request, not_supported
-from engine.media.source import MediaSource
+from engine.media.documents import Document
+from engine.media.source import MediaSource, SourceKind
 from engine.pool.client import EngineClient
-from engine.protocol.media import Media, MediaKind
+from engine.protocol.media import Media
 from engine.protocol.messages import ModelInfo, PromptParts
 from handlers.http.disconnect import until_disconnect
 from handlers.running.runtime import runtime
 from handlers.running.served import Served
 
-Kind = Literal["image", "audio", "video"]
+Kind = Literal["image", "audio", "video", "document"]
 PART = "media"
-"""The type of a content's part that is an image or a sound."""
+"""The type of a content's part that is an image, a sound or a document."""
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
 _MODALITIES = {"image": "vision", "audio": "audio"}
@@ -40,17 +42,19 @@ def media_marker() -> str:
 
 
 class MediaInput(msgspec.Struct, frozen=True):
-    """An image or a sound as a client sent it: a URL or base64, or its bytes.
+    """An image, a sound or a document as a client sent it: a URL or base64, or its bytes.
 
-    `where` is its place in the request, for errors. Without a `kind` its bytes tell.
+    `where` is its place in the request, for errors. Without a `kind` its bytes tell. `heading`
+    stands in front of a document.
     """
 
     given: str | bytes
     where: str
     kind: Kind | None = None
+    heading: str = ""
 
     @property
-    def decoded_kind(self) -> MediaKind | None:
+    def decoded_kind(self) -> SourceKind | None:
         """The kind that the decoder knows."""
         return None if self.kind == "video" else self.kind
 
@@ -101,19 +105,22 @@ class Marked(msgspec.Struct, frozen=True):
 
 def marked(messages: Sequence[dict[str, Any]]) -> Marked:
     """`messages` for a template. A content with media becomes one text, whatever the template
-    knows of parts: its texts are lines, and nothing is put around a marker."""
+    knows of parts: its texts and documents are lines, and nothing is put around a marker."""
     secret = f"<__media_{secrets.token_hex(16)}"
     media: list[MediaInput] = []
 
     def joined(content: Sequence[Mapping[str, Any]]) -> str:
         text, after_medium = "", True
         for part in content:
-            if part["type"] == PART:
-                text += f"{secret}_{len(media)}__>"
+            is_medium = part["type"] == PART
+            piece = f"{secret}_{len(media)}__>" if is_medium else part["text"]
+            if is_medium:
                 media.append(part["media"])
+            if is_medium and part["media"].kind != "document":
+                text += piece
                 after_medium = True
             else:
-                text += part["text"] if after_medium or not text else f"\n{part['text']}"
+                text += piece if after_medium or not text else f"\n{piece}"
                 after_medium = False
         return text
 
@@ -149,6 +156,8 @@ def with_marker(parts: UnresolvedParts, marker: str) -> str:
 def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
     """Raises EngineError (not_supported_error) if the model can't take one of `media`."""
     for medium in media:
+        if medium.kind == "document":
+            continue
         if medium.kind is None:
             if not info.modalities:
                 raise not_supported(
@@ -173,21 +182,66 @@ async def resolved(
     if not media:
         return [[*without_media(each)] for each in prompts]
     work = _decoded(model, engine.info, media)
-    decoded = await (until_disconnect(work) if watch else work)
-    following = iter(decoded)
-
-    def taken(part: int | str | MediaInput) -> int | str | Media:
-        return next(following) if isinstance(part, MediaInput) else part
-
-    return [[taken(part) for part in prompt] for prompt in prompts]
+    decoded = iter(await (until_disconnect(work) if watch else work))
+    return [_filled(prompt, decoded) for prompt in prompts]
 
 
-async def _decoded(model: Served, info: ModelInfo, media: Sequence[MediaInput]) -> list[Media]:
+async def with_documents(
+    model: Served, engine: EngineClient, prompt: UnresolvedParts
+) -> UnresolvedParts:
+    """`prompt` with the texts of its documents; images and sounds stay as they came. Raises
+    EngineError as `resolved` does, and for documents without a text."""
+    documents = [
+        part for part in prompt if isinstance(part, MediaInput) and part.kind == "document"
+    ]
+    if not documents:
+        return prompt
+    work = _decoded(model, engine.info, documents, images=False)
+    decoded = iter(await until_disconnect(work))
+    filled: UnresolvedParts = []
+    for part in prompt:
+        if isinstance(part, MediaInput) and part.kind == "document":
+            filled += [each for each in _parts(part, next(decoded)) if isinstance(each, str)]
+        else:
+            filled.append(part)
+    return filled
+
+
+def _filled(prompt: UnresolvedParts, decoded: Iterator[Media | Document]) -> PromptParts:
+    """`prompt` with what its media have become."""
+    made: PromptParts = []
+    joins = False  # a document is one text with what is around it: they are tokenized together
+    for part in prompt:
+        is_document = isinstance(part, MediaInput) and part.kind == "document"
+        joins = joins or is_document
+        for each in _parts(part, next(decoded)) if isinstance(part, MediaInput) else [part]:
+            if joins and isinstance(each, str) and made and isinstance(made[-1], str):
+                made[-1] += each
+            else:
+                made.append(each)
+        joins = is_document
+    return made
+
+
+def _parts(given: MediaInput, found: Media | Document) -> list[str | Media]:
+    """What stands in the place of `given`; the heading and the texts of a document are lines."""
+    parts: list[str | Media] = [given.heading] if given.heading else []
+    for part in found.parts if isinstance(found, Document) else [found]:
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += f"\n{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
+async def _decoded(
+    model: Served, info: ModelInfo, media: Sequence[MediaInput], *, images: bool = True
+) -> list[Media | Document]:
     sources = [await _source(medium) for medium in media]
     return await runtime().media.decode(
         sources,
         model.options.media,
-        images="vision" in info.modalities,
+        images=images and "vision" in info.modalities,
         sample_rate=info.sample_rate if "audio" in info.modalities else 0,
     )
 

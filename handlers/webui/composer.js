@@ -61,7 +61,7 @@ export class Composer {
   drawPicker() {
     const { vision, audio } = this.models.modalities;
     this.picker.accept = accepted(this.models.modalities);
-    const kinds = ["texts", vision && "images", audio && "sounds"].filter(Boolean).join(", ");
+    const kinds = ["texts", "PDFs", vision && "images", audio && "sounds"].filter(Boolean).join(", ");
     this.attach.setAttribute("aria-label", `Add files: ${kinds}`);
     this.attach.title = `Add files: ${kinds}`;
   }

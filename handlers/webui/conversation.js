@@ -6,6 +6,7 @@ import { newId } from "./dom.js";
 const TITLE = 60;
 const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+$/;
 const AUDIO = /^data:audio\/(wav|mpeg);base64,[A-Za-z0-9+/=]+$/;
+const PDF = /^data:application\/pdf;base64,[A-Za-z0-9+/]*={0,2}$/;
 const KIND = "specllama-conversations";
 
 export function newConversation() {
@@ -148,6 +149,7 @@ function adoptedFile({ kind, name, data }) {
   const right =
     (kind === "text" && typeof data === "string") ||
     (kind === "image" && IMAGE.test(data)) ||
-    (kind === "audio" && AUDIO.test(data));
+    (kind === "audio" && AUDIO.test(data)) ||
+    (kind === "pdf" && PDF.test(data));
   return right ? { kind, name: text(name).slice(0, 200), data } : null;
 }

@@ -1,15 +1,16 @@
-// What a user adds to a message: images and sounds where the model takes them, and texts.
+// What a user adds to a message: images and sounds where the model takes them, PDFs, and texts.
 
 import { h, button, icon, notify } from "./dom.js";
 
 const MAX_TEXT = 2 << 20; // bytes
 const MAX_MEDIA = 24 << 20;
+const PDF = "application/pdf";
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
 const SOUNDS = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3" };
 
 // What the file picker offers.
 export function accepted(modalities) {
-  const kinds = ["text/*", ".md", ".json", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".rs", ".go", ".c", ".h", ".cpp", ".java", ".sh", ".sql", ".csv", ".log", ".xml"];
+  const kinds = ["text/*", PDF, ".md", ".json", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".rs", ".go", ".c", ".h", ".cpp", ".java", ".sh", ".sql", ".csv", ".log", ".xml"];
   if (modalities.vision) kinds.push(...IMAGES);
   if (modalities.audio) kinds.push("audio/wav", "audio/mpeg");
   return kinds.join(",");
@@ -40,8 +41,9 @@ async function readFile(file, modalities) {
     if (!SOUNDS[file.type]) throw new Error("sounds have to be WAV or MP3");
     return { kind: "audio", name, data: await dataUrl(file, SOUNDS[file.type] === "wav" ? "audio/wav" : "audio/mpeg") };
   }
-  if (file.type === "application/pdf" || file.type.startsWith("video/")) {
-    throw new Error("only texts, and what the model takes beside them, can be added");
+  if (file.type === PDF) return { kind: "pdf", name, data: await dataUrl(file, PDF) };
+  if (file.type.startsWith("video/")) {
+    throw new Error("only texts, PDFs, and what the model takes beside them, can be added");
   }
   if (file.size > MAX_TEXT) throw new Error("a text may have 2 MiB at the most");
   const data = new Uint8Array(await file.arrayBuffer());
@@ -74,7 +76,8 @@ export function contentOf(text, files) {
   return [...media.map(mediaPart), ...(whole ? [{ type: "text", text: whole }] : [])];
 }
 
-function mediaPart({ kind, data }) {
+function mediaPart({ kind, name, data }) {
+  if (kind === "pdf") return { type: "file", file: { filename: name, file_data: data } };
   if (kind === "image") return { type: "image_url", image_url: { url: data } };
   const [head, encoded] = data.split(",");
   return { type: "input_audio", input_audio: { data: encoded, format: head.includes("wav") ? "wav" : "mp3" } };
@@ -85,6 +88,7 @@ export function fileView(file, remove) {
   const inside =
     file.kind === "image" ? h("img", { src: file.data, alt: file.name })
     : file.kind === "audio" ? h("audio", { src: file.data, controls: true, "aria-label": file.name })
+    : file.kind === "pdf" ? h("span", { class: "name" }, icon("file"), h("span", {}, file.name))
     : h("details", {}, h("summary", {}, icon("file"), h("span", {}, file.name)),
         h("pre", { tabindex: "0" }, file.data.slice(0, 20000)));
   return h("div", { class: `file ${file.kind}` }, inside,

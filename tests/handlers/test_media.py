@@ -252,6 +252,88 @@ def test_an_echoed_prompt_has_the_marker(seeing: Server) -> None:
     assert answer["choices"][0]["text"].startswith(f"a{media_marker()}One")
 
 
+# ---- documents ---------------------------------------------------------------------------
+
+PDF = b"%PDF-1.4 the text"
+PAGE = Media("image", b"", b"page", 1, 1)
+
+
+def file_part(data: bytes) -> dict[str, Any]:
+    return {"type": "file", "file": {"filename": "a.pdf", "file_data": encoded(data)}}
+
+
+def test_documents_of_every_api(seeing: Server) -> None:
+    chat = [user(said("u"), file_part(PDF), said("v"), file_part(b"plain"))]
+    expected = ["[user]u\na.pdf\n%PDF-1.4 the text", PAGE, "\nv\na.pdf\nplain[assistant]"]
+    assert seeing.post("/v1/chat/completions", messages=chat).status_code == 200
+    assert prompt(seeing) == expected
+
+    def item(**fields: str) -> dict[str, Any]:
+        return {"type": "input_file", "filename": "a.pdf", **fields}
+
+    words = [{"type": "input_text", "text": word} for word in ("u", "v")]
+    parts = [words[0], item(file_data=encoded(PDF)), words[1], item(file_data=encoded(b"plain"))]
+    assert seeing.post("/v1/responses", input=[user(*parts)]).status_code == 200
+    assert prompt(seeing) == expected
+    remote = item(file_url="https://a.example/remote")
+    answer = seeing.post("/v1/responses", input=[user(remote)]).json()
+    assert prompt(seeing) == ["[user]a.pdf\nremote", PAGE, "[assistant]"]
+    stored = seeing.http.get(f"/v1/responses/{answer['id']}/input_items").json()["data"]
+    assert stored[0]["content"] == [remote]
+
+    def document(**source: str) -> dict[str, Any]:
+        return {"type": "document", "title": "a.pdf", "source": source}
+
+    blocks = [
+        said("u"),
+        document(type="base64", media_type="application/pdf", data=encoded(PDF)),
+        said("v"),
+        document(type="base64", media_type="text/plain", data=encoded(b"plain")),
+    ]
+    assert seeing.post("/v1/messages", messages=[user(*blocks)]).status_code == 200
+    assert prompt(seeing) == expected
+    blocks = [document(type="url", url="https://a.example/remote")]
+    assert seeing.post("/v1/messages", messages=[user(*blocks)]).status_code == 200
+    assert prompt(seeing) == ["[user]a.pdf\nremote", PAGE, "[assistant]"]
+
+
+def test_documents_on_a_model_for_texts() -> None:
+    for server in serve():
+        asked = [user(said("u"), file_part(PDF))]
+        assert server.post("/v1/chat/completions", messages=asked).status_code == 200
+        expected = "[user]u\na.pdf\n%PDF-1.4 the text[assistant]"
+        assert prompt(server) == [expected]
+        answer = server.post("/apply-template", messages=asked)
+        assert answer.json() == {"prompt": expected}
+
+
+@pytest.mark.parametrize(
+    ("file", "status", "message"),
+    [
+        ({"file_data": encoded(b"\xff\xfe")}, 501, "PDF files and texts in UTF-8"),
+        ({"file_data": "no base64!"}, 400, "base64"),
+        ({"file_id": "f"}, 501, "keeps no files"),
+        ({}, 400, "file_data is missing"),
+    ],
+)
+def test_documents_that_are_refused(
+    file: dict[str, str], status: int, message: str, seeing: Server
+) -> None:
+    part = {"type": "file", "file": file}
+    refused = seeing.post("/v1/chat/completions", messages=[user(part)])
+    assert refused.status_code == status
+    assert message in refused.json()["error"]["message"]
+
+
+def test_a_file_has_no_place_in_instructions(seeing: Server) -> None:
+    source = {"type": "base64", "data": encoded(PDF)}
+    block = {"type": "document", "source": source}
+    answer = {"role": "assistant", "content": [block]}
+    refused = seeing.post("/v1/messages", messages=[user(said("u")), answer, user(said("v"))])
+    assert refused.status_code == 501
+    assert "no place for a file" in refused.json()["error"]["message"]
+
+
 # ---- refusals ----------------------------------------------------------------------------
 
 

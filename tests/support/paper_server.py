@@ -14,6 +14,7 @@ import msgspec
 from connexion.spec import Specification
 
 from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.media.documents import Document
 from engine.media.source import MediaSource
 from engine.options.tables.media import MediaInputOptions
 from engine.params import GenerationParams
@@ -230,10 +231,12 @@ class Server:
 
 
 class PaperDecoder:
-    """Takes all bytes for what is wanted, or for an image; addresses are what they end with."""
+    """Takes all bytes for what is wanted, or for an image; addresses are what they end with. A
+    document has a page of text, and one that can only be seen."""
 
     def __init__(self) -> None:
         self.sources: list[MediaSource] = []
+        self.draws = False
 
     async def decode(
         self,
@@ -242,16 +245,20 @@ class PaperDecoder:
         *,
         images: bool,
         sample_rate: int,
-    ) -> list[Media]:
+    ) -> list[Media | Document]:
         self.sources += sources
+        self.draws = images
         return [self._decoded(each) for each in sources]
 
-    def _decoded(self, source: MediaSource) -> Media:
+    def _decoded(self, source: MediaSource) -> Media | Document:
         data = source.content
         if isinstance(data, str):
             data = data.rpartition("/")[2].encode()
         if data == b"bad":
             raise invalid_request(f"{source.place}: this is no image")
+        if source.kind == "document":
+            page = Media("image", b"", b"page", 1, 1)
+            return Document([data.decode(), page] if self.draws else [data.decode()])
         kind: MediaKind = source.kind or ("audio" if data == b"sound" else "image")
         return Media(kind, b"", data, *((0, 0) if kind == "audio" else (1, 1)))
 

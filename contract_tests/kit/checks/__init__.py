@@ -12,6 +12,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import PROMPT, body, path, with_query
 from contract_tests.kit.checks.chats import OF_CHATS
 from contract_tests.kit.checks.generation import OF_GENERATION
+from contract_tests.kit.checks.media import OF_MEDIA
 from contract_tests.kit.checks.servers import OF_SERVERS
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
 from contract_tests.kit.events import Event, read_events, text_of
@@ -352,6 +353,7 @@ ALL = (
     *OF_GENERATION,
     *OF_CHATS,
     *OF_SERVERS,
+    *OF_MEDIA,
     *OF_EMBEDDERS,
     *OF_RERANKERS,
 )

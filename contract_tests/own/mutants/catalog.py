@@ -4,6 +4,7 @@ from contract_tests.own.mutants import (
     administration,
     anthropic,
     http,
+    media,
     native,
     ollama,
     openai,
@@ -24,6 +25,7 @@ ALL: list[Mutant] = [
         responses.MUTANTS,
         anthropic.MUTANTS,
         ollama.MUTANTS,
+        media.MUTANTS,
         vectors.EMBEDDERS,
         vectors.RERANKERS,
         administration.MUTANTS,
@@ -31,4 +33,4 @@ ALL: list[Mutant] = [
     )
     for mutant in mutants.all
 ]
-KINDS: tuple[Kind, ...] = ("one model", "router", "embedder", "reranker")
+KINDS: tuple[Kind, ...] = ("one model", "router", "seeing", "embedder", "reranker")

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from contract_tests.kit.server import Server
 
 Check = Callable[[Server], None]
-Kind = Literal["one model", "router", "embedder", "reranker"]
+Kind = Literal["one model", "router", "seeing", "embedder", "reranker"]
 """The server that a mutant needs."""
 
 

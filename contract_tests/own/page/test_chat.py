@@ -271,7 +271,7 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
 
     visit.page.route("**/props*", seeing)
     visit.page.reload()
-    visit.page.get_by_role("button", name="Add files: texts, images, sounds").wait_for()
+    visit.page.get_by_role("button", name="Add files: texts, PDFs, images, sounds").wait_for()
     visit.expected.append("dot.png")  # it is no image but for its first bytes
     visit.click("New chat")
     visit.find("input[type=file]").set_input_files([image])

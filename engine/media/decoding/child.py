@@ -1,4 +1,4 @@
-"""A process that decodes images and sounds, one after the other, until its stdin ends.
+"""A process that decodes images, sounds and documents, one after the other, until its stdin ends.
 
     python -m engine.media.decoding.child BYTES PROCESSOR SECONDS       (started by
     engine.media.decoding.parent)
@@ -13,15 +13,18 @@ server is no more, an alarm does.
 import sys
 
 import engine.processes.collecting as collecting  # the very first
-from engine.media.decoding.images import decode_image, warm_up
+from engine.media.decoding import documents, images
 from engine.media.decoding.messages import (
     PART,
     Begun,
     Decode,
     Decoded,
+    Draw,
+    Job,
     Part,
+    Read,
     Refused,
-    decode_decoder,
+    job_decoder,
 )
 from engine.media.decoding.sounds import decode_sound
 from engine.processes.framing import Started, frame
@@ -29,26 +32,32 @@ from engine.processes.limits import limit_descriptors, limit_processor
 from engine.processes.stdio import Link, do_jobs, leave, take_over
 
 
-def answer(job: Decode) -> Decoded | Refused:
+def answer(job: Job) -> Decoded | Refused:
     """What is in a file, or why that can't be told."""
     try:
+        match job:
+            case Read():
+                return documents.read_pages(job.data, job.max_pages, job.max_characters)
+            case Draw():
+                return documents.draw_page(job.data, job.page)
         match job.format:
             case "WAV" | "MP3" | "FLAC":
                 return decode_sound(job.data, job.format, job.sample_rate, job.max_seconds)
             case _:
-                return decode_image(job.data, job.format, job.max_pixels)
+                return images.decode_image(job.data, job.format, job.max_pixels)
     except MemoryError:
         return Refused("it needs too much memory", exhausted=True)
     except Exception:  # the libraries raise anything for damaged files
-        return Refused(f"it is a damaged or incomplete {job.format} file")
+        format = job.format if isinstance(job, Decode) else "PDF"
+        return Refused(f"it is a damaged or incomplete {format} file")
 
 
 def main() -> None:
     memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 
-    link: Link[Decode, Started] = take_over(decode_decoder)
+    link: Link[Job, Started] = take_over(job_decoder)
 
-    def reply(job: Decode) -> bytes:
+    def reply(job: Job) -> bytes:
         limit_processor(processor)
         found = answer(job)
         if isinstance(found, Refused):
@@ -58,7 +67,8 @@ def main() -> None:
             link.write(frame(Part(found.data[at : at + PART])))
         return b""
 
-    warm_up()
+    images.warm_up()
+    documents.warm_up()
     collecting.resume()
     limit_descriptors()
     do_jobs(link, reply, memory=memory, seconds=seconds)

@@ -1,6 +1,6 @@
 """The messages between the server and a process that decodes images and sounds.
 
-A process works on one job at a time. Each `Decode` is answered with one `Answer`; `Begun` has the
+A process works on one job at a time. Each `Job` is answered with one `Answer`; `Begun` has the
 pixels or samples behind it, in `Part`s: the server reads many megabytes in small pieces, so that
 others have their turns in between.
 """
@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
+from engine.media.documents import Page
 from engine.media.formats import Format
 from engine.processes.framing import Started
 
 
-class Decode(msgspec.Struct, frozen=True):
+class Decode(msgspec.Struct, frozen=True, tag="decode"):
     """A file of an image or a sound, and how large it may be when it is decoded."""
 
     data: bytes
@@ -23,8 +24,23 @@ class Decode(msgspec.Struct, frozen=True):
     max_seconds: float
 
 
+class Read(msgspec.Struct, frozen=True, tag="read"):
+    """A PDF file whose texts are wanted: a `list[Page]` in MessagePack."""
+
+    data: bytes
+    max_pages: int
+    max_characters: int  # of all pages
+
+
+class Draw(msgspec.Struct, frozen=True, tag="draw"):
+    """A PDF file, one of whose pages is wanted as a picture."""
+
+    data: bytes
+    page: int  # from 0
+
+
 class Decoded(msgspec.Struct, frozen=True):
-    """The pixels or samples, as `engine.protocol.media.Media` has them."""
+    """The pixels or samples, as `engine.protocol.media.Media` has them, or the pages."""
 
     data: bytes
     width: int = 0
@@ -57,7 +73,9 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 PART: Final = 1 << 18  # bytes
 
+Job = Decode | Read | Draw
 Answer = Begun | Refused
 
-decode_decoder = msgspec.msgpack.Decoder(Decode)
+job_decoder = msgspec.msgpack.Decoder(Job)
+pages_decoder = msgspec.msgpack.Decoder(list[Page])
 answer_decoder = msgspec.msgpack.Decoder(Started | Answer | Part)

@@ -16,8 +16,8 @@ from engine.errors import invalid_request, server_error, unavailable
 from engine.media.decoding.messages import (
     Answer,
     Begun,
-    Decode,
     Decoded,
+    Job,
     Part,
     Refused,
     answer_decoder,
@@ -64,8 +64,8 @@ class Decoders:
         """The ids of the present processes."""
         return [process.pid for process in (*self._idle, *self._busy)]
 
-    async def decode(self, job: Decode) -> Decoded:
-        """The pixels or samples of a file.
+    async def decode(self, job: Job) -> Decoded:
+        """The pixels, samples or pages of a file.
 
         Raises EngineError: invalid_request_error if the file can't be decoded within the limits,
         whatever it does to the process; server_error if there is no starting one; unavailable_error

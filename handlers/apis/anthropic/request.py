@@ -14,6 +14,7 @@ from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.errors import invalid_request, not_supported
 from engine.options import Options
 from engine.params import GenerationParams
+from handlers.apis.documents import document_part
 from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
@@ -23,7 +24,7 @@ from handlers.running.media import media_part
 
 Block = Mapping[str, Any]
 Part = str | dict[str, Any]
-"""A text, or an image (`handlers.running.media.media_part`)."""
+"""A text, or an image or a document (`handlers.running.media`)."""
 
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
@@ -272,7 +273,12 @@ def _part(block: Block, where: str) -> Part | None:
     """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError:
     not_supported_error for what only Anthropic's server has, invalid_request_error for an image
     without a source."""
-    return _image(block, where) if block.get("type") == "image" else _text(block, where)
+    match block.get("type"):
+        case "image":
+            return _image(block, where)
+        case "document":
+            return _document(block, where)
+    return _text(block, where)
 
 
 def _image(block: Block, where: str) -> Part:
@@ -287,10 +293,13 @@ def _image(block: Block, where: str) -> Part:
 
 def _text(block: Block, where: str) -> str | None:
     """The text of a block; None for one that has none. Raises EngineError (not_supported_error)
-    for images, where no model is shown any, and for documents that are no text."""
+    for images, where no model is shown any, and for documents that are files."""
     match block.get("type"):
         case "document":
-            return _document(block, where)
+            document = _document(block, where)
+            if isinstance(document, str):
+                return document
+            raise not_supported(f"{where}: there is no place for a file here")
         case "search_result":
             return _search_result(block)
         case "image":
@@ -309,8 +318,9 @@ def _search_result(block: Block) -> str:
     return "\n".join(line for line in lines if line and isinstance(line, str))
 
 
-def _document(block: Block, where: str) -> str:
+def _document(block: Block, where: str) -> Part:
     source = block["source"]
+    heading = "\n".join(part for part in (block.get("title"), block.get("context")) if part)
     match source["type"]:
         case "text":
             text = source["data"]
@@ -320,9 +330,15 @@ def _document(block: Block, where: str) -> str:
                 text = content
             else:
                 text = "\n".join(part["text"] for part in content)
-        case other:
-            raise not_supported(f"{where}: this server takes documents as text, not as {other}")
-    return "\n".join(part for part in (block.get("title"), block.get("context"), text) if part)
+        case "file":
+            raise not_supported(f"{where}: this server keeps no files; send the document itself")
+        case how:
+            given = source.get("data" if how == "base64" else "url")
+            if not isinstance(given, str):
+                raise invalid_request(f"{where}: the source has neither data nor a URL")
+            part = document_part(given, where, heading)
+            return part["text"] if part["type"] == "text" else part
+    return f"{heading}\n{text}" if heading and text else heading or text
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat.request import FREE_TEXT
-from engine.errors import not_supported
+from engine.errors import invalid_request, not_supported
+from handlers.apis.documents import document_part
 from handlers.apis.remarks import remark
 from handlers.running.media import PART, Kind, MediaInput, media_part
 
@@ -25,7 +26,8 @@ _MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
     "video_url": ("video", ("data", "url")),
 }
 """What a part is, and the fields of the object in it that may have it, by its type."""
-_OTHER_MEDIA = ("image", "input_image", "audio_url", "file")
+_FILE = "file"
+_OTHER_MEDIA = ("image", "input_image", "audio_url", _FILE)
 
 
 def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -71,7 +73,7 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, 
     parts: list[dict[str, Any]] = []
     thoughts: list[str] = []
     for index, part in enumerate(content):
-        if (medium := _medium(part, f"{where}[{index}]")) is not None:
+        if (medium := _medium(part, role, f"{where}[{index}]")) is not None:
             parts.append(medium)
         elif (text := _text(part)) is not None:
             parts.append({"type": "text", "text": text})
@@ -86,13 +88,15 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, 
     return parts, "\n".join(thoughts)
 
 
-def _medium(part: str | Mapping[str, Any], where: str) -> dict[str, Any] | None:
+def _medium(part: str | Mapping[str, Any], role: str, where: str) -> dict[str, Any] | None:
     """A part of media in the form that `handlers.running.media` knows; None for any other."""
     if isinstance(part, str):
         return None
     if isinstance(part.get(PART), MediaInput):
         return dict(part)  # as another API's reader has left it
     type_ = part.get("type")
+    if type_ == _FILE and role != "assistant":
+        return _file(part.get(_FILE), where)
     if not isinstance(type_, str) or type_ not in _MEDIA:
         return None
     kind, names = _MEDIA[type_]
@@ -100,6 +104,16 @@ def _medium(part: str | Mapping[str, Any], where: str) -> dict[str, Any] | None:
     if isinstance(given, Mapping):
         given = next((given[name] for name in names if given.get(name) is not None), None)
     return media_part(given, where, kind)
+
+
+def _file(file: Any, where: str) -> dict[str, Any]:
+    fields = file if isinstance(file, Mapping) else {}
+    given, name = fields.get("file_data"), fields.get("filename")
+    if isinstance(given, str):
+        return document_part(given, where, name if isinstance(name, str) else "")
+    if fields.get("file_id"):
+        raise not_supported(f"{where}: this server keeps no files; send the file itself")
+    raise invalid_request(f"{where}: file_data is missing in this file")
 
 
 def _text(part: str | Mapping[str, Any]) -> str | None:

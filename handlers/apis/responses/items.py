@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
-from engine.media.source import MediaSource
+from handlers.apis.documents import document_part
 from handlers.apis.remarks import remark
 from handlers.running.media import media_part
 
@@ -29,9 +29,15 @@ REFERENCE = "item_reference"
 _MEDIA = {
     "input_image": ("image_url", "detail"),
     "input_audio": ("input_audio",),
-    "input_file": ("file_data", "filename"),
+    "input_file": ("file_data", "file_url", "filename"),
 }
 """The fields of parts that are no text, by their types."""
+_SOURCES = {
+    "input_image": ("image_url",),
+    "input_audio": ("input_audio",),
+    "input_file": ("file_data", "file_url"),
+}
+"""Those of which one has to be there."""
 
 
 def new_id(prefix: str) -> str:
@@ -110,11 +116,10 @@ def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | No
 def _media_part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     type_ = part["type"]
     kept = {name: part[name] for name in _MEDIA[type_] if part.get(name) is not None}
-    if _MEDIA[type_][0] not in kept:
-        given = "file_url" if part.get("file_url") else "file_id" if part.get("file_id") else ""
-        if given:
-            raise not_supported(f"{where}: this server can't reach the {given} of an {type_}")
-        raise invalid_request(f"{where}: {_MEDIA[type_][0]} is missing in this {type_}")
+    if kept.keys().isdisjoint(_SOURCES[type_]):
+        if part.get("file_id"):
+            raise not_supported(f"{where}: this server can't reach the file_id of an {type_}")
+        raise invalid_request(f"{where}: {_SOURCES[type_][0]} is missing in this {type_}")
     return {"type": type_, **kept}
 
 
@@ -126,7 +131,7 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     that reads plain text.
 
     Raises EngineError: invalid_request_error if the conversation ends with a call that has no
-    output, not_supported_error for files that are no text.
+    output, or for files that are neither base64 nor a URL.
     """
     made: list[dict[str, Any]] = []
     for index, item in enumerate(items):
@@ -191,22 +196,9 @@ def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         case "input_audio":
             return media_part(part["input_audio"]["data"], where, "audio")
         case "input_file":
-            return _file_text(part, where)
+            given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
+            return document_part(given, where, part.get("filename") or "")
     return str(part["text"])
-
-
-def _file_text(part: Mapping[str, Any], where: str) -> str:
-    data = MediaSource.from_text(part["file_data"], place=where).content
-    if isinstance(data, str):
-        raise not_supported(f"{where}: this server fetches no files; send the file itself")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise not_supported(f"{where}: this server reads files that are text in UTF-8, no others")
-    name = part.get("filename")
-    return f"{name}\n{text}" if name else text
 
 
 def _plain(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:

@@ -13,8 +13,9 @@ import pytest
 
 from engine.errors import EngineError, ErrorInfo
 from engine.media import parent
-from engine.media.decoding.messages import Decode, Decoded
+from engine.media.decoding.messages import Decoded, Job
 from engine.media.decoding.parent import Decoders
+from engine.media.documents import Document
 from engine.media.parent import MediaDecoder
 from engine.media.source import MediaSource
 from engine.options.tables.media import MediaInputOptions
@@ -31,6 +32,7 @@ from tests.support.media_files import (
     png_of_size,
     wav_file,
 )
+from tests.support.pdf_files import SCAN, encrypted, pdf, words
 
 PNG = MediaSource(IMAGES["PNG"], "image", "messages[0].content[1]")
 PLAIN = MediaInputOptions()
@@ -41,7 +43,7 @@ class Counting(Decoders):
 
     n_jobs = 0
 
-    async def decode(self, job: Decode) -> Decoded:
+    async def decode(self, job: Job) -> Decoded:
         self.n_jobs += 1
         return await super().decode(job)
 
@@ -53,7 +55,7 @@ class Lying(Decoders):
         super().__init__()
         self._says = says
 
-    async def decode(self, job: Decode) -> Decoded:
+    async def decode(self, job: Job) -> Decoded:
         return self._says
 
 
@@ -72,7 +74,7 @@ def run(
     asyncio.run(main())
 
 
-async def failure(decoding: Awaitable[list[Media]]) -> ErrorInfo:
+async def failure(decoding: Awaitable[object]) -> ErrorInfo:
     with pytest.raises(EngineError) as caught:
         await decoding
     return caught.value.info
@@ -85,7 +87,8 @@ def test_media_in_their_order(tmp_path: Path) -> None:
 
     async def use(decoder: MediaDecoder) -> None:
         options = MediaInputOptions(media_path=str(tmp_path))
-        found = await decoder.decode(sources, options, sample_rate=RATE)
+        decoded = await decoder.decode(sources, options, sample_rate=RATE)
+        found = [each for each in decoded if isinstance(each, Media)]
         assert [media.kind for media in found] == ["image"] * 5 + ["audio"] * 3 + ["image"]
         for media, data in zip(found, (*FILES.values(), IMAGES["GIF"]), strict=True):
             assert media.digest == hashlib.sha256(data).digest()
@@ -289,3 +292,48 @@ def test_the_first_failure_ends_the_other_fetches(tmp_path: Path) -> None:
         server.close()
 
     run(use)
+
+
+def test_documents() -> None:
+    scanned = pdf(words("One"), SCAN, b"", words("Four"))
+
+    def source(data: bytes) -> MediaSource:
+        return MediaSource(data, "document", "messages[0].content[1]")
+
+    async def use(decoder: MediaDecoder) -> None:
+        [found, plain] = await decoder.decode([source(scanned), source(b"Plain")])
+        assert isinstance(found, Document)
+        one, picture, four = found.parts
+        assert (one, four) == ("One", "Four")
+        assert isinstance(picture, Media)
+        assert (picture.width, picture.height) == (417, 209)
+        assert plain == Document(["Plain"])
+        [again, other] = await decoder.decode([source(scanned), source(pdf(SCAN, SCAN))])
+        assert again == found
+        assert isinstance(other, Document)
+        assert len({part.digest for part in other.parts if isinstance(part, Media)}) == 2
+        [unseen] = await decoder.decode([source(scanned)], images=False)
+        assert unseen == Document(["One", "Four"])
+        one_image = MediaInputOptions(media_max_count=1)
+        for wrong, options, images, word in (
+            (b"", PLAIN, True, "it is empty"),
+            (IMAGES["PNG"], PLAIN, True, "reads PDF files and texts in UTF-8"),
+            (b"%PDF-1.7 damaged", PLAIN, True, "damaged or incomplete PDF"),
+            (encrypted(), PLAIN, True, "encrypted"),
+            (pdf(b""), PLAIN, True, "blank"),
+            (pdf(SCAN), PLAIN, False, "sees no images"),
+            (pdf(SCAN, SCAN), one_image, True, "count as images"),
+        ):
+            info = await failure(decoder.decode([source(wrong)], options, images=images))
+            assert info.message.startswith("messages[0].content[1]: ")
+            assert word in info.message
+
+    run(use)
+
+
+def test_pages_are_not_trusted() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        source = MediaSource(pdf(words("a")), "document")
+        assert "can't be decoded" in (await failure(decoder.decode([source]))).message
+
+    run(use, lambda: Lying(Decoded(b"\xff")))

@@ -175,7 +175,7 @@ def test_what_is_no_text_is_refused() -> None:
     picture = {"type": "image", "source": {"type": "file", "file_id": "f"}}
     for block in (
         picture,
-        {"type": "document", "source": {"type": "base64"}},
+        {"type": "document", "source": {"type": "file", "file_id": "f"}},
         {**RESULT, "content": [picture]},
     ):
         messages = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}]

@@ -1,0 +1,60 @@
+"""Images, sounds and PDF files in the page, on a server whose model sees and hears."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+
+from contract_tests.kit.provocations_of_media import recording
+from contract_tests.kit.server import Launcher, OwnServer, Start
+from tests.support.pdf_files import pdf, words
+
+if TYPE_CHECKING:
+    from contract_tests.own.page.visits import Visit
+
+
+@pytest.fixture(scope="module")
+def sensing(browser: object, module_server: Start, launcher: Launcher) -> OwnServer:
+    """`browser` comes first, as nothing is started without one."""
+    model, projector = map(launcher.model_file, ("tiny-window", "tiny-mmproj-both"))
+    return module_server("-m", model, "--mmproj", projector, "-n", "8")
+
+
+def test_what_the_model_takes_is_sent_and_answered(
+    visit: "Visit", sensing: OwnServer, tmp_path: Path
+) -> None:
+    image, sound, document = tmp_path / "a.png", tmp_path / "b.wav", tmp_path / "c.pdf"
+    Image.new("RGB", (40, 30), "red").save(image)
+    sound.write_bytes(recording())
+    document.write_bytes(pdf(words("Llamas carry wool.")))
+    visit.open(sensing.url)
+    visit.page.get_by_role("button", name="Add files: texts, PDFs, images, sounds").wait_for()
+    visit.find("input[type=file]").set_input_files([image, sound, document])
+    visit.find(".composer .file.image img").wait_for()
+    visit.find(".composer .file.audio audio").wait_for()
+    visit.find(".composer .file.pdf >> text=c.pdf").wait_for()
+    with visit.page.expect_request("**/v1/chat/completions") as sent:
+        visit.ask("What is this?")
+    body: Any = sent.value.post_data_json
+    *parts, text = body["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "input_audio", "file"]
+    assert parts[2]["file"]["filename"] == "c.pdf"
+    assert text["text"] == "What is this?"
+    response = sent.value.response()
+    assert response is not None
+    assert response.status == 200
+    visit.page.reload()
+    visit.ready()
+    visit.find(".file.pdf >> text=c.pdf").wait_for()  # kept with the conversation
+
+
+def test_what_can_t_be_read_is_told(visit: "Visit", sensing: OwnServer, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.pdf"
+    damaged.write_bytes(b"%PDF-1.7 and nothing")
+    visit.expected.append("400")
+    visit.open(sensing.url)
+    visit.find("input[type=file]").set_input_files([damaged])
+    visit.find(".composer .file.pdf").wait_for()
+    visit.say("Read it")
+    visit.find("text=damaged or incomplete PDF file").first.wait_for()
