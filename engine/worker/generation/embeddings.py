@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from engine.errors import BackendError
 from engine.worker.backend import Context, PreparedChunk, Projector
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.generation.request import Request
 from engine.worker.media.encoder import Encoder, Order
+from engine.worker.media.turns import Turns
 from engine.worker.scheduling.sequences import Chunk, Sequence
 
 
@@ -21,9 +23,10 @@ class Embeddings:
 
     def __init__(self, projector: Projector | None, keep_bytes: int) -> None:
         self._news = threading.Event()
+        self._turns = Turns()
         self._encoder = None
         if projector is not None:
-            self._encoder = Encoder(projector, keep_bytes, self._news.set)
+            self._encoder = Encoder(projector, keep_bytes, self._news.set, self._turns)
         self._orders: dict[int, dict[int, Order]] = {}  # by sequence: by id of the chunk
 
     def update(
@@ -80,6 +83,10 @@ class Embeddings:
         return context.decode_media(
             sequence.seq_id, span.start, media[id], rows[first:stop], first, output=chunk.is_last
         )
+
+    def turn(self, allowed: float) -> AbstractContextManager[None]:
+        """Keeps the encoder from computing while a step does. Before, it has `allowed` seconds."""
+        return nullcontext() if self._encoder is None else self._turns.step(allowed)
 
     def wait(self, seconds: float) -> None:
         """Until something is encoded, `seconds` at the most."""

@@ -113,6 +113,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
         self._applied: Key = ()  # the adapters of the last step
+        self._step_seconds = 0.0  # of the last one
 
     @property
     def info(self) -> ModelInfo:
@@ -193,13 +194,22 @@ class Engine:
         """Plan, fill, decode, sample, answer; the events of all requests that have any."""
         events = self._answer_postponed()
         events += self._look_for_embeddings()
+        with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
+            started = time.perf_counter()
+            is_idle = not self._compute(events)
+            self._step_seconds = time.perf_counter() - started
+        if is_idle and not events:
+            self._wait()
+        return events
+
+    def _compute(self, events: list[Event]) -> bool:
+        """All of a step that uses the device; what comes of it is added to `events`. False if
+        nobody can go on."""
         self._speculation.propose(self._requests)
         chunks = self._planner.plan()
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
-            if not events:
-                self._wait()
-            return events
+            return False
         now = time.perf_counter()
         events += self._enter([self._requests[chunk.sequence.id] for chunk in chunks], now)
         self._apply(chunks[0].sequence.adapters)
@@ -207,10 +217,10 @@ class Engine:
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
         if media and not self._evaluate(media, events, n_waiting=len(texts)):
-            return events
+            return True
         if texts:
             self._evaluate(texts, events)
-        return events
+        return True
 
     def _evaluate(
         self, chunks: Sequence[Chunk], events: list[Event], *, n_waiting: int = 0

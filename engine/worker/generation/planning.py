@@ -104,6 +104,10 @@ class Planner:
         """The time of a step with all prompt tokens that wait."""
         return self._budget.seconds(self.scheduler.n_pending)
 
+    def seconds_left(self, seconds: float) -> float:
+        """The time between two steps for other work on the device, if a step takes `seconds`."""
+        return self._budget.left(self.scheduler.n_generating, seconds)
+
     def plan(self) -> list[Chunk]:
         """The chunks that the next step evaluates. If that is nothing, waits a little for texts
         that are being read from files."""

@@ -102,6 +102,15 @@ class PrefillBudget:
         known."""
         return self.cost.seconds(0, min(n_prompt, self._n_batch), 0) or 0.0
 
+    def left(self, n_generating: int, seconds: float) -> float:
+        """The seconds between two steps for other work on the device, if a step takes `seconds`:
+        what it leaves of the target, and some in any case.
+        Without a target, or anybody who waits for tokens, it is as long as the step."""
+        if not (n_generating and self._target):
+            return seconds
+        least = MIN_SHARE * self.cost.decode_seconds(n_generating)
+        return max(least, self._target - seconds)
+
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
         """A step took so long, until the device had finished it."""
         finding = self.cost.observe(n_generating, n_prompt, length, seconds)
