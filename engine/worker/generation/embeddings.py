@@ -18,12 +18,14 @@ class Embeddings:
     Belongs to the thread that steps.
 
     Nothing is encoded that the KV cache holds. What a sequence that leaves its slot has ordered is
-    ordered again when it comes back.
+    ordered again when it comes back. With `turns`, encoder and steps don't compute at once.
     """
 
-    def __init__(self, projector: Projector | None, keep_bytes: int) -> None:
+    def __init__(
+        self, projector: Projector | None, keep_bytes: int, turns: Turns | None = None
+    ) -> None:
         self._news = threading.Event()
-        self._turns = Turns()
+        self._turns = turns if projector is not None else None
         self._encoder = None
         if projector is not None:
             self._encoder = Encoder(projector, keep_bytes, self._news.set, self._turns)
@@ -86,7 +88,7 @@ class Embeddings:
 
     def turn(self, allowed: float) -> AbstractContextManager[None]:
         """Keeps the encoder from computing while a step does. Before, it has `allowed` seconds."""
-        return nullcontext() if self._encoder is None else self._turns.step(allowed)
+        return self._turns.step(allowed) if self._turns is not None else nullcontext()
 
     def wait(self, seconds: float) -> None:
         """Until something is encoded, `seconds` at the most."""
@@ -98,6 +100,10 @@ class Embeddings:
         if self._encoder is not None and (orders := self._orders.pop(id, None)) is not None:
             for order in orders.values():
                 self._encoder.release(order)
+
+    def ids(self) -> list[int]:
+        """The chunks that are kept or on their way."""
+        return self._encoder.ids() if self._encoder is not None else []
 
     def close(self) -> None:
         if self._encoder is not None:
