@@ -19,7 +19,8 @@ class Turns:
     """Who may compute now. One thread steps, and one encodes.
 
     While no step wants the device, the encoder has it. In front of each step it may use it for the
-    seconds that the step allows; what the last slice took too many of is kept from the next ones.
+    seconds that the step allows; what the last slice took too many of is kept from the next ones,
+    and what it has not used is gone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -38,7 +39,7 @@ class Turns:
         """The device belongs to a step while this lasts. Before, the encoder gets `allowed` seconds
         of it, if it has work."""
         with self._changed:
-            self._left = max(self._left, -allowed) + allowed
+            self._left = min(0.0, max(self._left, -allowed)) + allowed
             self._wanted = True
             self._changed.wait_for(self._is_free)
             self._wanted, self._stepping = False, True

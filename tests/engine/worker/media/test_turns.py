@@ -139,6 +139,19 @@ def test_what_a_slice_took_too_much_is_kept_from_the_next_ones(encoder: Encoder)
     encoder.end()
 
 
+def test_what_nobody_has_used_is_gone(encoder: Encoder) -> None:
+    for _ in range(100):
+        with encoder.turns.step(SLICE_SECONDS):
+            pass
+    encoder.start()
+    with stepping(encoder, SLICE_SECONDS) as has_turn:
+        encoder.go_on()
+        assert has_turn.wait(SECONDS)
+        assert len(encoder.operations) == 1
+    encoder.begins()
+    encoder.end()
+
+
 def test_a_step_does_not_wait_for_what_has_ended(encoder: Encoder) -> None:
     encoder.start()
     with stepping(encoder, 1000.0) as has_turn:
