@@ -109,6 +109,12 @@ def bench_constrained(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_media(session: nox.Session) -> None:
+    """Streams that generate while images come in (minutes)."""
+    session.run("python", "-m", "benchmarks.media", *session.posargs)
+
+
+@nox.session
 def bench_reproducible(session: nox.Session) -> None:
     """What `--reproducible` costs (a minute)."""
     session.run("python", "-m", "benchmarks.reproducible", *session.posargs)

@@ -81,16 +81,21 @@ class Connection:
     async def stream(self, path: str, body: dict[str, Any]) -> Stream:
         """Send a completion request with `stream` set and read all its events."""
         result = Stream(started=time.perf_counter())
+        arrivals = [event async for event in self.events(path, body)]
+        result.finished = time.perf_counter()
+        _count(result, arrivals, body["max_tokens"])
+        return result
+
+    async def events(self, path: str, body: Any) -> AsyncIterator[tuple[float, bytes]]:
+        """The time and the data of each event of a streamed answer, as they arrive."""
         headers = await self._send("POST", path, body)
-        arrivals: list[tuple[float, bytes]] = []
         pending = b""
         async for chunk in self._body(headers):
             now = time.perf_counter()
             *lines, pending = (pending + chunk).split(b"\n")
-            arrivals += [(now, line[6:]) for line in lines if line.startswith(b"data: ")]
-        result.finished = time.perf_counter()
-        _count(result, arrivals, body["max_tokens"])
-        return result
+            for line in lines:
+                if line.startswith(b"data: "):
+                    yield now, line[6:]
 
     async def _send(self, method: str, path: str, body: Any) -> Mapping[bytes, bytes]:
         """The headers of the answer, names in lower case. Its body is still to be read."""

@@ -120,6 +120,8 @@ class Worker:
         while self._take_messages():
             if self._slot_actions.pending:
                 self._slot_actions.run()
+            if not self._slot_actions.pending:
+                self._engine.tidy()
             if self._engine.has_work:
                 if not self._gather():
                     break

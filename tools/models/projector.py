@@ -13,8 +13,17 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 
 NORM_EPSILON = 1e-5
-N_EMBD, N_HEAD, N_FF, N_LAYER = 32, 2, 64, 2
-"""The shape of all encoders. The last layer of "mlp" is there but not used, as in LLaVA."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The size of an encoder. The last layer of "mlp" is there but not used, as in LLaVA."""
+
+    n_embd: int = 32
+    n_head: int = 2
+    n_ff: int = 64
+    n_layer: int = 2
+    weight_type: WeightType = WeightType.F32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,7 @@ class ProjectorRecipe:
     n_embd: int
     eye: Eye | None = None
     ear: Ear | None = None
+    shape: Shape = Shape()
     seed: int = 0
 
 
@@ -64,7 +74,7 @@ def add_shape(writer: GGUFWriter, recipe: ProjectorRecipe) -> None:
     if (eye := recipe.eye) is not None:
         writer.add_bool("clip.has_vision_encoder", True)
         writer.add_string("clip.vision.projector_type", eye.kind)
-        _add_encoder_shape(writer, "vision", recipe.n_embd)
+        _add_encoder_shape(writer, "vision", recipe)
         writer.add_uint32("clip.vision.image_size", eye.image_size)
         writer.add_uint32("clip.vision.patch_size", eye.patch_size)
         writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
@@ -79,17 +89,18 @@ def add_shape(writer: GGUFWriter, recipe: ProjectorRecipe) -> None:
     if (ear := recipe.ear) is not None:
         writer.add_bool("clip.has_audio_encoder", True)
         writer.add_string("clip.audio.projector_type", "ultravox")
-        _add_encoder_shape(writer, "audio", recipe.n_embd)
+        _add_encoder_shape(writer, "audio", recipe)
         writer.add_uint32("clip.audio.num_mel_bins", ear.n_mel)
         writer.add_uint32("clip.audio.projector.stack_factor", ear.stack)
 
 
-def _add_encoder_shape(writer: GGUFWriter, sense: str, n_embd: int) -> None:
-    writer.add_uint32(f"clip.{sense}.embedding_length", N_EMBD)
-    writer.add_uint32(f"clip.{sense}.attention.head_count", N_HEAD)
-    writer.add_uint32(f"clip.{sense}.feed_forward_length", N_FF)
-    writer.add_uint32(f"clip.{sense}.block_count", N_LAYER)
-    writer.add_uint32(f"clip.{sense}.projection_dim", n_embd)
+def _add_encoder_shape(writer: GGUFWriter, sense: str, recipe: ProjectorRecipe) -> None:
+    shape = recipe.shape
+    writer.add_uint32(f"clip.{sense}.embedding_length", shape.n_embd)
+    writer.add_uint32(f"clip.{sense}.attention.head_count", shape.n_head)
+    writer.add_uint32(f"clip.{sense}.feed_forward_length", shape.n_ff)
+    writer.add_uint32(f"clip.{sense}.block_count", shape.n_layer)
+    writer.add_uint32(f"clip.{sense}.projection_dim", recipe.n_embd)
     writer.add_float32(f"clip.{sense}.attention.layer_norm_epsilon", NORM_EPSILON)
 
 
@@ -99,7 +110,8 @@ Tensor = tuple[str, Matrix, WeightType]
 class _Maker:
     """Makes the values of one projector's tensors, one after the other."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, shape: Shape, seed: int) -> None:
+        self.shape = shape
         self._rng = np.random.Generator(np.random.PCG64(seed))
 
     def values(self, *shape: int, gain: float = 1.0) -> Matrix:
@@ -111,13 +123,14 @@ class _Maker:
         return values
 
     def matrix(self, name: str, n_out: int, n_in: int, gain: float = 1.0) -> Tensor:
-        return f"{name}.weight", self.values(n_out, n_in, gain=gain), WeightType.F32
+        return f"{name}.weight", self.values(n_out, n_in, gain=gain), self.shape.weight_type
 
     def linear(self, name: str, n_out: int, n_in: int) -> Iterator[Tensor]:
         yield self.matrix(name, n_out, n_in)
         yield f"{name}.bias", self.values(n_out, gain=0.1), WeightType.F32
 
-    def norm(self, name: str, n: int = N_EMBD, *, biased: bool = True) -> Iterator[Tensor]:
+    def norm(self, name: str, n: int = 0, *, biased: bool = True) -> Iterator[Tensor]:
+        n = n or self.shape.n_embd
         yield f"{name}.weight", np.ones(n, np.float32), WeightType.F32
         if biased:
             yield f"{name}.bias", np.zeros(n, np.float32), WeightType.F32
@@ -125,7 +138,7 @@ class _Maker:
 
 def tensors(recipe: ProjectorRecipe) -> Iterator[Tensor]:
     """Name, values (output features x input features) and type of each."""
-    make = _Maker(recipe.seed)
+    make = _Maker(recipe.shape, recipe.seed)
     if recipe.eye is not None:
         yield from _eye(make, recipe.eye, recipe.n_embd)
     if recipe.ear is not None:
@@ -133,49 +146,50 @@ def tensors(recipe: ProjectorRecipe) -> Iterator[Tensor]:
 
 
 def _layers(make: _Maker, prefix: str, *, key_bias: bool = True) -> Iterator[Tensor]:
-    for layer in range(N_LAYER):
+    n_embd, n_ff = make.shape.n_embd, make.shape.n_ff
+    for layer in range(make.shape.n_layer):
         block = f"{prefix}.blk.{layer}."
         yield from make.norm(block + "ln1")
         for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            made = make.linear(block + name, N_EMBD, N_EMBD)
+            made = make.linear(block + name, n_embd, n_embd)
             yield next(made)
             if key_bias or name != "attn_k":
                 yield from made
         yield from make.norm(block + "ln2")
-        yield from make.linear(block + "ffn_up", N_FF, N_EMBD)
-        yield from make.linear(block + "ffn_down", N_EMBD, N_FF)
+        yield from make.linear(block + "ffn_up", n_ff, n_embd)
+        yield from make.linear(block + "ffn_down", n_embd, n_ff)
     yield from make.norm(f"{prefix}.post_ln")
 
 
 def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
-    side = eye.patch_size
+    side, n_inside, n_ff = eye.patch_size, make.shape.n_embd, make.shape.n_ff
     patch = "v.patch_embd.weight"
-    yield patch, make.values(N_EMBD, 3, side, side), WeightType.F32
+    yield patch, make.values(n_inside, 3, side, side), WeightType.F32
     if eye.kind == "qwen2vl_merger":
         # One for each frame of a pair; those of an image are the same.
-        yield f"{patch}.1", make.values(N_EMBD, 3, side, side), WeightType.F32
+        yield f"{patch}.1", make.values(n_inside, 3, side, side), WeightType.F32
     else:
         n_patches = (eye.image_size // side) ** 2
         if eye.kind == "internvl":
-            yield "v.class_embd", make.values(N_EMBD), WeightType.F32
+            yield "v.class_embd", make.values(n_inside), WeightType.F32
             n_patches += 1
-        yield make.matrix("v.position_embd", n_patches, N_EMBD, gain=sqrt(N_EMBD) / 2)
+        yield make.matrix("v.position_embd", n_patches, n_inside, gain=sqrt(n_inside) / 2)
     yield from _layers(make, "v")
     if eye.kind == "gemma3":
         yield from make.norm("mm.soft_emb_norm", biased=False)
         # Stored the other way round.
-        projection = np.ascontiguousarray(make.values(n_embd, N_EMBD).T)
+        projection = np.ascontiguousarray(make.values(n_embd, n_inside).T)
         yield "mm.input_projection.weight", projection, WeightType.F32
         return
-    first, second, n_inner = "mm.0", "mm.2", N_EMBD
+    first, second, n_inner = "mm.0", "mm.2", n_inside
     if eye.kind == "qwen2vl_merger":
         n_inner *= 4
     if eye.kind == "internvl":
-        first, second, n_inner = "mm.model.mlp.1", "mm.model.mlp.3", N_EMBD * eye.merge**2
+        first, second, n_inner = "mm.model.mlp.1", "mm.model.mlp.3", n_inside * eye.merge**2
         yield from make.norm("mm.model.mlp.0", n_inner)
-    yield from make.linear(first, N_FF, n_inner)
+    yield from make.linear(first, n_ff, n_inner)
     # Like the embedding of a token in these models, the first channel of which is constant.
-    weight, bias = make.values(n_embd, N_FF, gain=1.5), np.zeros(n_embd, np.float32)
+    weight, bias = make.values(n_embd, n_ff, gain=1.5), np.zeros(n_embd, np.float32)
     weight[0] = 0
     bias[0] = sqrt(n_embd)
     yield f"{second}.weight", weight, WeightType.F32
@@ -183,16 +197,17 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
 
 
 def _ear(make: _Maker, ear: Ear, n_embd: int) -> Iterator[Tensor]:
-    for number, n_in in ((1, ear.n_mel), (2, N_EMBD)):
+    n_inside, n_ff = make.shape.n_embd, make.shape.n_ff
+    for number, n_in in ((1, ear.n_mel), (2, n_inside)):
         name = f"a.conv1d.{number}"
         # What is heard counts for more than when.
-        yield f"{name}.weight", make.values(N_EMBD, n_in, 3, gain=3.0), WeightType.F16
-        yield f"{name}.bias", make.values(N_EMBD, 1, gain=0.1), WeightType.F32
+        yield f"{name}.weight", make.values(n_inside, n_in, 3, gain=3.0), WeightType.F16
+        yield f"{name}.bias", make.values(n_inside, 1, gain=0.1), WeightType.F32
     n_positions = 1500  # 30 seconds in steps of 20 milliseconds
-    yield make.matrix("a.position_embd", n_positions, N_EMBD, gain=sqrt(N_EMBD) / 5)
+    yield make.matrix("a.position_embd", n_positions, n_inside, gain=sqrt(n_inside) / 5)
     yield from _layers(make, "a", key_bias=False)
-    n_stacked = N_EMBD * ear.stack
+    n_stacked = n_inside * ear.stack
     yield from make.norm("mm.a.norm_pre", n_stacked, biased=False)
-    yield make.matrix("mm.a.mlp.1", 2 * N_FF, n_stacked)
-    yield from make.norm("mm.a.norm_mid", N_FF, biased=False)
-    yield make.matrix("mm.a.mlp.2", n_embd, N_FF)
+    yield make.matrix("mm.a.mlp.1", 2 * n_ff, n_stacked)
+    yield from make.norm("mm.a.norm_mid", n_ff, biased=False)
+    yield make.matrix("mm.a.mlp.2", n_embd, n_ff)

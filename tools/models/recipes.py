@@ -10,7 +10,7 @@ from gguf import PoolingType
 
 from engine.shipped import MODEL_NAME
 from tools.models.encoder import Encoder
-from tools.models.projector import Ear, Eye, ProjectorRecipe
+from tools.models.projector import Ear, Eye, ProjectorRecipe, Shape
 from tools.models.sentencepiece import small_vocabulary
 from tools.models.tokenizer import (
     Vocabulary,
@@ -174,6 +174,13 @@ RECIPES: dict[str, AnyRecipe] = {
             weight_type=WeightType.Q8_0,
             tied=True,
         ),
+    ),
+    "bench-mmproj": ProjectorRecipe(
+        file_name="mmproj-bench",
+        description="Eyes for bench-100m with 22 million parameters, to measure speed with.",
+        n_embd=512,
+        eye=Eye(kind="mlp", image_size=336, patch_size=14),
+        shape=Shape(n_embd=384, n_head=6, n_ff=1536, n_layer=13, weight_type=WeightType.F16),
     ),
     "tiny-spm": Recipe(
         file_name="tiny-spm",

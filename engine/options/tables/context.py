@@ -83,7 +83,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=60_000,
             help="While a request generates, cut the prompts of others into pieces, so that a "
-            "step takes about this long (target of the inter-token latency; 0: no limit).",
+            "step takes about this long (target of the inter-token latency; 0: no limit). Media "
+            "are encoded in what a step leaves of it.",
         ),
     ] = 100
     kv_unified: Annotated[

@@ -8,12 +8,13 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from llama_cpp import llama_cpp as C
 from llama_cpp import mtmd_cpp as M
 
 from engine.errors import BackendError
@@ -54,6 +55,31 @@ class _Opened(NamedTuple):
     stack: ExitStack
 
 
+class _Slices:
+    """Cuts the graphs that are computed. ggml asks of each operation in order if somebody wants to
+    look at its result, computes all up to one that is wanted, and says so."""
+
+    def __init__(self) -> None:
+        self._next: Callable[[], int] = lambda: 0
+        self._left = 0  # operations of this slice; 0: it goes on to the end
+        self.callback = C.ggml_backend_sched_eval_callback(self._on_operation)
+
+    def _on_operation(self, tensor: Any, asks: bool, data: Any) -> bool:
+        if not asks:
+            self._left = self._next()
+            return True
+        self._left -= 1
+        return self._left == 0
+
+    @contextmanager
+    def of(self, next_slice: Callable[[], int]) -> Iterator[None]:
+        self._next, self._left = next_slice, next_slice()
+        try:
+            yield
+        finally:
+            self._next, self._left = (lambda: 0), 0
+
+
 class Projector:
     """The projector of one file, for one model.
 
@@ -72,6 +98,7 @@ class Projector:
         self._model = model
         self._encoding = threading.Lock()
         self._opened: dict[int, _Opened] = {}
+        self._slices = _Slices()
         params = M.mtmd_context_params_default()
         params.use_gpu, params.device = _placed(options)
         params.print_timings = False
@@ -80,6 +107,7 @@ class Projector:
         params.warmup = options.model.warmup
         params.image_min_tokens = options.media.image_min_tokens
         params.image_max_tokens = options.media.image_max_tokens
+        params.cb_eval = self._slices.callback
         self.batch_tokens = int(params.batch_max_tokens)
         forget_errors()
         self._mtmd: Any = M.mtmd_init_from_file(os.fsencode(path), model._model, params)
@@ -201,9 +229,14 @@ class Projector:
             found.append(array[:, [0, 2, 1, 3]].astype(np.int32))
         return found[0], found[1] - found[0]
 
-    def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]:
+    def encode(
+        self, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int] = lambda: 0
+    ) -> list[Rows]:
         """The embeddings (n_tokens, n_embd) of the first of `chunks`: of as many as the projector
         can compute at once, one at least. Runs outside the GIL. Raises `BackendError`.
+
+        `next_slice` is called before each slice of the work, and gives the most operations of a
+        graph that are in this one; 0 for all. It raises nothing.
 
         Media stay prepared until other ones are encoded, or until `rest`."""
         with self._encoding:
@@ -211,7 +244,8 @@ class Projector:
                 raise BackendError("the projector is unloaded")
             self._let_go(keep={id(chunk.media) for chunk in chunks})
             natives = [self._native(chunk) for chunk in chunks]
-            return self._encode_batch(natives, [chunk.n_tokens for chunk in chunks])
+            with self._slices.of(next_slice):
+                return self._encode_batch(natives, [chunk.n_tokens for chunk in chunks])
 
     def _native(self, chunk: PreparedChunk) -> Any:
         if (opened := self._opened.get(id(chunk.media))) is None:

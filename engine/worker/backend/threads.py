@@ -2,6 +2,8 @@
 
 import os
 
+from llama_cpp import llama_cpp as C
+
 from engine.options import EngineOptions
 from engine.worker.backend.ggml import ThreadPool
 
@@ -30,6 +32,13 @@ def threads(options: EngineOptions) -> tuple[int, int]:
         if cpus := options.compute.cpus():
             n = min(n, len(cpus))
     return n, options.compute.threads_batch if options.compute.threads_batch > 0 else n
+
+
+def has_cores_for(options: EngineOptions, *, times: int) -> bool:
+    """True if so many pools of threads can compute at once without a GPU, each on its own cores."""
+    n_most = max(threads(options))
+    n_usable = len(options.compute.cpus()) or physical_cores()
+    return not C.llama_supports_gpu_offload() and times * n_most <= n_usable
 
 
 def thread_pools(options: EngineOptions) -> list[ThreadPool]:

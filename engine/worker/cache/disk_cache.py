@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -29,7 +29,7 @@ from engine.worker.cache.host_cache import KeptText, TextIndex
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import Key, is_owned
 from engine.worker.cache.slot_file import Origin
-from engine.worker.media.registry import MediaRegistry
+from engine.worker.media.registry import MediaRegistry, ids_in
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.cache.disk_cache")
@@ -60,6 +60,7 @@ class _File(NamedTuple):
     name: str
     length: int
     n_bytes: int
+    media: list[int]  # the ids of its chunks
 
 
 class DiskCache:
@@ -101,6 +102,11 @@ class DiskCache:
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def media(self) -> Iterator[int]:
+        """The ids of the media in the texts."""
+        for file in self._files.values():
+            yield from file.media
 
     # ---- looking -------------------------------------------------------------------------
 
@@ -312,7 +318,7 @@ class DiskCache:
             return
         self._last_id += 1
         self._ids[name] = self._last_id
-        self._files[self._last_id] = _File(name, len(tokens), n_bytes)
+        self._files[self._last_id] = _File(name, len(tokens), n_bytes, ids_in(tokens))
         self._index.add(self._last_id, tokens, key)
 
     def _remove_name(self, name: str) -> None:

@@ -9,13 +9,14 @@ for long: a text whose copy doesn't fit into `max_stall` of a step is dropped in
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from engine.worker.backend import BackendError
 from engine.worker.cache.disk_cache import DiskCache, Stored
 from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from engine.worker.cache.prefix_cache import Found, Key
+from engine.worker.media.registry import ids_in
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.cache.second_tier")
@@ -127,6 +128,13 @@ class SecondTier:
     def n_bytes(self) -> int:
         """The size of the texts in host memory."""
         return self._host.n_bytes
+
+    def media(self) -> Iterator[int]:
+        """The ids of the media in the texts."""
+        for text in self._host:
+            yield from ids_in(text.tokens)
+        if self._disk is not None:
+            yield from self._disk.media()
 
     # ---- of the engine -------------------------------------------------------------------
 

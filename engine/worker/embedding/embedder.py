@@ -79,6 +79,11 @@ class Embedder:
         if context.pooling == "rank":
             self._check_head()
 
+    def tidy(self) -> None:
+        """Forget media that nobody needs any more, if there are many."""
+        if self._encoding is not None and self._registry.is_full:
+            self._registry.keep(self._encoding.ids())
+
     @property
     def info(self) -> ModelInfo:
         return model_info(

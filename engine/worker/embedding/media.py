@@ -44,5 +44,9 @@ class MediaEncoding:
             for order in orders:
                 self._encoder.release(order)
 
+    def ids(self) -> list[int]:
+        """The chunks that are kept or on their way."""
+        return self._encoder.ids()
+
     def close(self) -> None:
         self._encoder.close()

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from engine.errors import BackendError
 from engine.worker.backend import Context, PreparedChunk, Projector
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.generation.request import Request
 from engine.worker.media.encoder import Encoder, Order
+from engine.worker.media.turns import Turns
 from engine.worker.scheduling.sequences import Chunk, Sequence
 
 
@@ -16,14 +18,17 @@ class Embeddings:
     Belongs to the thread that steps.
 
     Nothing is encoded that the KV cache holds. What a sequence that leaves its slot has ordered is
-    ordered again when it comes back.
+    ordered again when it comes back. With `turns`, encoder and steps don't compute at once.
     """
 
-    def __init__(self, projector: Projector | None, keep_bytes: int) -> None:
+    def __init__(
+        self, projector: Projector | None, keep_bytes: int, turns: Turns | None = None
+    ) -> None:
         self._news = threading.Event()
+        self._turns = turns if projector is not None else None
         self._encoder = None
         if projector is not None:
-            self._encoder = Encoder(projector, keep_bytes, self._news.set)
+            self._encoder = Encoder(projector, keep_bytes, self._news.set, self._turns)
         self._orders: dict[int, dict[int, Order]] = {}  # by sequence: by id of the chunk
 
     def update(
@@ -81,6 +86,10 @@ class Embeddings:
             sequence.seq_id, span.start, media[id], rows[first:stop], first, output=chunk.is_last
         )
 
+    def turn(self, allowed: float) -> AbstractContextManager[None]:
+        """Keeps the encoder from computing while a step does. Before, it has `allowed` seconds."""
+        return self._turns.step(allowed) if self._turns is not None else nullcontext()
+
     def wait(self, seconds: float) -> None:
         """Until something is encoded, `seconds` at the most."""
         self._news.wait(seconds)
@@ -91,6 +100,10 @@ class Embeddings:
         if self._encoder is not None and (orders := self._orders.pop(id, None)) is not None:
             for order in orders.values():
                 self._encoder.release(order)
+
+    def ids(self) -> list[int]:
+        """The chunks that are kept or on their way."""
+        return self._encoder.ids() if self._encoder is not None else []
 
     def close(self) -> None:
         if self._encoder is not None:

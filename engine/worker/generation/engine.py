@@ -7,6 +7,7 @@ that calls `step`.
 import logging
 import time
 from collections.abc import Sequence
+from itertools import chain
 
 from engine.errors import ErrorInfo
 from engine.options import EngineOptions
@@ -35,6 +36,7 @@ from engine.worker.backend import (
 )
 from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.backend.model_info import model_info, projector_info
+from engine.worker.backend.threads import has_cores_for
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
@@ -51,7 +53,8 @@ from engine.worker.generation.request import Request
 from engine.worker.generation.sampling import Sampling
 from engine.worker.generation.speculation import speculation
 from engine.worker.media.prompts import MediaPrompts
-from engine.worker.media.registry import MediaRegistry
+from engine.worker.media.registry import MediaRegistry, ids_in
+from engine.worker.media.turns import Turns
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
 
@@ -82,7 +85,8 @@ class Engine:
         self.registry = MediaRegistry()
         """The media in the texts that are cached, saved and restored."""
         self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
-        self._embeddings = Embeddings(projector, options.media.media_cache << 20)
+        turns = None if has_cores_for(options, times=2) else Turns()
+        self._embeddings = Embeddings(projector, options.media.media_cache << 20, turns)
         self._planner = Planner(self.context, options, self.registry)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
@@ -113,6 +117,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
         self._applied: Key = ()  # the adapters of the last step
+        self._step_seconds = 0.0  # of the last one
 
     @property
     def info(self) -> ModelInfo:
@@ -193,13 +198,22 @@ class Engine:
         """Plan, fill, decode, sample, answer; the events of all requests that have any."""
         events = self._answer_postponed()
         events += self._look_for_embeddings()
+        with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
+            started = time.perf_counter()
+            is_idle = not self._compute(events)
+            self._step_seconds = time.perf_counter() - started
+        if is_idle and not events:
+            self._wait()
+        return events
+
+    def _compute(self, events: list[Event]) -> bool:
+        """All of a step that uses the device; what comes of it is added to `events`. False if
+        nobody can go on."""
         self._speculation.propose(self._requests)
         chunks = self._planner.plan()
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
-            if not events:
-                self._wait()
-            return events
+            return False
         now = time.perf_counter()
         events += self._enter([self._requests[chunk.sequence.id] for chunk in chunks], now)
         self._apply(chunks[0].sequence.adapters)
@@ -207,10 +221,10 @@ class Engine:
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
         if media and not self._evaluate(media, events, n_waiting=len(texts)):
-            return events
+            return True
         if texts:
             self._evaluate(texts, events)
-        return events
+        return True
 
     def _evaluate(
         self, chunks: Sequence[Chunk], events: list[Event], *, n_waiting: int = 0
@@ -356,6 +370,15 @@ class Engine:
         if request.slot >= 0:
             self._last_in_slot[request.slot] = request
         request.close()
+
+    def tidy(self) -> None:
+        """Forget media that are in no text any more, if there are many. No text may be on its way
+        into a slot from a file."""
+        if self.registry.is_full:
+            requests = chain(self._requests.values(), self._last_in_slot.values())
+            running = (ids_in(request.sequence.tokens.view()) for request in requests)
+            kept = chain(self._planner.media(), self._embeddings.ids(), *running)
+            self.registry.keep(kept)
 
     # ---- looking inside ------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The scheduler of one context, and how much a step may take: measured, not assumed."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from engine.options import EngineOptions
 from engine.worker.backend import MAX_SEQUENCES, BackendError, Context
@@ -10,7 +10,7 @@ from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.second_tier import SecondTier
-from engine.worker.media.registry import MediaRegistry
+from engine.worker.media.registry import MediaRegistry, ids_in
 from engine.worker.scheduling.budget import PrefillBudget
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
@@ -99,10 +99,21 @@ class Planner:
         """The size of the texts that `--cache-ram` has room for."""
         return self._tier.n_bytes if self._tier is not None else 0
 
+    def media(self) -> Iterator[int]:
+        """The ids of the media in all texts that are kept."""
+        for entry in self.scheduler.cache.entries.values():
+            yield from ids_in(entry.tokens)
+        if self._tier is not None:
+            yield from self._tier.media()
+
     @property
     def pending_seconds(self) -> float:
         """The time of a step with all prompt tokens that wait."""
         return self._budget.seconds(self.scheduler.n_pending)
+
+    def seconds_left(self, seconds: float) -> float:
+        """The time between two steps for other work on the device, if a step takes `seconds`."""
+        return self._budget.left(self.scheduler.n_generating, seconds)
 
     def plan(self) -> list[Chunk]:
         """The chunks that the next step evaluates. If that is nothing, waits a little for texts

@@ -4,8 +4,6 @@ What was encoded is kept, up to a limit: an image that comes again isn't encoded
 """
 
 import logging
-import os
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +12,9 @@ from typing import Protocol
 
 from engine.errors import BackendError
 from engine.worker.backend import PreparedChunk, Rows
+from engine.worker.media.turns import Turns
 
 log = logging.getLogger("engine.encoder")
-
-NICENESS = 5
-"""How much lower than the step's its priority on the CPU is."""
 
 
 class Encodes(Protocol):
@@ -26,7 +22,9 @@ class Encodes(Protocol):
 
     batch_tokens: int
 
-    def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]: ...
+    def encode(
+        self, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int]
+    ) -> list[Rows]: ...
     def rest(self) -> None: ...
 
 
@@ -60,11 +58,19 @@ class Encoder:
     takes them together.
 
     `woken` is called on the encoder's thread whenever orders are done. Of the embeddings that
-    nobody holds any more, the last ones stay: `keep_bytes` with those that are held.
+    nobody holds any more, the last ones stay: `keep_bytes` with those that are held. `turns` are
+    those with steps that use the same device.
     """
 
-    def __init__(self, projector: Encodes, keep_bytes: int, woken: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        projector: Encodes,
+        keep_bytes: int,
+        woken: Callable[[], None],
+        turns: Turns | None = None,
+    ) -> None:
         self._projector = projector
+        self._turns = turns or Turns()
         self._keep_bytes = keep_bytes
         self._woken = woken
         self._changed = threading.Condition()
@@ -125,7 +131,6 @@ class Encoder:
     # ---- the thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        _step_back()
         while jobs := self._next():
             try:
                 self._done(jobs, self._encoded(jobs))
@@ -136,7 +141,9 @@ class Encoder:
     def _encoded(self, jobs: Sequence[_Job]) -> list[Rows]:
         """The rows of the first ones. Raises `BackendError` if the very first one fails."""
         try:
-            return self._projector.encode([job.chunk for job in jobs])
+            with self._turns.encode():
+                chunks = [job.chunk for job in jobs]
+                return self._projector.encode(chunks, self._turns.next_slice)
         except Exception as error:
             if len(jobs) > 1:  # it may have been any of them
                 return self._encoded(jobs[:1])
@@ -229,10 +236,3 @@ class Encoder:
                 break
             if id not in self._held:
                 self._n_bytes -= self._kept.pop(id).nbytes
-
-
-def _step_back() -> None:
-    """Lower this thread's priority, which the threads that compute for it inherit."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

@@ -6,7 +6,8 @@ them differ in front of a chunk or behind it, but never inside.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,11 +40,22 @@ class MediaChunk:
         return np.full(self.n_tokens, self.id, np.int32)
 
 
+LEAST = 4096
+"""Chunks that don't take enough memory to look for those that nobody has any more."""
+GRACE = 3600.0
+"""Seconds for which a chunk stays that somebody has asked for: that is longer than texts are on
+their way, from their preparation to a slot, or to a file."""
+
+
 class MediaRegistry:
     """The chunks that texts of this process have, by id. Safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
+        self._asked: dict[int, float] = {}  # when for each id, the last time
+        self._tidied = clock()
+        self._limit = LEAST
         self._by_id: dict[int, MediaChunk] = {}
         self._ids: dict[tuple[bytes, int], int] = {}
         self._next = _FIRST_ID
@@ -72,18 +84,42 @@ class MediaRegistry:
                 self._ids[digest, index] = id
             elif self._by_id[id] != chunk:
                 raise ValueError(f"a medium has changed: {self._by_id[id]} is {chunk}")
+            self._asked[id] = self._clock()
             return self._by_id[id]
 
     def of(self, id: int) -> MediaChunk:
         """The chunk with that id. Raises KeyError for one that is unknown or forgotten."""
-        return self._by_id[id]
+        with self._lock:
+            chunk = self._by_id[id]
+            self._asked[id] = self._clock()
+            return chunk
+
+    @property
+    def is_full(self) -> bool:
+        """True if it is time for `keep`."""
+        return len(self._by_id) > self._limit and self._clock() - self._tidied >= GRACE
 
     def keep(self, ids: Iterable[int]) -> None:
-        """Forget all chunks but those with `ids`. Ids aren't used again."""
+        """Forget all chunks but those with `ids`, and those that were asked for within GRACE. Ids
+        aren't used again."""
         with self._lock:
             kept = frozenset(ids)
-            self._by_id = {id: chunk for id, chunk in self._by_id.items() if id in kept}
+            self._tidied = self._clock()
+            since = self._tidied - GRACE
+            self._by_id = {
+                id: chunk
+                for id, chunk in self._by_id.items()
+                if id in kept or self._asked[id] > since
+            }
+            self._asked = {id: self._asked[id] for id in self._by_id}
             self._ids = {(c.digest, c.index): id for id, c in self._by_id.items()}
+            self._limit = max(LEAST, 2 * len(self._by_id))
+
+
+def ids_in(tokens: TokenArray) -> list[int]:
+    """The ids of the chunks in a text."""
+    is_media = tokens < 0
+    return np.unique(tokens[is_media]).tolist() if is_media.any() else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,17 @@ class PrefillBudget:
         known."""
         return self.cost.seconds(0, min(n_prompt, self._n_batch), 0) or 0.0
 
+    def left(self, n_generating: int, seconds: float) -> float:
+        """The seconds between two steps for other work on the device, if a step takes `seconds`:
+        what it leaves of the target, and some in any case. Without a target it is as long as a step
+        without prompts; if nobody waits for tokens, as long as the step."""
+        if not n_generating:
+            return seconds
+        decode = self.cost.decode_seconds(n_generating)
+        if not self._target:
+            return decode
+        return max(MIN_SHARE * decode, self._target - seconds)
+
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
         """A step took so long, until the device had finished it."""
         finding = self.cost.observe(n_generating, n_prompt, length, seconds)

@@ -276,3 +276,25 @@ def test_other_media_lead_to_other_texts(stage: Stage) -> None:
     texts = [continued(seed) for seed in (1, 2, 3, 1)]
     assert texts[3] == texts[0]
     assert len(set(map(tuple, texts))) == 3
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000])
+def test_encoding_in_slices_changes_nothing(n: int, stage: Stage) -> None:
+    """Of `n` operations, between which something else may happen."""
+    (chunk, *_) = [
+        piece for piece in stage.pieces([stage.medium(1)]) if isinstance(piece, PreparedChunk)
+    ]
+    (whole,) = stage.projector.encode([chunk])
+    n_slices = 0
+
+    def next_slice() -> int:
+        nonlocal n_slices
+        n_slices += 1
+        return n
+
+    (rows,) = stage.projector.encode([chunk], next_slice)
+    assert np.array_equal(rows, whole)
+    assert n_slices > 20 / n
+    before = n_slices
+    stage.projector.encode([chunk])
+    assert n_slices == before

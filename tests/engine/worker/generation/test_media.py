@@ -1,6 +1,6 @@
 """Texts with media say the same, whatever happened before and beside them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -315,10 +315,12 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
     encode = Projector.encode
     bad = image(666)
 
-    def failing(self: Projector, chunks: Sequence[PreparedChunk]) -> list[Rows]:
+    def failing(
+        self: Projector, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int]
+    ) -> list[Rows]:
         if any(chunk.media.digest == bad.digest for chunk in chunks):
             raise BackendError("this one can't be encoded")
-        return encode(self, chunks)
+        return encode(self, chunks, next_slice)
 
     monkeypatch.setattr(Projector, "encode", failing)
     params = GenerationParams(**GREEDY, n_predict=12)

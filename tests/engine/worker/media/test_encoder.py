@@ -28,7 +28,7 @@ class Projector:
         self.may = threading.Semaphore(1000)
         self.begun = threading.Semaphore(0)
 
-    def encode(self, chunks: Sequence[PreparedChunk]) -> list[Rows]:
+    def encode(self, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int]) -> list[Rows]:
         done = chunks[: self.at_once]
         self.offered.append(len(chunks))
         self.rests_before = self.n_rests

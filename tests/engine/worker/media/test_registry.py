@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.media.registry import MediaChunk, MediaRegistry, Span, position, spans
+from engine.worker.media.registry import (
+    GRACE,
+    LEAST,
+    MediaChunk,
+    MediaRegistry,
+    Span,
+    position,
+    spans,
+)
 from engine.worker.tokens import TokenArray
 
 
@@ -44,14 +52,50 @@ def test_a_chunk_that_has_changed_is_an_error() -> None:
 
 
 def test_what_is_forgotten_gets_a_new_id() -> None:
-    registry = MediaRegistry()
+    now = [0.0]
+    registry = MediaRegistry(lambda: now[0])
     cat, dog = intern(registry, "cat"), intern(registry, "dog")
+    now[0] = GRACE + 1
     registry.keep([dog.id, -999])
     assert len(registry) == 1
     assert registry.of(dog.id) is dog
     with pytest.raises(KeyError):
         registry.of(cat.id)
     assert intern(registry, "cat").id not in {cat.id, dog.id}
+
+
+def test_what_somebody_has_just_asked_for_stays() -> None:
+    now = [0.0]
+    registry = MediaRegistry(lambda: now[0])
+    cat, dog, fish = (intern(registry, name) for name in ("cat", "dog", "fish"))
+    now[0] = GRACE
+    registry.of(cat.id)
+    intern(registry, "dog")
+    registry.keep([])
+    assert len(registry) == 2
+    assert registry.of(cat.id) is cat
+    assert intern(registry, "dog") is dog
+    assert intern(registry, "fish").id != fish.id
+
+
+def test_it_is_tidied_when_there_are_many_and_not_all_the_time() -> None:
+    now = [0.0]
+    registry = MediaRegistry(lambda: now[0])
+    kept = [intern(registry, str(i)).id for i in range(LEAST + 1)]
+    assert not registry.is_full
+    now[0] = GRACE
+    assert registry.is_full
+    registry.keep(kept)
+    assert len(registry) == LEAST + 1
+    assert not registry.is_full
+    now[0] *= 2
+    assert not registry.is_full  # nothing has come since
+    for i in range(LEAST + 2):
+        intern(registry, f"new {i}")
+    assert registry.is_full
+    now[0] *= 2
+    registry.keep([])
+    assert not len(registry)
 
 
 @st.composite

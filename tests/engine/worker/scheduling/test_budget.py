@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,3 +140,14 @@ def test_what_is_not_seen_for_long_is_forgotten() -> None:
     known = cost.seconds(0, 256, 0)
     assert known is not None
     assert abs(known - 0.256) < 1e-6
+
+
+def test_other_work_gets_what_a_step_leaves_and_some_in_any_case() -> None:
+    budget = PrefillBudget(0.1, n_batch=2048, n_ubatch=512)
+    budget.observe(2, 0, 0, 0.02)
+    assert budget.left(2, 0.03) == pytest.approx(0.07)
+    assert budget.left(2, 0.5) == pytest.approx(MIN_SHARE * 0.02)
+    assert budget.left(0, 0.5) == 0.5
+    without_target = PrefillBudget(0, n_batch=2048, n_ubatch=512)
+    without_target.observe(2, 0, 0, 0.02)
+    assert without_target.left(2, 0.5) == pytest.approx(0.02)
