@@ -158,6 +158,14 @@ def copying(plan: Plan, seed: int) -> list[Request]:
     return [{"prompt": prompt, "n_predict": plan.tokens, "temperature": 0.0, "ignore_eos": True}]
 
 
+def dictated(plan: Plan, seed: int) -> list[Request]:
+    """The same for a model that can't copy: a grammar has the text, of which nothing is forced."""
+    [request] = copying(plan, seed)
+    text = request["prompt"].split("\n\n")[1].replace("(left, ", "(first, ")
+    grammar = f"root ::= {json.dumps(text)}"
+    return [{**request, "grammar": grammar, "jump_forward": False, "ignore_eos": False}]
+
+
 FREE: Request = {"ignore_eos": True}
 JSON: Request = {"json_schema": READING}
 
@@ -233,6 +241,7 @@ def rates(chance: float) -> str:
 
 SCENARIOS = {
     "copy": Scenario(copying, text_variants, copies_of_peers),
+    "dictated": Scenario(dictated, text_variants, copies_of_peers),
     "schema-keys": Scenario(free_or_json, json_variants, json_of_peers),
     "draft": Scenario(short_prompts, draft_variants, drafts_of_peers),
     "again": Scenario(again, text_variants, n_unmeasured=1),

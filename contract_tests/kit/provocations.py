@@ -366,6 +366,7 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
     """Features of Anthropic's server alone; the message names them."""
     picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
     paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
+    archive = {"type": "base64", "media_type": "application/zip", "data": "UEsDBBQAAAAIAP8="}
     asked: list[tuple[str, dict[str, Any]]] = [
         (
             "web_search_20250305",
@@ -380,7 +381,8 @@ def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
         ),
         ("thread", {"thread": {"type": "create"}}),
         ("image", with_text(name, [picture])),
-        ("documents", with_text(name, [paper])),
+        ("URLs", with_text(name, [paper])),
+        ("documents", with_text(name, [{"type": "document", "source": archive}])),
     ]
     if name in STREAMING:
         asked += [

@@ -109,7 +109,6 @@ IGNORED = "ignored, as every field is that nothing here needs"
 ELSEWHERE = "of a tool or an item that this server hasn't: left out, or refused by its name"
 EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "openai": {
-        "files aren't read: such a part is answered with 501": ("File.*",),
         "there would be nothing to continue; it is refused": ("*.prompt as NoneType",),
         "nothing is archived": ("ChatCompletion.metadata is never there",),
         "nothing is checked": ("*.moderation is never there",),
@@ -243,9 +242,7 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "Web*.*",
         ),
         "such a document isn't read; it is answered with 501": (
-            "*PDFSourceParam.*",
             "ContentBlockSourceParam.content as ImageBlockParam",
-            "FileDocumentSourceParam.*",
         ),
         "such things are Anthropic's own": (
             "Message.diagnostics is never there",

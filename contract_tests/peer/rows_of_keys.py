@@ -153,6 +153,12 @@ ROWS = (
         _RESPONSES,
     ),
     Accepted.more(
+        "Proposals in `timings`",
+        ["timings.draft_n", "timings.draft_n_accepted"],
+        "Constraints propose tokens, also without `--spec-type` or a draft model.",
+        r"",
+    ),
+    Accepted.more(
         "`timings` in Responses",
         ["timings"],
         "The other operations have them, too.",
