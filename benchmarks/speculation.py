@@ -13,7 +13,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,11 @@ READING = {
 SPACES = [" " * n for n in range(1, 9)] + ["\n", "\n\n", "\n\n\n", "\t", "\t\t", "\r", "\r\n"]
 """White space that a model which writes JSON tight has no use for."""
 
-LINES = [f"    total_{n} = compute_{n}(left, right, offset={n * 7})" for n in range(12)]
+LINES = [
+    f"    total_{n} = compute_{n}({'right' if n % 4 else 'left'}, offset={n * 7})"
+    for n in range(12)
+]
+"""A fourth of them changes in a copy."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +117,21 @@ class Turn:
 Request = dict[str, Any]
 
 
+async def as_it_is(_: Connection, request: Request) -> Request:
+    return request
+
+
 @dataclass(frozen=True)
 class Scenario:
     """`requests` makes those of one stream, which come one after the other; what is measured begins
-    behind the first `n_unmeasured`. All others are compared with the first of `variants`, and with
-    the last one of each peer."""
+    behind the first `n_unmeasured`. Each server may `prepare` a request for itself. All others are
+    compared with the first of `variants`, and with the last one of each peer."""
 
     requests: Callable[[Plan, int], list[Request]]
     variants: Callable[[Models], list[Variant]]
     for_peers: Callable[[Models], list[Variant]] = lambda _: [Variant("")]
     n_unmeasured: int = 0
+    prepare: Callable[[Connection, Request], Awaitable[Request]] = as_it_is
 
 
 # ---- the scenarios -----------------------------------------------------------------------------
@@ -159,11 +168,17 @@ def copying(plan: Plan, seed: int) -> list[Request]:
 
 
 def dictated(plan: Plan, seed: int) -> list[Request]:
-    """The same for a model that can't copy: a grammar has the text, of which nothing is forced."""
+    """The same for a model that can't copy: a grammar will have the text."""
     [request] = copying(plan, seed)
-    text = request["prompt"].split("\n\n")[1].replace("(left, ", "(first, ")
-    grammar = f"root ::= {json.dumps(text)}"
-    return [{**request, "grammar": grammar, "jump_forward": False, "ignore_eos": False}]
+    text = request["prompt"].split("\n\n")[1].replace("(left,", "(first,")
+    return [{**request, "ignore_eos": False, "jump_forward": False, "grammar": text}]
+
+
+async def dictate(connection: Connection, request: Request) -> Request:
+    """Its grammar has the tokens of the text, one after the other, of which none is forced."""
+    asked = {"content": request["grammar"]}
+    tokens = json.loads(await connection.request("POST", "/tokenize", asked))["tokens"]
+    return {**request, "grammar": "root ::= " + " ".join(f"<[{token}]>" for token in tokens)}
 
 
 FREE: Request = {"ignore_eos": True}
@@ -241,7 +256,7 @@ def rates(chance: float) -> str:
 
 SCENARIOS = {
     "copy": Scenario(copying, text_variants, copies_of_peers),
-    "dictated": Scenario(dictated, text_variants, copies_of_peers),
+    "dictated": Scenario(dictated, text_variants, copies_of_peers, prepare=dictate),
     "schema-keys": Scenario(free_or_json, json_variants, json_of_peers),
     "draft": Scenario(short_prompts, draft_variants, drafts_of_peers),
     "again": Scenario(again, text_variants, n_unmeasured=1),
@@ -270,7 +285,10 @@ async def measure(
             await stack.enter_async_context(Connection(server.url)) for _ in range(n_streams)
         ]
         n = scenario.n_unmeasured
-        pairs = list(zip(connections, texts, strict=True))
+        pairs = [
+            (connection, [await scenario.prepare(connection, each) for each in text])
+            for connection, text in zip(connections, texts, strict=True)
+        ]
         await asyncio.gather(*[one(connection, each[:n]) for connection, each in pairs])
         begun = time.perf_counter()
         answers = await asyncio.gather(*[one(connection, each[n:]) for connection, each in pairs])
