@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
-    models = [
+    models: list[tuple[str, CachedModel | RegistryModel]] = [
         *((HUB, model) for model in cached_models(hub_cache(os.environ))),
         *((REGISTRY, model) for model in registry_models(registry_cache(os.environ))),
     ]
