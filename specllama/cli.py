@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.options import OptionError
+from engine.options.names import suggestion
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
 from handlers.options import ServerOptions, given, parse, remarks
@@ -57,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             return _run(options, words)
     except OptionError as error:
-        return _fail(f"{error}; see specllama --help")
+        # A word that is no option may have been meant for a command.
+        stray = words[0] if words and not words[0].startswith("-") else ""
+        return _fail(f"{error}{suggestion(stray, {'serve', *COMMANDS})}; see specllama --help")
     except KeyboardInterrupt:
         pass
     return 0

@@ -61,8 +61,8 @@ def test_a_model_is_pulled_listed_served_and_removed(
     assert (again.stdout, again.stderr) == (pulled.stdout, f"{NAME}: there already\n")
 
     head, line = run("list", **cache).stdout.splitlines()
-    assert head.split() == ["NAME", "SIZE", "DOWNLOADED"]
-    assert re.fullmatch(rf"{NAME} +1\.6 MiB  \d{{4}}-\d\d-\d\d \d\d:\d\d", line)
+    assert head.split() == ["NAME", "SIZE", "FROM", "DOWNLOADED"]
+    assert re.fullmatch(rf"{NAME} +1\.6 MiB  hub +\d{{4}}-\d\d-\d\d \d\d:\d\d", line)
     [told] = json.loads(run("list", "--json", **cache).stdout)
     assert (told["repository"], told["quant"], told["size"]) == (*NAME.split(":"), len(MODEL))
 

@@ -1,5 +1,6 @@
 """Models of OCI registries, from a server that stands in for one (`tests/support/registry.py`)."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,8 +40,12 @@ def cache(tmp_path: Path) -> dict[str, str]:
 
 
 def pull(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run("pull", "--docker", *argv, **variables)
+
+
+def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "specllama", "pull", "--docker", *argv],
+        [sys.executable, "-m", "specllama", *argv],
         env=environment(**variables),
         capture_output=True,
         encoding="utf-8",
@@ -107,3 +112,19 @@ def test_a_model_of_a_registry_is_pulled(
     assert unknown.stderr.startswith(f"specllama pull: error: localhost has no {name}x ")
     wrong = pull("Nonsense", **cache)
     assert wrong.stderr.startswith('specllama pull: error: "Nonsense" does not look like [HOST/]')
+
+
+def test_a_model_of_a_registry_is_listed_and_removed(name: str, cache: dict[str, str]) -> None:
+    path = Path(pull(name, **cache).stdout.strip())
+    _, line = run("list", **cache).stdout.splitlines()
+    assert line.split()[:4] == [name, "1.6", "MiB", "registry"]
+    [told] = json.loads(run("list", "--json", **cache).stdout)
+    assert told == {"from": "registry", "name": name, "path": str(path), "size": len(MODEL)}
+    removed = run("rm", name, **cache)
+    assert (removed.returncode, removed.stdout) == (0, f"removed {name} (1.6 MiB)\n")
+    assert not path.exists()
+    assert run("list", **cache).stdout.startswith("no models yet")
+    missing = run("rm", "--docker", name, **cache)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert f"there is no model {name}" in missing.stderr
+    assert "there already" not in pull(name, **cache).stderr

@@ -51,7 +51,7 @@ def cached_models(cache: Path) -> list[CachedModel]:
     """All models in the cache, in order of their names. A cache that isn't there holds none, and
     what can't be read in it is left out with a warning."""
     models = []
-    for folder in _folders(cache):
+    for folder in folders_of(cache):
         repository = folder.name.removeprefix(_PREFIX).replace("--", "/")
         if _can_be_named(repository):
             try:
@@ -73,7 +73,8 @@ def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
     return here[0] if here and not colon else None
 
 
-def _folders(cache: Path) -> list[Path]:
+def folders_of(cache: Path) -> list[Path]:
+    """One folder for each repository; none, with a warning, if the cache can't be read."""
     try:
         with os.scandir(cache) as entries:
             return sorted(
@@ -102,7 +103,7 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
     if commit is None:
         return []
     root = folder / "snapshots" / commit
-    files = {path.relative_to(root).as_posix(): path for path in _files(root)}
+    files = {path.relative_to(root).as_posix(): path for path in files_below(root)}
     models: dict[str, CachedModel] = {}
     for name, path in files.items():
         split = part(name)
@@ -141,7 +142,7 @@ def _commit(refs: Path) -> str | None:
     return None
 
 
-def _files(root: Path) -> Iterator[Path]:
+def files_below(root: Path) -> Iterator[Path]:
     """Regular files below `root` in order of their paths, links to files followed. Raises OSError
     if `root` itself can't be read."""
     n_left = MAX_FILES

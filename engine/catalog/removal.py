@@ -6,7 +6,7 @@ model a link to a file that was never downloaded. The links go, what they lead t
 
 import errno
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from engine.catalog.cache import CachedModel, cached_models
@@ -52,8 +52,14 @@ def _remove(folder: Path, model: CachedModel) -> None:
         link
         for commit in _real_folders(folder / "snapshots")
         for name in _to_remove(_names(commit), names)
-        if _is_real(folder, (link := commit / name).parent)
+        if is_real(folder, (link := commit / name).parent)
     ]
+    unlink(folder, links)
+
+
+def unlink(folder: Path, links: Sequence[Path]) -> None:
+    """Remove names of files of a repository, and the contents that have no other name there. Raises
+    OSError."""
     blobs = {blob for link in links if (blob := _blob(folder, link))}
     for link in links:
         link.unlink()
@@ -83,7 +89,7 @@ def _real_folders(parent: Path) -> list[Path]:
         return [parent / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _is_real(folder: Path, inside: Path) -> bool:
+def is_real(folder: Path, inside: Path) -> bool:
     """True if the way from `folder` to `inside` goes over no link."""
     return inside.resolve() == folder.resolve() / inside.relative_to(folder)
 
@@ -94,7 +100,7 @@ def _blob(folder: Path, link: Path) -> Path | None:
         return None
     target = Path(os.path.normpath(link.parent / os.readlink(link)))
     blobs = folder / "blobs"
-    own = target.parent.resolve() == blobs.resolve() and _is_real(folder, blobs)
+    own = target.parent.resolve() == blobs.resolve() and is_real(folder, blobs)
     return blobs / target.name if own and not target.is_symlink() and target.is_file() else None
 
 

@@ -62,6 +62,13 @@ def reference(text: str) -> Reference:
     return Reference(host, name, tag or "latest", hexadecimal)
 
 
+def spelled(named: Reference) -> str:
+    """One way to write it, the same for all that name the same."""
+    host = "" if named.host == HUB else f"{named.host}/"
+    version = f"@sha256:{named.digest}" if named.digest else f":{named.tag}"
+    return f"{host}{named.repository}{version}"
+
+
 def _split_host(text: str) -> tuple[str, str]:
     """Docker's rule: the first part is a host if it has a dot or a colon, or is `localhost`."""
     first, slash, rest = text.partition("/")

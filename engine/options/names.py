@@ -65,7 +65,9 @@ def protects(name: str) -> bool:
 def suggestion(name: str, *candidates: Set[str]) -> str:
     """The name most like `name`, from the first set that has one, as the end of a sentence."""
     for names in candidates:
-        near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.7)
+        near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
         if near:
-            return f" (did you mean {near[0]}?)"
+            # Letters that have changed places are the commonest of all slips.
+            swapped = next((each for each in near if sorted(each) == sorted(name)), near[0])
+            return f" (did you mean {swapped}?)"
     return ""

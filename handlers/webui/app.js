@@ -37,7 +37,7 @@ const theme = button("moon", "Dark", () => { set("theme", isDark() ? "light" : "
 
 element("top").append(h("h1", { class: "offscreen" }, "specllama"), menu, modelPicker(models), h("span", { class: "spacer" }),
   h("nav", { class: "tabs", "aria-label": "Views" }, Object.values(tabs)), theme,
-  button("settings", "Settings", () => openSettings(models.defaults, [
+  button("settings", "Settings", () => openSettings(models.defaults, chat.conversation, () => chat.changedSettings(), [
     ["Export all", () => save("conversations.json", exported(conversations))],
     ["Import", importFile],
     ["Delete all", removeAll, "plain danger"],

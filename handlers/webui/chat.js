@@ -5,6 +5,8 @@ import { append, follow, message, newConversation, path, prune, siblings } from 
 import { h, notify, number, replace } from "./dom.js";
 import { generate, requestBody } from "./generate.js";
 import { MessageView } from "./messages.js";
+import { shortName } from "./models.js";
+import { hasOwn, set, setting } from "./settings.js";
 import * as store from "./store.js";
 
 // Why an answer ends whose conversation is no more.
@@ -25,10 +27,14 @@ export class Chat extends EventTarget {
     this.composer = new Composer(models, {
       send: (text, files) => this.send(text, files),
       stop: () => this.running.get(this.conversation.id)?.abort(),
+      thinking: () => setting("thinking", this.conversation) || "auto",
+      setThinking: (value) => { set("thinking", value, this.conversation); this.changedSettings(); },
     });
     this.announcer = h("div", { class: "offscreen", "aria-live": "polite" });
     this.usage = h("div", { class: "usage" });
     place.append(this.scroller, h("div", { class: "dock" }, this.results, this.composer.element, this.usage), this.announcer);
+    // A phone's keyboard covers no message, and neither do the fields for results.
+    new ResizeObserver(() => this.scrollDown()).observe(this.scroller);
     models.addEventListener("change", () => {
       this.drawUsage();
       if (!this.conversation.messages.length) this.draw();
@@ -67,7 +73,7 @@ export class Chat extends EventTarget {
   welcome() {
     const { models } = this;
     return h("div", { class: "welcome" }, h("h2", {}, "What can I do for you?"),
-      h("p", { class: "hint" }, models.name ? `You are talking to ${models.name}.` : "No model is there yet."));
+      h("p", { class: "hint" }, models.name ? `You are talking to ${shortName(models.name)}.` : "No model is there yet."));
   }
 
   get live() {
@@ -77,6 +83,7 @@ export class Chat extends EventTarget {
 
   drawState() {
     this.composer.setRunning(this.running.has(this.conversation.id));
+    this.composer.drawThinking();
     this.drawUsage();
     this.drawResults();
   }
@@ -85,8 +92,9 @@ export class Chat extends EventTarget {
   drawUsage() {
     const answer = path(this.conversation).findLast((each) => each.role === "assistant" && each.timings);
     const size = this.models.contextSize;
+    const own = hasOwn(this.conversation) ? h("span", {}, "Settings of its own") : null;
     if (!answer) {
-      replace(this.usage, size ? `Context: ${number(size)} tokens` : "");
+      replace(this.usage, size ? `Context: ${number(size)} tokens` : "", own);
       return;
     }
     const { cache_n: cached = 0, prompt_n: read = 0, predicted_n: made = 0 } = answer.timings;
@@ -95,7 +103,8 @@ export class Chat extends EventTarget {
     replace(this.usage,
       size ? h("meter", { min: 0, max: size, high: 0.9 * size, value: used, "aria-label": "Used part of the context" }) : null,
       h("span", {}, `Context ${number(used)}${size ? ` of ${number(size)}` : ""} tokens`),
-      h("span", { title: "Tokens of the last prompt that were not read again" }, `${share} % of the prompt cached`));
+      h("span", { title: "Tokens of the last prompt that were not read again" }, `${share} % of the prompt cached`),
+      own);
   }
 
   // Answers to tools that the model has called: the page runs none, but the user may say what came out.
@@ -120,6 +129,13 @@ export class Chat extends EventTarget {
       });
       this.answer();
     };
+  }
+
+  // The settings of the conversation have changed, or those of all. One that has no messages is not
+  // kept yet.
+  changedSettings() {
+    this.drawState();
+    if (this.conversation.messages.length) this.save();
   }
 
   isAtEnd() {
@@ -197,13 +213,14 @@ export class Chat extends EventTarget {
     const watching = new ResizeObserver(() => this.conversation === conversation && this.scrollDown());
     watching.observe(view.element);
     try {
-      await generate(requestBody(before, models.sent), answer, controller.signal, () => view.changed());
+      await generate(requestBody(conversation, before, models.sent), answer, controller.signal, () => view.changed());
     } catch (error) {
       answer.error = error.message;
       answer.finish = "error";
     }
     this.running.delete(conversation.id);
-    view.done()?.then(() => requestAnimationFrame(() => watching.disconnect()));
+    // The fonts of its formulas come last.
+    view.done()?.then(() => document.fonts.ready).then(() => requestAnimationFrame(() => watching.disconnect()));
     if (this.conversation === conversation) {
       this.drawState();
       this.scrollDown();

@@ -2,6 +2,7 @@
 
 import { button, h, replace } from "./dom.js";
 import { accepted, fileView, readFiles } from "./files.js";
+import { THINKING } from "./settings.js";
 
 export class Composer {
   files = [];
@@ -30,10 +31,13 @@ export class Composer {
     this.picker = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files",
       onchange: () => { this.add([...this.picker.files]); this.picker.value = ""; } });
     this.attach = button("attach", "Add files", () => this.picker.click());
+    this.thinking = h("select", { class: "thinking", "aria-label": "Thinking", hidden: true,
+      onchange: () => this.actions.setThinking(this.thinking.value) },
+      THINKING.map(([value, label]) => h("option", { value }, label)));
     this.main = button("send", "Send", () => (this.running ? this.actions.stop() : this.send()), { class: "icon-button send" });
     this.element = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); this.send(); } },
-      this.attached, this.area, h("div", { class: "composer-foot" }, this.attach, this.picker, h("span", { class: "spacer" }), this.main));
-    models.addEventListener("change", () => this.drawPicker());
+      this.attached, this.area, h("div", { class: "composer-foot" }, this.attach, this.picker, this.thinking, h("span", { class: "spacer" }), this.main));
+    models.addEventListener("change", () => { this.drawPicker(); this.drawThinking(); });
     this.drawPicker();
     this.listenForDrops();
     this.changed();
@@ -64,6 +68,11 @@ export class Composer {
     const kinds = ["texts", "PDFs", vision && "images", audio && "sounds"].filter(Boolean).join(", ");
     this.attach.setAttribute("aria-label", `Add files: ${kinds}`);
     this.attach.title = `Add files: ${kinds}`;
+  }
+
+  drawThinking() {
+    this.thinking.hidden = !this.models.thinks;
+    this.thinking.value = this.actions.thinking();
   }
 
   async add(files) {

@@ -2,6 +2,7 @@
 // What is shown, and sent, is the path from the root to the leaf.
 
 import { newId } from "./dom.js";
+import { settingsOf } from "./settings.js";
 
 const TITLE = 60;
 const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+$/;
@@ -114,6 +115,7 @@ function adopted(given) {
   made.title = text(given.title).slice(0, 200);
   made.created = time(given.created);
   made.updated = time(given.updated);
+  if (isObject(given.settings)) made.settings = settingsOf(given.settings);
   const ids = new Map();
   for (const each of list(given.messages)) {
     // A parent comes before its children, so that there is no circle.

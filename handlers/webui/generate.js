@@ -4,12 +4,12 @@ import { events, request } from "./api.js";
 import { contentOf } from "./files.js";
 import { requestFields, setting } from "./settings.js";
 
-export function requestBody(messages, model) {
-  const system = String(setting("systemMessage")).trim();
+export function requestBody(conversation, messages, model) {
+  const system = String(setting("systemMessage", conversation)).trim();
   return {
     ...(model ? { model } : {}),
     messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map(sent)],
-    ...requestFields(),
+    ...requestFields(conversation),
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
@@ -25,7 +25,13 @@ function sent(message) {
   const calls = message.calls?.map(({ id, name, arguments: text }) => ({
     id, type: "function", function: { name, arguments: text },
   }));
-  return { role: "assistant", content: message.content || (calls ? null : ""), ...(calls ? { tool_calls: calls } : {}) };
+  return {
+    role: "assistant",
+    content: message.content || (calls ? null : ""),
+    // Templates show it again while the model is at work with tools, and leave it out later.
+    ...(message.reasoning ? { reasoning_content: message.reasoning } : {}),
+    ...(calls ? { tool_calls: calls } : {}),
+  };
 }
 
 // Fills `answer` with what the model says, and calls `changed` after each part. An answer that is

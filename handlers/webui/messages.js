@@ -3,6 +3,7 @@
 import { button, copyButton, h, icon, number, replace } from "./dom.js";
 import { fileView } from "./files.js";
 import { finish, rendered } from "./markdown.js";
+import { shortName } from "./models.js";
 
 const EVERY = 80; // ms between two renderings of an answer that comes in
 
@@ -128,7 +129,7 @@ export class MessageView {
   told() {
     const { model, timings, finish: reason } = this.message;
     const parts = [];
-    if (model) parts.push(model);
+    if (model) parts.push(shortName(model));
     if (timings?.predicted_n) {
       parts.push(`${number(timings.predicted_n)} tokens`);
       if (timings.predicted_per_second) parts.push(`${number(timings.predicted_per_second)} tokens/s`);

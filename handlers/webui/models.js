@@ -75,6 +75,11 @@ export class Models extends EventTarget {
     return { vision: kinds.includes("image"), audio: kinds.includes("audio") };
   }
 
+  // As its template tells; without one, nothing is known.
+  get thinks() {
+    return /think|reason/i.test(this.props.chat_template ?? "");
+  }
+
   get contextSize() {
     return this.props.default_generation_settings?.n_ctx ?? this.current?.meta?.n_ctx ?? 0;
   }
@@ -122,10 +127,14 @@ export class Models extends EventTarget {
     if (Number.isFinite(progress?.value)) this.progress.set(model, progress.value);
     if (status && status !== "loading" && status !== "downloading") this.progress.delete(model);
     if (status === "unloaded" && data.exit_code) notify(`${model} could not be loaded`, "error");
-    if (model === this.name && status === "loaded" && before !== "loaded") await this.describe();
+    // Once it is loaded, more is known of it, such as the size of its context.
+    if (status === "loaded" && before !== "loaded") await this.refresh();
     else this.changed();
   }
 }
+
+// A model that was named by its file is shown without the folders.
+export const shortName = (name) => (name.endsWith(".gguf") ? name.split(/[/\\]/).at(-1) : name);
 
 export const isLoaded = (model) => ["loaded", "sleeping", undefined].includes(model?.status?.value);
 
@@ -155,7 +164,7 @@ export function modelPicker(models) {
 
   function draw() {
     const status = models.status(models.name);
-    label.textContent = models.name || "No model";
+    label.textContent = shortName(models.name) || "No model";
     dot.className = `dot ${models.router ? status : "loaded"}`;
     opener.title = models.router ? `${models.name}: ${status}` : models.name;
     opener.setAttribute("aria-label", `Model: ${models.name || "none"}${models.router ? `, ${status}` : ""}`);

@@ -1,6 +1,6 @@
 // What the user has set: how the page looks, and what goes into every request.
 
-import { button, h, notify } from "./dom.js";
+import { button, h, notify, replace } from "./dom.js";
 
 const PLACE = "specllama.settings";
 
@@ -22,7 +22,9 @@ const TEXTS = [
     '[{"type": "function", "function": {"name": "…"}}]'],
   ["custom", "More fields", "An object of other fields for every request.", '{"cache_prompt": true}'],
 ];
-const KNOWN = new Set(["theme", "systemMessage", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
+export const THINKING = [["auto", "Thinking: up to the server"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
+const OF_REQUESTS = new Set(["systemMessage", "thinking", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
+const MAX_TEXT = 1 << 20; // characters of a setting
 
 let own = read();
 let given = {}; // by --ui-config
@@ -30,7 +32,7 @@ let given = {}; // by --ui-config
 function read() {
   try {
     const found = JSON.parse(localStorage.getItem(PLACE) ?? "{}");
-    return Object.fromEntries(Object.entries(found).filter(([name]) => KNOWN.has(name)));
+    return Object.fromEntries(Object.entries(found).filter(([name]) => name === "theme" || OF_REQUESTS.has(name)));
   } catch {
     return {};
   }
@@ -41,12 +43,25 @@ export function offer(settings) {
   applyTheme();
 }
 
-export const setting = (name) => own[name] ?? given[name] ?? "";
+// A conversation may have settings of its own, which win.
+export const setting = (name, conversation = null) =>
+  conversation?.settings?.[name] ?? own[name] ?? given[name] ?? "";
 
-export function set(name, value) {
-  if (value === "") delete own[name];
-  else own[name] = value;
-  localStorage.setItem(PLACE, JSON.stringify(own));
+// Sets it for all conversations, or for one; the caller keeps that.
+export function set(name, value, conversation = null) {
+  const values = conversation ? (conversation.settings ??= {}) : own;
+  if (value === "") delete values[name];
+  else values[name] = value;
+  if (!conversation) localStorage.setItem(PLACE, JSON.stringify(own));
+}
+
+export const hasOwn = (conversation) => Object.keys(conversation.settings ?? {}).length > 0;
+
+// What are settings of a conversation among values that may be anybody's.
+export function settingsOf(values) {
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) =>
+    OF_REQUESTS.has(name) &&
+    (Number.isFinite(value) || (typeof value === "string" && value.length <= MAX_TEXT))));
 }
 
 export function isDark() {
@@ -59,23 +74,27 @@ export function applyTheme() {
 }
 
 // The fields of a request that the settings give. Throws Error if one of the texts isn't JSON.
-export function requestFields() {
-  const fields = parsed("custom") ?? {};
+export function requestFields(conversation) {
+  const fields = parsed("custom", conversation) ?? {};
   for (const [name] of NUMBERS) {
-    const value = setting(name);
+    const value = setting(name, conversation);
     if (value !== "" && Number.isFinite(Number(value))) fields[name] = Number(value);
   }
-  const schema = parsed("jsonSchema");
+  const thinking = setting("thinking", conversation);
+  if (thinking === "on" || thinking === "off") {
+    fields.chat_template_kwargs = { ...fields.chat_template_kwargs, enable_thinking: thinking === "on" };
+  }
+  const schema = parsed("jsonSchema", conversation);
   if (schema) {
     fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   }
-  const tools = parsed("tools");
+  const tools = parsed("tools", conversation);
   if (tools) fields.tools = tools;
   return fields;
 }
 
-function parsed(name) {
-  const value = setting(name);
+function parsed(name, conversation) {
+  const value = setting(name, conversation);
   if (typeof value !== "string") return value;
   if (!value.trim()) return null;
   try {
@@ -86,62 +105,86 @@ function parsed(name) {
   }
 }
 
-// The dialog of all settings; `defaults` are those of the server.
-export function openSettings(defaults, actions) {
+// The dialog of all settings; `defaults` are those of the server. They are set for all
+// conversations, or for the one that is shown.
+export function openSettings(defaults, conversation, changed, actions) {
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "settings-title" });
-  const fields = [
-    h("fieldset", {}, h("legend", {}, "Appearance"), themeField()),
-    h("fieldset", {}, h("legend", {}, "Conversation"),
-      textField("systemMessage", "System prompt", "Goes before every conversation.", "")),
-    h("fieldset", {}, h("legend", {}, "Sampling"), h("p", { class: "hint" }, "What is empty is up to the server."),
-      h("div", { class: "grid" }, NUMBERS.map((each) => numberField(defaults, ...each)))),
-    h("fieldset", {}, h("legend", {}, "Requests"), TEXTS.map((each) => textField(...each))),
-    h("fieldset", {}, h("legend", {}, "Kept conversations"),
-      h("p", { class: "hint" }, "They are kept in this browser, and nowhere else."),
-      h("div", { class: "actions start" }, actions.map(([label, act, kind]) =>
-        h("button", { type: "button", class: kind ?? "plain", onclick: () => act(dialog) }, label)))),
-  ];
+  const fields = h("div", {});
+  const scope = h("select", { id: "set-scope", onchange: () => draw() },
+    [["all", "All conversations"], ["one", "This conversation"]].map(([value, label]) => h("option", { value }, label)));
+  function draw() {
+    const one = scope.value === "one" ? conversation : null;
+    replace(fields,
+      one ? null : h("fieldset", {}, h("legend", {}, "Appearance"), themeField()),
+      h("fieldset", {}, h("legend", {}, "Conversation"),
+        textField(one, "systemMessage", "System prompt", "Goes before the messages.", ""), thinkingField(one)),
+      h("fieldset", {}, h("legend", {}, "Sampling"),
+        h("p", { class: "hint" }, one ? "What is empty is as in all conversations." : "What is empty is up to the server."),
+        h("div", { class: "grid" }, NUMBERS.map((each) => numberField(one, defaults, ...each)))),
+      h("fieldset", {}, h("legend", {}, "Requests"), TEXTS.map((each) => textField(one, ...each))),
+      one ? null : h("fieldset", {}, h("legend", {}, "Kept conversations"),
+        h("p", { class: "hint" }, "They are kept in this browser, and nowhere else."),
+        h("div", { class: "actions start" }, actions.map(([label, act, kind]) =>
+          h("button", { type: "button", class: kind ?? "plain", onclick: () => act(dialog) }, label)))));
+  }
+  draw();
   dialog.append(
     h("div", { class: "dialog-head" }, h("h2", { id: "settings-title" }, "Settings"),
       button("close", "Close", () => dialog.close())),
-    h("div", { class: "dialog-body" }, fields),
+    h("div", { class: "dialog-body" },
+      h("fieldset", {}, h("div", { class: "field" }, h("label", { for: "set-scope" }, "Settings of"), scope)), fields),
   );
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => { dialog.remove(); changed(); });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
 }
 
-function themeField() {
-  const options = [["", "As the system"], ["light", "Light"], ["dark", "Dark"]];
-  const select = h("select", { id: "set-theme", onchange: () => { set("theme", select.value); applyTheme(); } },
-    options.map(([value, label]) => h("option", { value }, label)));
-  select.value = setting("theme");
-  return h("div", { class: "field" }, h("label", { for: "set-theme" }, "Theme"), select);
+function selectField(name, label, value, options, onchange) {
+  const select = h("select", { id: `set-${name}`, onchange: () => onchange(select.value) },
+    options.map(([each, text]) => h("option", { value: each }, text)));
+  select.value = value;
+  return h("div", { class: "field" }, h("label", { for: `set-${name}` }, label), select);
 }
 
-function numberField(defaults, name, label, hint, min, max, step) {
-  const standard = defaults[name] ?? given[name];
+function themeField() {
+  const options = [["", "As the system"], ["light", "Light"], ["dark", "Dark"]];
+  return selectField("theme", "Theme", setting("theme"), options, (value) => { set("theme", value); applyTheme(); });
+}
+
+function thinkingField(one) {
+  const options = THINKING.map(([value, label]) => [value, label.replace(/^.*: /, "")]);
+  const value = one ? (one.settings?.thinking ?? "") : setting("thinking") || "auto";
+  return selectField("thinking", "Thinking", value, [...(one ? [["", "as in all conversations"]] : []), ...options],
+    (chosen) => set("thinking", chosen, one));
+}
+
+function numberField(one, defaults, name, label, hint, min, max, step) {
+  const values = one ? (one.settings ?? {}) : own;
+  const inherited = one ? (own[name] ?? given[name]) : given[name];
+  const standard = defaults[name];
   const input = h("input", {
     id: `set-${name}`, type: "number", min, max, step: step < 1 ? "any" : step, inputmode: "decimal",
-    value: own[name] ?? "", "aria-describedby": `hint-${name}`,
-    placeholder: given[name] ?? (Number.isFinite(standard) && name !== "seed" ? +standard.toFixed(4) : ""),
-    oninput: () => input.validity.valid && set(name, input.value === "" ? "" : Number(input.value)),
+    value: values[name] ?? "", "aria-describedby": `hint-${name}`,
+    placeholder: inherited ?? (Number.isFinite(standard) && name !== "seed" ? +standard.toFixed(4) : ""),
+    oninput: () => input.validity.valid && set(name, input.value === "" ? "" : Number(input.value), one),
   });
   return h("div", { class: "field" }, h("label", { for: `set-${name}` }, label), input,
     h("small", { id: `hint-${name}`, class: "hint" }, hint));
 }
 
-function textField(name, label, hint, placeholder) {
-  const value = setting(name);
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
+
+function textField(one, name, label, hint, example) {
   const area = h("textarea", {
-    id: `set-${name}`, rows: name === "systemMessage" ? 4 : 3, spellcheck: "false", placeholder,
+    id: `set-${name}`, rows: name === "systemMessage" ? 4 : 3, spellcheck: "false",
     class: name === "systemMessage" ? "" : "mono", "aria-describedby": `hint-${name}`,
-    value: typeof value === "string" ? value : JSON.stringify(value, null, 1),
-    oninput: () => set(name, area.value),
+    placeholder: (one && written(setting(name))) || example,
+    value: written(one ? (one.settings?.[name] ?? "") : setting(name)),
+    oninput: () => set(name, area.value, one),
     onchange: () => {
       try {
-        if (name !== "systemMessage") parsed(name);
+        if (name !== "systemMessage") parsed(name, one);
       } catch (error) {
         notify(error.message, "error");
       }

@@ -1,4 +1,4 @@
-"""`specllama list`: lists the models in the cache of the Hugging Face Hub."""
+"""`specllama list`: lists the downloaded models, of the Hugging Face Hub and of registries."""
 
 import argparse
 import json
@@ -10,32 +10,41 @@ from pathlib import Path
 import msgspec
 
 from engine.catalog.cache import CachedModel, cached_models
-from engine.catalog.locations import hub_cache
+from engine.catalog.locations import hub_cache, registry_cache
+from engine.catalog.registry_cache import RegistryModel, registry_models
 from engine.catalog.sizes import shown_size
+
+HUB, REGISTRY = "hub", "registry"
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints a line for each model."""
     parser = argparse.ArgumentParser(
         prog="specllama list",
-        description="Lists the downloaded models. Serve one with: specllama -hf NAME",
+        description="Lists the downloaded models. Serve one of the hub with: specllama -hf NAME; "
+        "one of a registry with: specllama -dr NAME",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
-    models = cached_models(hub_cache(os.environ))
+    models: list[tuple[str, CachedModel | RegistryModel]] = [
+        *((HUB, model) for model in cached_models(hub_cache(os.environ))),
+        *((REGISTRY, model) for model in registry_models(registry_cache(os.environ))),
+    ]
     if given.json:
-        print(json.dumps(msgspec.to_builtins(models), indent=2))
+        told = [{"from": source, **msgspec.to_builtins(model)} for source, model in models]
+        print(json.dumps(told, indent=2))
     elif models:
-        width = max(len(model.name) for model in models)
-        print(f"{'NAME':<{width}}  {'SIZE':>10}  DOWNLOADED")
-        for model in models:
-            print(f"{model.name:<{width}}  {shown_size(model.size):>10}  {_downloaded(model)}")
+        width = max(len(model.name) for _, model in models)
+        print(f"{'NAME':<{width}}  {'SIZE':>10}  {'FROM':<8}  DOWNLOADED")
+        for source, model in models:
+            size = shown_size(model.size)
+            print(f"{model.name:<{width}}  {size:>10}  {source:<8}  {_downloaded(model)}")
     else:
         print("no models yet; specllama pull USER/REPO[:QUANT] downloads one")
     return 0
 
 
-def _downloaded(model: CachedModel) -> str:
+def _downloaded(model: CachedModel | RegistryModel) -> str:
     try:
         seconds = Path(model.path).stat().st_mtime
     except OSError:

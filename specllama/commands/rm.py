@@ -1,12 +1,17 @@
-"""`specllama rm`: removes models from the cache of the Hugging Face Hub."""
+"""`specllama rm`: removes downloaded models, of the Hugging Face Hub and of registries."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 
-from engine.catalog.cache import cached_models, named
-from engine.catalog.locations import hub_cache
+from engine.catalog.cache import CachedModel, cached_models, named
+from engine.catalog.locations import hub_cache, registry_cache
+from engine.catalog.registry_cache import (
+    RegistryModel,
+    registry_model,
+    remove_registry_model,
+)
 from engine.catalog.removal import remove
 from engine.catalog.sizes import shown_size
 from engine.options.values import legible
@@ -20,20 +25,29 @@ def main(argv: Sequence[str]) -> int:
         "ends.",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="as specllama list shows it")
+    parser.add_argument(
+        "--docker", action="store_true", help="only what came from a registry (pull --docker)"
+    )
     given = parser.parse_args(argv)
-    cache, status = hub_cache(os.environ), 0
-    for name in given.names:
+    return max([_remove(name, registries_only=given.docker) for name in given.names])
+
+
+def _remove(name: str, *, registries_only: bool) -> int:
+    model: CachedModel | RegistryModel | None = None
+    cache, act = hub_cache(os.environ), remove
+    if not registries_only:
         model = named(cached_models(cache), name)
-        if model is None:
-            status = _failed(f"there is no model {legible(name)}; specllama list shows all")
-            continue
-        try:
-            remove(cache, model.name)
-        except OSError as error:
-            status = _failed(f"{model.name} can't be removed: {error.strerror}")
-        else:
-            print(f"removed {model.name} ({shown_size(model.size)})")
-    return status
+    if model is None:
+        cache, act = registry_cache(os.environ), remove_registry_model
+        model = registry_model(cache, name)
+    if model is None:
+        return _failed(f"there is no model {legible(name)}; specllama list shows all")
+    try:
+        act(cache, model.name)
+    except OSError as error:
+        return _failed(f"{model.name} can't be removed: {error.strerror}")
+    print(f"removed {model.name} ({shown_size(model.size)})")
+    return 0
 
 
 def _failed(message: str) -> int:

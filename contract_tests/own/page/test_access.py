@@ -113,7 +113,13 @@ def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
     visit.click("Server")
     section = visit.page.get_by_role("region", name=CHAT, exact=True)
     section.get_by_text("Cached prompts").wait_for()
+    loaded = visit.find("#server tr").filter(
+        has=visit.page.get_by_role("rowheader", name=CHAT, exact=True)
+    )
+    # Its context is known once it is loaded.
+    loaded.locator("td:last-child").filter(has_text=re.compile(r"\d")).wait_for()
     visit.find(".picker").click()
+    visit.expected.append("status of 503 .*/(metrics|slots)")  # asked for just when it was unloaded
     row.get_by_role("button", name=f"Unload {CHAT}").click()
     section.wait_for(state="detached")
 

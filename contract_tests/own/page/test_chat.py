@@ -167,8 +167,13 @@ def f(): return "a"
 ```
 
 | a | b |
-|---|---|
+|---|--:|
 | 1 | 2 |
+
+3. third
+
+- [x] done
+- [ ] to do
 """
     visit.script([{"content": text[:40]}, {"content": text[40:]}])
     visit.say("Show me")
@@ -180,6 +185,11 @@ def f(): return "a"
     assert answer.locator("h1").inner_text() == "Title"
     assert answer.locator("td").all_inner_texts() == ["1", "2"]
     assert answer.locator(".code-head").inner_text().strip() == "python"
+    aligned = "getComputedStyle(document.querySelector('.body td:last-child')).textAlign"
+    assert visit.page.evaluate(aligned) == "right"
+    assert answer.locator("ol").get_attribute("start") == "3"
+    boxes = answer.get_by_role("checkbox").all()
+    assert [each.is_checked() for each in boxes] == [True, False]
     # KaTeX's fonts come from the server.
     loaded = visit.page.evaluate(
         """document.fonts.ready.then(() => [...document.fonts]

@@ -44,6 +44,8 @@ def test_what_the_model_takes_is_sent_and_answered(
     response = sent.value.response()
     assert response is not None
     assert response.status == 200
+    # The model is named by its file: the page shows no folders.
+    assert visit.find(".picker").inner_text() == Path(body["model"]).name
     visit.page.reload()
     visit.ready()
     visit.find(".file.pdf >> text=c.pdf").wait_for()  # kept with the conversation

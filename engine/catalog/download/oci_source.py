@@ -1,9 +1,7 @@
 """Models of registries of containers: which files are wanted, and where they go.
 
-CACHE/models--<host>_<name>-<digest>/...               as in the hub's cache, by the manifest
-.../manifests/<digest>                                 of a model that is there
-.../versions/<name>                                    the digest of the manifest that a tag
-                                                       stood for last time
+They lie in folders as the hub's cache has them, by the manifest; see
+`engine.catalog.registry_cache`.
 """
 
 import hashlib
@@ -19,11 +17,12 @@ import httpx2
 from engine.catalog.download.blobs import blob_item, has_size
 from engine.catalog.download.download import patiently
 from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_layout import RepositoryCache, is_digest
+from engine.catalog.download.hub_layout import RepositoryCache
 from engine.catalog.download.hub_source import HubFiles
 from engine.catalog.download.oci_manifest import File, digest_of, model_files, read_manifest
 from engine.catalog.download.oci_registry import MAX_MANIFEST, Registry
-from engine.formats.oci_names import Reference, reference
+from engine.catalog.registry_cache import read_version
+from engine.formats.oci_names import Reference, reference, spelled
 
 MAX_MANIFESTS: Final = 16  # of an index that are looked at
 
@@ -55,9 +54,7 @@ class _ModelCache(RepositoryCache):
     def model(self, named: Reference) -> _Model | None:
         """The model that was downloaded last; None if it isn't there any more."""
         with suppress(OSError, ValueError, DownloadError):
-            digest = self._version(named).read_text("ascii")
-            if not is_digest(digest):
-                return None
+            digest = read_version(self._version(named)).digest
             with self._manifest(digest).open("rb") as file:
                 manifest = file.read(MAX_MANIFEST + 1)
             files = model_files(read_manifest(manifest, named.repository), named.repository)
@@ -69,7 +66,7 @@ class _ModelCache(RepositoryCache):
     def remember(self, named: Reference, model: _Model) -> None:
         """Raises OSError."""
         _write(self._manifest(model.digest), model.manifest)
-        _write(self._version(named), model.digest.encode())
+        _write(self._version(named), f"{model.digest}\n{spelled(named)}".encode())
 
     def _has(self, model: _Model) -> bool:
         return all(has_size(self.file(model.digest, f.name), f.size) for f in model.files)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.oci_names import HUB, Reference, reference
+from engine.formats.oci_names import HUB, Reference, reference, spelled
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -28,6 +28,8 @@ DIGEST = "0123456789abcdef" * 4
 def test_names(text: str, host: str, repository: str, version: str) -> None:
     found = reference(text)
     assert (found.host, found.repository, found.version) == (host, repository, version)
+    again = reference(spelled(found))
+    assert (again.host, again.repository, again.version) == (host, repository, version)
 
 
 @pytest.mark.parametrize(

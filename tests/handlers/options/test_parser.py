@@ -129,6 +129,7 @@ def test_two_ways_to_say_one_thing_replace_each_other() -> None:
 
 def test_unknown_options_get_a_suggestion() -> None:
     assert error("--porrt", "1").endswith("(did you mean --port?)")
+    assert error("--prot", "1").endswith("(did you mean --port?)")
     assert error("--ctx-sze=1").endswith("(did you mean --ctx-size?)")
     assert error("--metrisc").endswith("(did you mean --metrics?)")
     assert "did you mean" not in error("--qqqqqqqqq")

@@ -1,0 +1,122 @@
+"""What goes into requests: of all conversations, and of one; and whether the model thinks first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contract_tests.kit.server import OwnServer
+
+if TYPE_CHECKING:
+    from contract_tests.own.page.visits import Visit
+
+
+def _settings_of_this(visit: "Visit") -> None:
+    visit.click("Settings")
+    visit.page.get_by_label("Settings of").select_option("This conversation")
+
+
+def test_thinking_is_switched(visit: "Visit", plain: OwnServer) -> None:
+    """In one conversation; in the others it is as it was."""
+    visit.open(plain.url, custom='{"chat_template_kwargs": {"colour": "red"}}')
+    bodies = visit.script([{"content": "ok"}])
+    switch = visit.page.get_by_label("Thinking")
+    visit.ask("As it comes")
+    for chosen in ("off", "on"):
+        switch.select_option(chosen)
+        visit.ask(f"Thinking is {chosen}")
+    visit.page.reload()
+    visit.ready()
+    assert switch.input_value() == "on"
+    visit.click("New chat")
+    assert switch.input_value() == "auto"
+    visit.ask("As it comes")
+    assert [each["chat_template_kwargs"] for each in bodies] == [
+        {"colour": "red"},
+        {"colour": "red", "enable_thinking": False},
+        {"colour": "red", "enable_thinking": True},
+        {"colour": "red"},
+    ]
+
+
+def test_the_model_answers_at_once(visit: "Visit", plain: OwnServer) -> None:
+    """The shipped model's template follows the switch."""
+    visit.open(plain.url, thinking="off", max_tokens=8)
+    with visit.page.expect_request("**/v1/chat/completions") as sent:
+        visit.ask("Hello")
+    body: Any = sent.value.post_data_json
+    prompt = plain.http.post("/apply-template", json=body).json()["prompt"]
+    del body["chat_template_kwargs"]
+    assert prompt != plain.http.post("/apply-template", json=body).json()["prompt"]
+    assert not visit.find(".assistant .thoughts:visible").count()
+
+
+def test_no_switch_without_thoughts(visit: "Visit", plain: OwnServer) -> None:
+    visit.page.route(
+        "**/props*",
+        lambda route: route.fulfill(
+            json=route.fetch().json() | {"chat_template": "{{ messages }}"}
+        ),
+    )
+    visit.open(plain.url)
+    assert not visit.page.get_by_label("Thinking").is_visible()
+
+
+def test_a_conversation_has_settings_of_its_own(
+    visit: "Visit", plain: OwnServer, tmp_path: Path
+) -> None:
+    visit.open(plain.url, systemMessage="Be brief.", temperature=0.25)
+    bodies = visit.script([{"content": "ok"}])
+    _settings_of_this(visit)
+    prompt = visit.page.get_by_label("System prompt")
+    assert prompt.input_value() == ""
+    assert prompt.get_attribute("placeholder") == "Be brief."
+    prompt.fill("Be a llama.")
+    visit.page.get_by_label("Temperature").fill("1.5")
+    visit.click("Close")
+    visit.ask("first")
+    visit.find(".usage", has_text="Settings of its own").wait_for()
+    visit.click("New chat")
+    visit.ask("second")
+    visit.page.get_by_role("button", name="first", exact=True).click()
+    visit.page.reload()
+    visit.ready()
+    visit.ask("third")
+    visit.click("Settings")
+    with visit.page.expect_download() as download:
+        visit.click("Export all")
+    download.value.save_as(tmp_path / "all.json")
+    visit.page.on("dialog", lambda dialog: dialog.accept())
+    visit.click("Delete all")
+    visit.find("text=No conversations yet").wait_for()
+    visit.click("Settings")
+    with visit.page.expect_file_chooser() as chooser:
+        visit.click("Import")
+    chooser.value.set_files(tmp_path / "all.json")
+    visit.find("text=2 conversations imported").wait_for()
+    visit.page.get_by_role("button", name="first", exact=True).click()
+    visit.ask("fourth")
+    said = [(each["messages"][0]["content"], each["temperature"]) for each in bodies]
+    own, all_ = ("Be a llama.", 1.5), ("Be brief.", 0.25)
+    assert said == [own, all_, own, own]
+
+    _settings_of_this(visit)
+    visit.page.get_by_label("System prompt").fill("")
+    visit.page.get_by_label("Temperature").fill("")
+    visit.click("Close")
+    visit.ask("fifth")
+    assert bodies[-1]["messages"][0]["content"] == "Be brief."
+    assert not visit.find(".usage", has_text="Settings of its own").count()
+
+
+def test_thoughts_go_back_to_the_model(visit: "Visit", plain: OwnServer) -> None:
+    """A model that works with tools goes on with what it thought before the call."""
+    visit.open(plain.url)
+    call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
+    bodies = visit.script([{"reasoning_content": "I need f."}, {"tool_calls": [call]}])
+    visit.say("Go on")
+    visit.page.get_by_label("Result of f").fill("42")
+    visit.click("Send the results")
+    visit.find(".message.tool").wait_for()
+    visit.answered()
+    assert bodies[1]["messages"][1]["reasoning_content"] == "I need f."
+    with_thoughts = plain.http.post("/apply-template", json=bodies[1]).json()["prompt"]
+    assert "I need f." in with_thoughts
