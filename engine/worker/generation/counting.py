@@ -35,7 +35,7 @@ class Counting:
             if (n := len(chunk.proposed) - chunk.n_forced) > 0:
                 self._stats.n_drafts += 1
                 self._stats.n_drafted += n
-        self._stats.n_tokens_max = max(self._stats.n_tokens_max, *(c.stop for c in chunks))
+        self._stats.n_tokens_max = max([self._stats.n_tokens_max, *(c.stop for c in chunks)])
 
     def sampled(self, request: Request, now: float) -> None:
         """A token is chosen for `request`, which doesn't count it yet."""
