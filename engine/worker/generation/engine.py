@@ -418,12 +418,14 @@ class Engine:
     def _let_go(self, chunks: Sequence[Chunk] = ()) -> None:
         """Free the slots of those whose texts have ended with a token that was put off. What was
         evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
-        n_wasted = {chunk.sequence.id: chunk.n_tokens for chunk in chunks}
-        for request in self._overlap.ended:
-            request.sequence.n_ahead = n_wasted.get(request.id, 0)
-            self.scheduler.cancel(request.id)  # in its slot, or it waits, as it had to give way
+        ended, self._overlap.ended = self._overlap.ended, []
+        ids = {request.id for request in ended}
+        for chunk in chunks:
+            if chunk.sequence.id in ids:
+                self.scheduler.finish_before(chunk)
+        for request in ended:
+            self.scheduler.cancel(request.id)  # if it has no chunk: it may have had to give way
             self._release(request)
-        self._overlap.ended.clear()
 
     def _release(self, request: Request) -> None:
         del self._requests[request.id]
