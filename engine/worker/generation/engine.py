@@ -219,6 +219,8 @@ class Engine:
             started = time.perf_counter()
             is_idle = not self._compute(events, send or due.extend)
             self._step_seconds = time.perf_counter() - started
+        if not self.scheduler.has_work:
+            self._counting.rests()
         if self._overlap.pays and not is_idle and self.scheduler.active:
             self._unsent = events
             return due
@@ -276,6 +278,7 @@ class Engine:
             send([*events])
             events.clear()
         self.context.synchronize()  # progress, patience and timings are of work that is done
+        self._counting.computed(time.perf_counter())
         evaluated = chunks
         if self._overlap.ended:
             self._let_go(chunks)
@@ -305,10 +308,12 @@ class Engine:
         """The indices of the last tokens' outputs. Raises what `Context.decode` does."""
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
+            self._counting.begins(time.perf_counter())
             return [self._embeddings.decode(self.context, chunk, request.media)]
         self._evaluate_early(chunks)
         indices = fill(self.context.batch, chunks)
         self._sampling.attach(chunks, requests)
+        self._counting.begins(time.perf_counter())
         self.context.decode()
         return indices
 
