@@ -23,6 +23,7 @@ from engine.options import EngineOptions
 from engine.options.declaration import replaced
 from engine.params import GenerationParams
 from engine.protocol.messages import Event, Step, Submit
+from engine.shipped import model_path
 from engine.worker.backend import Context, Model, initialize
 from engine.worker.generation.engine import Engine
 from tools.models.build import ensure
@@ -76,6 +77,7 @@ def idle_seconds(
     encoder = msgspec.msgpack.Encoder()
     with (
         open(os.devnull, "wb", buffering=0) as sink,
+        patch("engine.worker.backend.sampler.FEW", 0),  # else it asks llama.cpp for logits
         patch.object(Context, "is_asynchronous", overlap),
         patch.object(Context, "decode", lambda context: device.decode(context)),
         patch.object(Context, "synchronize", lambda context: device.synchronize(context)),
@@ -105,13 +107,14 @@ def idle_seconds(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
-    parser.add_argument("--model", default="bench-100m", help="bench-100m, or a file")
+    parser.add_argument("--model", default="bench-100m", help="bench-100m, shipped, or a file")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--device-ms", type=float, default=5.0, help="that each decode takes")
     parser.add_argument("--rounds", type=int, default=5)
     plan = parser.parse_args()
-    path = ensure(plan.model) if plan.model == "bench-100m" else Path(plan.model)
+    known = {"shipped": model_path, "bench-100m": lambda: ensure("bench-100m")}
+    path = known[plan.model]() if plan.model in known else Path(plan.model)
     initialize()
     model = Model(str(path), EngineOptions())
     figures: dict[str, list[tuple[float, float]]] = {}

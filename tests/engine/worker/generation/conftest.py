@@ -5,9 +5,7 @@ import pytest
 from engine.worker.backend import Context
 
 
-@pytest.fixture(params=[False, True], ids=["", "overlap"])
-def overlaps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both orders of a step: texts before the next one is launched, or while it computes."""
-    value: bool = request.param
-    monkeypatch.setattr(Context, "is_asynchronous", value)
-    return value
+@pytest.fixture(params=[False, True], ids=["in turn", "overlap"])
+def orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test twice: texts are made before the next step is launched, or while it computes."""
+    monkeypatch.setattr(Context, "is_asynchronous", request.param)

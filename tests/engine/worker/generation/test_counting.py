@@ -2,11 +2,15 @@
 
 import os
 
+import pytest
+
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
 from engine.worker.generation.counting import Counting
 from tests.support.playing import GREEDY, engine, play
+
+pytestmark = pytest.mark.usefixtures("orders")
 
 PROMPTS = ["import os", "def function(self, value):", "class Name:"]
 
