@@ -339,9 +339,12 @@ class Engine:
         if any(chunk.n_early for chunk in chunks):
             fill_early(self.context.batch, chunks)
             started = time.perf_counter()
+            self._counting.begins(started)
             self.context.decode()
             self.context.synchronize()
-            self._speculation.evaluated_early(chunks, time.perf_counter() - started)
+            now = time.perf_counter()
+            self._counting.computed(now)
+            self._speculation.evaluated_early(chunks, now - started)
 
     def _answer_postponed(self) -> list[Event]:
         """The tokens whose masks the last steps haven't waited for."""

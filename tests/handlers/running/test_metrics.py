@@ -123,4 +123,4 @@ def test_devices_tell_their_memory_where_there_are_any() -> None:
     found = samples(Metrics().render("m", stats)[0])
     assert found["specllama_device_memory_free_bytes{device=GPU0}"] == 1
     assert found["specllama_device_memory_bytes{device=GPU0}"] == 3
-    assert b"specllama_device" not in Metrics().render("m", Stats())[0]
+    assert b"specllama_device_memory" not in Metrics().render("m", Stats())[0]
