@@ -115,6 +115,12 @@ def bench_media(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_overlap(session: nox.Session) -> None:
+    """How long a device waits for the host in each step."""
+    session.run("python", "-m", "benchmarks.overlap", *session.posargs)
+
+
+@nox.session
 def bench_reproducible(session: nox.Session) -> None:
     """What `--reproducible` costs (a minute)."""
     session.run("python", "-m", "benchmarks.reproducible", *session.posargs)

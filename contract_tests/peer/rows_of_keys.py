@@ -41,6 +41,7 @@ _SERIES = (
     "specllama_cache_ram_bytes gauge",
     "specllama_checkpoint_bytes gauge",
     "specllama_constraint_bytes gauge",
+    "specllama_device_idle_seconds_total counter",
     "specllama_engine_resident_bytes gauge",
     "specllama_inter_token_latency_seconds histogram",
     "specllama_prompt_tokens_restored_total counter",

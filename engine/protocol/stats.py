@@ -54,8 +54,9 @@ class Stats(msgspec.Struct, kw_only=True):
 
     `inter_token` has one value for each token but a request's first one: its count and its
     total are the steps and the time of all generation. `step` has the time of each step,
-    `prompt_seconds` that of all steps that had prompt tokens in them; `n_busy` adds up the busy
-    slots of all steps.
+    `prompt_seconds` that of all steps that had prompt tokens in them; `idle_seconds` is from the
+    results of each decode to the next one, while there was work. `n_busy` adds up the busy slots
+    of all steps.
     """
 
     n_prompt: int = 0  # tokens evaluated
@@ -63,6 +64,7 @@ class Stats(msgspec.Struct, kw_only=True):
     n_prompt_shared: int = 0  # of these, in a text that went on without it
     n_prompt_restored: int = 0  # of the cached ones, from below the KV cache
     prompt_seconds: float = 0.0
+    idle_seconds: float = 0.0
     n_predicted: int = 0
     n_decode: int = 0  # calls of llama_decode
     n_busy: int = 0

@@ -211,9 +211,12 @@ class Worker:
                 self._link.send(StatsReply(id, self._engine.stats()))
 
     def _step(self) -> None:
-        events: Sequence[Event | Vectors] = self._engine.step()
+        engine = self._engine
+        self._send(engine.step(self._send) if isinstance(engine, Engine) else engine.step())
+
+    def _send(self, events: Sequence[Event | Vectors]) -> None:
         if events:
-            self._link.send(Step(list(events)))
+            self._link.send(Step([*events]))
 
     # ---- the reader and its workers ------------------------------------------------------
 

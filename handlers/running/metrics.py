@@ -84,6 +84,8 @@ def _counters(stats: Stats) -> Iterator[Metric]:
     yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
     restored = "Prompt tokens from the cache that host memory or files gave back to it."
     yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
+    idle = "Time from the results of a decode to the next one, while there was work."
+    yield CounterMetricFamily("specllama_device_idle_seconds", idle, stats.idle_seconds)
 
 
 def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:

@@ -13,11 +13,12 @@ from llama_cpp import llama_cpp as C
 
 from engine.errors import BackendError
 from engine.options import EngineOptions
+from engine.protocol.devices import CPU
 from engine.worker.backend.batch import Batch
 from engine.worker.backend.candidates import Candidates
 from engine.worker.backend.context_creation import apply_control_vectors, created, tell_sizes
 from engine.worker.backend.context_params import context_params
-from engine.worker.backend.library import failure, forget_errors, llama, view
+from engine.worker.backend.library import failure, forget_errors, holdings, llama, view
 from engine.worker.backend.media_batch import MediaBatch
 from engine.worker.backend.model import Model
 from engine.worker.backend.positions import Positions, Run
@@ -146,6 +147,12 @@ class Context:
         """Wait until the device has computed all that it was given: `decode` returns before. On
         a CPU there is nothing to wait for."""
         C.llama_synchronize(self._ctx)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True if `decode` returns as soon as the device has its work: no layer of the newest
+        model is on the CPU."""
+        return bool(holdings.layers) and CPU not in holdings.layers
 
     @cached_property
     def candidates(self) -> Candidates:

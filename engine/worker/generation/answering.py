@@ -36,6 +36,20 @@ class Answering:
             return delta(request) if text or request.stream.is_whole else None
         return None
 
+    def decides(self, request: Request, token: int, *, is_final: bool) -> bool:
+        """True if `token`, the newest one, ends the text or drops a part of it, whatever it shows.
+        All else that may end a text is in what it shows: `Request.may_end_with_text`."""
+        return (
+            is_final
+            or token in self._model.eog
+            or request.n_decoded == self._limit(request)
+            or len(request.sequence.tokens) >= self._scheduler.n_ctx
+        )
+
+    def _limit(self, request: Request) -> int:
+        limit = request.params.n_predict
+        return limit if limit >= 0 else self._most
+
     def _stop_type(
         self, request: Request, token: int, *, new_line: bool, is_final: bool
     ) -> StopType:
@@ -43,13 +57,12 @@ class Answering:
             return "word"
         if is_final or token in self._model.eog:
             return "eos"
-        limit = request.params.n_predict
         is_full = len(request.sequence.tokens) >= self._scheduler.n_ctx
         if is_full and (not self._shifts or request.sequence.spans):
             request.truncated = True
             return "limit"
         if (
-            request.n_decoded == (limit if limit >= 0 else self._most)
+            request.n_decoded == self._limit(request)
             or (request.indent is not None and request.indent.reached)
             or (new_line and request.is_out_of_time)
             or (is_full and not self._shift(request))
@@ -109,7 +122,7 @@ def _finished(request: Request) -> Finished:
         stopping_word=request.stream.stopping_word,
         truncated=request.truncated,
         has_new_line=request.has_new_line,
-        id_slot=sequence.slot,
+        id_slot=request.slot,
         prompt=request.prompt,
         n_prompt=sequence.n_prompt,
         n_decoded=request.n_decoded,

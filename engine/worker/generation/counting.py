@@ -14,6 +14,7 @@ class Counting:
 
     def __init__(self) -> None:
         self._stats = Stats()
+        self._computed = 0.0  # when the last decode had its results, if there is more to do
         self._has_prompt = False  # whether the last decode had prompt tokens in it
 
     def admitted(self, request: Request, now: float) -> None:
@@ -23,6 +24,19 @@ class Counting:
         self._stats.n_prompt_cached += sequence.n_cached
         self._stats.n_prompt_restored += sequence.n_restored
         self._stats.n_prompt_shared += sequence.n_shared
+
+    def begins(self, now: float) -> None:
+        """The device gets its work of a step."""
+        if self._computed:
+            self._stats.idle_seconds += now - self._computed
+
+    def computed(self, now: float) -> None:
+        """It has done that."""
+        self._computed = now
+
+    def rests(self) -> None:
+        """There is nothing more to do."""
+        self._computed = 0.0
 
     def decoded(self, chunks: Sequence[Chunk], n_busy: int) -> None:
         """`chunks` are evaluated, and none of their requests has its next token yet."""
@@ -35,7 +49,7 @@ class Counting:
             if (n := len(chunk.proposed) - chunk.n_forced) > 0:
                 self._stats.n_drafts += 1
                 self._stats.n_drafted += n
-        self._stats.n_tokens_max = max(self._stats.n_tokens_max, *(c.stop for c in chunks))
+        self._stats.n_tokens_max = max([self._stats.n_tokens_max, *(c.stop for c in chunks)])
 
     def sampled(self, request: Request, now: float) -> None:
         """A token is chosen for `request`, which doesn't count it yet."""

@@ -6,7 +6,7 @@ that calls `step`.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 from engine.errors import ErrorInfo
@@ -46,6 +46,7 @@ from engine.worker.generation.answering import Answering, finish, progress
 from engine.worker.generation.counting import Counting
 from engine.worker.generation.embeddings import Embeddings
 from engine.worker.generation.filling import fill, fill_early
+from engine.worker.generation.overlap import Overlap
 from engine.worker.generation.planning import Planner, sequence_ids
 from engine.worker.generation.postponed import Postponed
 from engine.worker.generation.preparation import Preparation, Preparing, Prompt
@@ -113,6 +114,12 @@ class Engine:
         )
         self._postponed = Postponed(self.context)
         self._answering = Answering(model, self.scheduler, options.context)
+        self._overlap = Overlap(
+            self._answering,
+            pays=self.context.is_asynchronous,
+            is_cuttable=self.context.is_cuttable,
+        )
+        self._unsent: list[Event] = []  # of the last step, if they wait for the next one
         self._counting = Counting()
         self._requests: dict[int, Request] = {}
         self._last_in_slot: dict[int, Request] = {}
@@ -162,6 +169,8 @@ class Engine:
         return events
 
     def cancel(self, id: int) -> None:
+        """Nothing more is said of the request."""
+        self._unsent = [event for event in self._unsent if event.id != id]
         if request := self._requests.get(id):
             self.scheduler.cancel(id)
             self._release(request)
@@ -175,6 +184,8 @@ class Engine:
 
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
+        self._unsent += self._overlap.answer_one(id)
+        self._let_go()
         self.scheduler.pause(id)
         self._speculation.forget(id)
 
@@ -184,7 +195,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._unsent)
 
     @property
     def gather_seconds(self) -> float:
@@ -194,25 +205,38 @@ class Engine:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def step(self) -> list[Event]:
-        """Plan, fill, decode, sample, answer; the events of all requests that have any."""
-        events = self._answer_postponed()
+    def step(self, send: Callable[[list[Event]], None] | None = None) -> list[Event]:
+        """Plan, fill, decode, sample, answer; the events of all requests that have any.
+
+        On a device that computes beside the host, the next step is launched before anything is
+        done that it doesn't need, so that texts and events are those of the step before. `send`
+        gets these while the device computes; without, they are returned."""
+        due: list[Event] = []
+        events, self._unsent = self._unsent, []
+        events += self._answer_postponed()
         events += self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
             started = time.perf_counter()
-            is_idle = not self._compute(events)
+            is_idle = not self._compute(events, send or due.extend)
             self._step_seconds = time.perf_counter() - started
+        if not self.scheduler.has_work:
+            self._counting.rests()
+        if self._overlap.pays and not is_idle and self.scheduler.active:
+            self._unsent = events
+            return due
         if is_idle and not events:
             self._wait()
-        return events
+        return due + events
 
-    def _compute(self, events: list[Event]) -> bool:
-        """All of a step that uses the device; what comes of it is added to `events`. False if
-        nobody can go on."""
+    def _compute(self, events: list[Event], send: Callable[[list[Event]], None]) -> bool:
+        """All of a step that uses the device; what comes of it is added to `events`, but for what
+        `send` gets. False if nobody can go on."""
         self._speculation.propose(self._requests)
         chunks = self._planner.plan()
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
+            events += self._overlap.answer()
+            self._let_go()
             return False
         now = time.perf_counter()
         events += self._enter([self._requests[chunk.sequence.id] for chunk in chunks], now)
@@ -220,23 +244,28 @@ class Engine:
         # Embeddings and tokens can't be in one batch.
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
-        if media and not self._evaluate(media, events, n_waiting=len(texts)):
+        if media and not self._evaluate(media, events, send, n_waiting=len(texts)):
             return True
+        texts = [chunk for chunk in texts if chunk.sequence.id in self._requests]
         if texts:
-            self._evaluate(texts, events)
+            self._evaluate(texts, events, send)
         return True
 
     def _evaluate(
-        self, chunks: Sequence[Chunk], events: list[Event], *, n_waiting: int = 0
+        self,
+        chunks: Sequence[Chunk],
+        events: list[Event],
+        send: Callable[[list[Event]], None],
+        *,
+        n_waiting: int = 0,
     ) -> bool:
-        """Evaluate what fits into one decode, and answer: what comes of it is added to `events`.
-        `n_waiting` others of the same step wait for it. False if it can't be done; what else was
-        planned may be wrong then."""
+        """Evaluate what fits into one decode, and answer: what comes of it is added to `events`,
+        and while the device computes, `send` gets what is there. `n_waiting` others of the same
+        step wait for it. False if it can't be done; what else was planned may be wrong then."""
         started = time.perf_counter()
         requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         try:
             indices = self._decode(chunks, requests)
-            self.context.synchronize()  # progress, patience and timings are of work that is done
         except OutOfCellsError:
             if not self.scheduler.relieve():
                 events += self._fail_all(requests, "the KV cache is full")
@@ -244,6 +273,19 @@ class Engine:
         except BackendError as error:
             events += self._fail_all(requests, str(error))
             return False
+        if self._overlap.pays:
+            events += self._overlap.answer()
+            send([*events])
+            events.clear()
+        self.context.synchronize()  # progress, patience and timings are of work that is done
+        self._counting.computed(time.perf_counter())
+        evaluated = chunks
+        if self._overlap.ended:
+            self._let_go(chunks)
+            rows = zip(chunks, indices, strict=True)
+            kept = [row for row in rows if row[0].sequence.id in self._requests]
+            chunks, indices = [chunk for chunk, _ in kept], [index for _, index in kept]
+            requests = [self._requests[chunk.sequence.id] for chunk in chunks]
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
@@ -257,8 +299,8 @@ class Engine:
                 events += self._answer(request, index)
             outputs = self._speculation.confirmed(outputs)
         self._speculation.end()
-        seconds = self._planner.measure(chunks, started, n_waiting)
-        self._speculation.stepped(chunks, seconds)
+        seconds = self._planner.measure(evaluated, started, n_waiting)
+        self._speculation.stepped(evaluated, seconds)
         self._counting.stepped(seconds)
         return True
 
@@ -266,10 +308,12 @@ class Engine:
         """The indices of the last tokens' outputs. Raises what `Context.decode` does."""
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
+            self._counting.begins(time.perf_counter())
             return [self._embeddings.decode(self.context, chunk, request.media)]
         self._evaluate_early(chunks)
         indices = fill(self.context.batch, chunks)
         self._sampling.attach(chunks, requests)
+        self._counting.begins(time.perf_counter())
         self.context.decode()
         return indices
 
@@ -295,9 +339,12 @@ class Engine:
         if any(chunk.n_early for chunk in chunks):
             fill_early(self.context.batch, chunks)
             started = time.perf_counter()
+            self._counting.begins(started)
             self.context.decode()
             self.context.synchronize()
-            self._speculation.evaluated_early(chunks, time.perf_counter() - started)
+            now = time.perf_counter()
+            self._counting.computed(now)
+            self._speculation.evaluated_early(chunks, now - started)
 
     def _answer_postponed(self) -> list[Event]:
         """The tokens whose masks the last steps haven't waited for."""
@@ -343,6 +390,10 @@ class Engine:
         token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
+        if not self._speculation.goes_on(request) and self._overlap.takes(
+            request, token, is_final=is_final
+        ):
+            return []
         event = self._answering.accept(request, token, is_final=is_final)
         if request.stop_type != "none":
             return self._finish(request)
@@ -361,10 +412,32 @@ class Engine:
         return Failed(request.id, error)
 
     def _fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
-        return [self._fail(request, ErrorInfo("server_error", message)) for request in requests]
+        events = self._overlap.answer()
+        for request in requests:
+            if request in self._overlap.ended:  # it is said, but its cells are not to be trusted
+                self._overlap.ended.remove(request)
+                self.scheduler.discard(request.sequence)
+                self._release(request)
+            else:
+                events.append(self._fail(request, ErrorInfo("server_error", message)))
+        self._let_go()
+        return events
+
+    def _let_go(self, chunks: Sequence[Chunk] = ()) -> None:
+        """Free the slots of those whose texts have ended with a token that was put off. What was
+        evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
+        ended, self._overlap.ended = self._overlap.ended, []
+        ids = {request.id for request in ended}
+        for chunk in chunks:
+            if chunk.sequence.id in ids:
+                self.scheduler.finish_before(chunk)
+        for request in ended:
+            self.scheduler.cancel(request.id)  # if it has no chunk: it may have had to give way
+            self._release(request)
 
     def _release(self, request: Request) -> None:
         del self._requests[request.id]
+        self._overlap.drop(request.id)
         self._speculation.forget(request.id)
         self._embeddings.forget(request.id)
         if request.slot >= 0:

@@ -124,6 +124,12 @@ class Request:
         return 0 < self.params.t_max_predict_ms < 1e3 * (self.last_token - self.first_token)
 
     @property
+    def may_end_with_text(self) -> bool:
+        """True if what a token shows may end the text: it has to be looked at for that."""
+        params = self.params
+        return bool(params.stop) or self.indent is not None or params.t_max_predict_ms > 0
+
+    @property
     def n_remain(self) -> int:
         """Tokens that may still come; -1 for no limit."""
         limit = self.params.n_predict

@@ -145,6 +145,11 @@ class Speculation:
             self.n_accepted += 1
         return proposed
 
+    def goes_on(self, request: Request) -> bool:
+        """True if the newest token of `request` is a proposed one, and the one behind it is chosen
+        next, in the same step."""
+        return request.sequence.n_ahead > 0 and self._runs[request.id].is_right
+
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
         """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with
         the place of the next one's logits."""

@@ -160,6 +160,11 @@ class Scheduler:
         self.cache.close(sequence.seq_id, entry)
         self._free_slot(sequence)
 
+    def finish_before(self, chunk: Chunk) -> None:
+        """`finish` where the text of an evaluated `chunk` had ended before: nothing of it stays."""
+        chunk.sequence.n_ahead = chunk.n_tokens
+        self.finish(chunk.sequence)
+
     def _cut_to_whole_spans(self, sequence: Sequence) -> None:
         """Drop the part of a span that the text of an active sequence ends with."""
         n, id = uncut(sequence.spans, sequence.n_past), sequence.seq_id

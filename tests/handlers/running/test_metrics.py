@@ -113,9 +113,14 @@ def test_what_a_process_holds_is_told_apart() -> None:
     assert [found[f"specllama_{name}_bytes"] for name in names] == [1, 2, 3, 4]
 
 
+def test_the_time_without_a_decode_is_added_up() -> None:
+    found = samples(Metrics().render("m", Stats(idle_seconds=1.5))[0])
+    assert found["specllama_device_idle_seconds_total"] == 1.5
+
+
 def test_devices_tell_their_memory_where_there_are_any() -> None:
     stats = Stats(devices=[DeviceMemory("GPU0", free=1, total=3)])
     found = samples(Metrics().render("m", stats)[0])
     assert found["specllama_device_memory_free_bytes{device=GPU0}"] == 1
     assert found["specllama_device_memory_bytes{device=GPU0}"] == 3
-    assert b"specllama_device" not in Metrics().render("m", Stats())[0]
+    assert b"specllama_device_memory" not in Metrics().render("m", Stats())[0]

@@ -18,6 +18,8 @@ from engine.worker.slot_actions import SlotActions, SlotTask
 from tests.support.options_support import engine_options
 from tools.models.build import ensure, ensure_adapter
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 PROMPT = "def read(self, path):"
 EXACT: dict[str, Any] = {
     "flash_attn": "off",

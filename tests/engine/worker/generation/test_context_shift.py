@@ -25,6 +25,8 @@ from tests.support.playing import EXACT
 from tools.models.gguf_file import write_model
 from tools.models.recipes import RECIPES, Recipe
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 N_CTX = 256
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 

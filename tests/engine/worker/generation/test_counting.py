@@ -2,10 +2,15 @@
 
 import os
 
+import pytest
+
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
+from engine.worker.generation.counting import Counting
 from tests.support.playing import GREEDY, engine, play
+
+pytestmark = pytest.mark.usefixtures("orders")
 
 PROMPTS = ["import os", "def function(self, value):", "class Name:"]
 
@@ -22,6 +27,7 @@ def test_counts_add_up_to_the_answers(model: Model) -> None:
     assert stats.step.count == stats.n_decode
     assert stats.n_decode <= stats.n_busy + len(PROMPTS) <= 2 * stats.n_decode + len(PROMPTS)
     assert 0 < stats.prompt_seconds <= stats.step.total
+    assert stats.idle_seconds > 0
     # The last token of a text is never evaluated.
     assert stats.n_tokens_max == max(a.n_prompt + a.n_decoded - 1 for a in answers)
     assert (stats.n_processing, stats.n_deferred) == (0, 0)
@@ -51,3 +57,16 @@ def test_kept_memory_is_told_apart(model: Model) -> None:
     assert stats.n_bytes_constraints > 0
     assert stats.n_bytes_checkpoints == 0
     assert not os.path.exists("/proc/self/statm") or stats.n_bytes_resident > 0
+
+
+def test_idle_is_who_has_work_and_computes_nothing() -> None:
+    counting = Counting()
+    counting.begins(1.0)
+    counting.computed(2.0)
+    counting.begins(2.5)
+    counting.computed(4.0)
+    counting.rests()
+    counting.begins(10.0)
+    counting.computed(11.0)
+    counting.begins(11.25)
+    assert counting._stats.idle_seconds == 0.75

@@ -20,6 +20,8 @@ from tests.support.speculating import Eager
 from tests.support.vocabulary_files import with_vocabulary
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 SHIPPED = str(model_path())
 PROMPTS = [
     "def add(a, b):\n    return",

@@ -16,6 +16,8 @@ from tests.support.model_files import damaged
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 
 def test_the_same_text_alone_and_in_company(model: Model) -> None:
     prompts = [f"def function_{i}(self, value):" for i in range(6)]

@@ -13,6 +13,8 @@ from engine.worker.backend.candidates import Candidates
 from engine.worker.constraints import masks
 from engine.worker.constraints.compiler import Compiler
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 N_CTX = 256
 N_TOKENS = 120
 SCHEMA = {

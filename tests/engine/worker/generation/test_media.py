@@ -42,6 +42,8 @@ from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 KINDS = {
     "plain": ("embedded", "tiny-mmproj"),
     "slices": ("embedded", "tiny-mmproj-slices"),

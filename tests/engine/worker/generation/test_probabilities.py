@@ -31,6 +31,8 @@ from handlers.apis.native.probabilities import (
 from handlers.running.choices import mean_log_probability
 from tests.support.options_support import engine_options
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 # ---- arithmetic --------------------------------------------------------------------------
 
 rows = arrays.arrays(

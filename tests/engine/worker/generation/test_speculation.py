@@ -31,6 +31,8 @@ from tests.support.speculating import (
     speculating,
 )
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 
 def teach(model: Model, oracle: Oracle, prompts: list[str], told: Mapping[str, Finished]) -> None:
     for prompt in prompts:

@@ -19,6 +19,8 @@ from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.usefixtures("orders")
+
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 4
 
 

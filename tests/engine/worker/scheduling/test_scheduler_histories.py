@@ -35,6 +35,7 @@ class Histories(RuleBasedStateMachine):
         proposes=st.sampled_from([0, 0, 1, 3, 40]),
         encodes=st.integers(1, 5),
         n_prompt=st.sampled_from([None, None, 1, 2, 5]),
+        ends_late=st.booleans(),
     )
     def begin(
         self,
@@ -53,7 +54,9 @@ class Histories(RuleBasedStateMachine):
         proposes: int,
         encodes: int,
         n_prompt: int | None,
+        ends_late: bool,
     ) -> None:
+        self.ends_late = ends_late
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
         self.n_checkpoints = n_checkpoints
         self.tier = FakeTier(self.kv, *tier) if tier is not None else None
@@ -175,6 +178,7 @@ class Histories(RuleBasedStateMachine):
             ]
             assert all(q.id in served for q in waiting), "a prompt held generation up"
         self.kv.evaluate(chunks)
+        chunks = [chunk for chunk in chunks if not self._ends_before(chunk)]
         self.s.advance(chunks)
         for chunk in chunks:
             if not chunk.is_last:
@@ -185,6 +189,17 @@ class Histories(RuleBasedStateMachine):
                 self.postponed[chunk.sequence.id] = chunk.sequence
             else:
                 self._verify(chunk.sequence, chunk.proposed)
+
+    def _ends_before(self, chunk: Chunk) -> bool:
+        """A stop string is found in the newest token while that is evaluated."""
+        done = chunk.sequence
+        if not (self.ends_late and self.kv.is_cuttable and done.generating):
+            return False
+        if (done.id + len(done.tokens)) % 5:
+            return False
+        self.s.finish_before(chunk)
+        del self.alive[done.id]
+        return True
 
     def _check_proposed(self, chunks: list[Chunk]) -> None:
         ready = [c for c in chunks if c.sequence.is_next]

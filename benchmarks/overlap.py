@@ -1,0 +1,148 @@
+"""`python -m benchmarks.overlap`: how long a device waits for the host in each step, if texts are
+made before the next step is launched, and if that is done while the device computes.
+
+There need be no device: a clock stands in for one, which computes for as long as it is told, and
+logits are made up. All else is the engine as it is. The clock is the processor time of the host's
+thread, so that it doesn't matter what else runs on the machine. The two orders take turns, round
+after round; figures are medians.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine.options import EngineOptions
+from engine.options.declaration import replaced
+from engine.params import GenerationParams
+from engine.protocol.messages import Event, Step, Submit
+from engine.shipped import model_path
+from engine.worker.backend import Context, Model, initialize
+from engine.worker.generation.engine import Engine
+from tools.models.build import ensure
+
+N_ROWS = 61
+"""Rows of logits, which take turns."""
+GENERATES = 8
+"""Steps before the first one that counts: prompts are evaluated."""
+
+
+class Device:
+    """Computes every decode for `seconds`, beside the host."""
+
+    def __init__(self, model: Model, seconds: float) -> None:
+        rows = np.random.default_rng(1).normal(size=(N_ROWS, model.n_vocab))
+        rows[:, [*model.eog]] = -np.inf
+        self._rows: npt.NDArray[np.float32] = rows.astype(np.float32)
+        self._seconds = seconds
+        self._ends = self._waited = 0.0
+        self.n_steps = 0
+        self.idle = 0.0
+        """Seconds between the end of a decode and the beginning of the next one."""
+
+    @property
+    def now(self) -> float:
+        """The host's time, what it has waited for the device included."""
+        return time.thread_time() + self._waited
+
+    def decode(self, context: Context) -> None:
+        now = self.now
+        if self.n_steps >= GENERATES:
+            self.idle += max(0.0, now - self._ends)
+        self.n_steps += 1
+        self._ends = max(now, self._ends) + self._seconds
+
+    def synchronize(self, context: Context) -> None:
+        self._waited += max(0.0, self._ends - self.now)
+
+    def logits(self, context: Context, index: int) -> npt.NDArray[np.float32]:
+        return self._rows[(self.n_steps + 7 * index) % N_ROWS]
+
+
+def idle_seconds(
+    model: Model, *, overlap: bool, n_slots: int, n_tokens: int, seconds: float
+) -> tuple[float, float]:
+    """Of a step: for how long the device has waited, and how long all has taken."""
+    device = Device(model, seconds)
+    options = replaced(
+        EngineOptions(), parallel=n_slots, ctx_size=512 * n_slots, warmup=False, cache_ram=0
+    )
+    encoder = msgspec.msgpack.Encoder()
+    with (
+        open(os.devnull, "wb", buffering=0) as sink,
+        patch("engine.worker.backend.sampler.FEW", 0),  # else it asks llama.cpp for logits
+        patch.object(Context, "is_asynchronous", overlap),
+        patch.object(Context, "decode", lambda context: device.decode(context)),
+        patch.object(Context, "synchronize", lambda context: device.synchronize(context)),
+        patch.object(Context, "logits", lambda context, index: device.logits(context, index)),
+    ):
+
+        def send(events: list[Event]) -> None:
+            sink.write(encoder.encode(Step(events)))
+
+        engine = Engine(model, options)
+        for id in range(1, n_slots + 1):
+            params = GenerationParams(
+                n_predict=n_tokens, temperature=0.0, stream=True, stop=["\nUser:", "###"]
+            )
+            engine.submit(engine.prepare(Submit(id, [f"{id} apples and"], params)))
+        began = 0.0
+        while engine.has_work:
+            if not began and device.n_steps >= GENERATES:
+                began = device.now
+            if events := engine.step(send):
+                send(events)
+        whole = device.now - began
+        engine.close()
+    n_steps = device.n_steps - GENERATES
+    return device.idle / n_steps, whole / n_steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
+    parser.add_argument("--model", default="bench-100m", help="bench-100m, shipped, or a file")
+    parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--device-ms", type=float, default=5.0, help="that each decode takes")
+    parser.add_argument("--rounds", type=int, default=5)
+    plan = parser.parse_args()
+    known = {"shipped": model_path, "bench-100m": lambda: ensure("bench-100m")}
+    path = known[plan.model]() if plan.model in known else Path(plan.model)
+    initialize()
+    model = Model(str(path), EngineOptions())
+    figures: dict[str, list[tuple[float, float]]] = {}
+    for n_slots in plan.slots:
+        rounds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for _ in range(plan.rounds):
+            for overlap, found in rounds.items():
+                found.append(
+                    idle_seconds(
+                        model,
+                        overlap=overlap,
+                        n_slots=n_slots,
+                        n_tokens=plan.tokens,
+                        seconds=1e-3 * plan.device_ms,
+                    )
+                )
+        for overlap, found in rounds.items():
+            figures[f"{n_slots} {'overlap' if overlap else 'in turn'}"] = found
+        before, after = (statistics.median(idle for idle, _ in rounds[o]) for o in (False, True))
+        slow, fast = (statistics.median(whole for _, whole in rounds[o]) for o in (False, True))
+        print(
+            f"{n_slots:3} slots: idle {1e3 * before:6.3f} ms of a step, then {1e3 * after:6.3f} ms "
+            f"({after / before:4.2f}); {slow / fast:5.3f} times the steps per second",
+            flush=True,
+        )
+    print(json.dumps(figures))
+    model.close()
+
+
+if __name__ == "__main__":
+    main()

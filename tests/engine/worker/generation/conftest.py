@@ -1,0 +1,11 @@
+"""What the tests of generation share."""
+
+import pytest
+
+from engine.worker.backend import Context
+
+
+@pytest.fixture(params=[False, True], ids=["in turn", "overlap"])
+def orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test twice: texts are made before the next step is launched, or while it computes."""
+    monkeypatch.setattr(Context, "is_asynchronous", request.param)

@@ -1,0 +1,328 @@
+"""Texts are made while the device computes the next step: they are those of the other order, and
+what was evaluated behind an end that nobody knew of is taken back.
+
+On the CPU `Context.decode` returns when all is computed, so that the order is all that changes.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine.params import GenerationParams
+from engine.protocol.messages import Delta, Event, Failed, Finished, Submit
+from engine.worker.backend import BackendError, Context, Model, initialize
+from engine.worker.generation.answering import Answering
+from engine.worker.generation.engine import Engine
+from tests.support.options_support import engine_options
+from tests.support.playing import GREEDY, engine, play
+from tools.models.build import ensure
+
+PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n"
+APART = ["def first(self):", "import os\n", "x = value", "    return", "class Reader:"]
+PROMPTS = [f"{PREFIX}def function_{i}(self, value):" for i in range(5)]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    """Makes engines of either order."""
+
+    def made(model: Model, *, overlap: bool, **options: Any) -> Engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(Context, "is_asynchronous", overlap)
+            return engine(model, **options)
+
+    return made
+
+
+def submit(e: Engine, id: int, prompt: str, **params: Any) -> list[Event]:
+    return e.submit(
+        e.prepare(Submit(id, [prompt], GenerationParams(**{**GREEDY, "seed": 1, **params})))
+    )
+
+
+def run(e: Engine) -> list[Event]:
+    events: list[Event] = []
+    while e.has_work:
+        events += e.step()
+    return events
+
+
+def said(events: list[Event]) -> dict[int, list[Event]]:
+    """What a client sees of each request, without times."""
+    seen: dict[int, list[Event]] = {}
+    for event in events:
+        if isinstance(event, Delta | Finished):
+            timings = replace(event.timings, prompt_ms=0.0, predicted_ms=0.0)
+            event = replace(event, timings=timings)
+        if isinstance(event, Delta) and event.progress is not None:
+            event = replace(event, progress=replace(event.progress, time_ms=0.0))
+        seen.setdefault(event.id, []).append(event)
+    return seen
+
+
+def held(e: Engine) -> list[tuple[list[int], int]]:
+    """The finished texts, each with what llama.cpp has of it."""
+    assert not e.scheduler.active
+    entries = e.scheduler.cache.entries
+    texts = [(entry.tokens.tolist(), e.context._end(id)) for id, entry in entries.items()]
+    assert all(len(tokens) == n for tokens, n in texts), "a row is left behind a text"
+    return sorted(texts)
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "stop": {"stop": ["value", "self.", "\n\n"], "n_predict": 40},
+    "stop at once": {"stop": [" ", "\n", "e", "a"], "n_predict": 40},
+    "stop at the limit": {"stop": ["return"], "n_predict": 3},
+    "indent": {"n_indent": 4, "n_predict": 60},
+    "out of time": {"t_max_predict_ms": 1, "n_predict": 60},
+    "limit": {"n_predict": 7},
+    "nothing": {"n_predict": 0},
+    "one": {"n_predict": 1},
+    "end": {"ignore_eos": False, "temperature": 1.2, "seed": 3, "n_predict": 60},
+    "probs": {"n_probs": 3, "stop": ["self"], "n_predict": 30},
+    "grammar": {"grammar": 'root ::= ("a" | "b" | " ")+ "end"', "n_predict": 30},
+    "grammar, stop": {"grammar": 'root ::= ("a" | "b" | " ")+', "stop": ["b"], "n_predict": 30},
+    "progress": {"return_progress": True, "stop": ["val"], "n_predict": 20},
+    "penalties": {"repeat_penalty": 1.4, "seed": 4, "temperature": 0.8, "n_predict": 30},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+@pytest.mark.parametrize("unified", [True, False], ids=["unified", "separate"])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_every_event_is_the_same(
+    model: Model, make: Callable[..., Engine], name: str, unified: bool, stream: bool
+) -> None:
+    seen, caches, counts = [], [], []
+    for overlap in (False, True):
+        e = make(model, overlap=overlap, parallel=5, kv_unified=unified)
+        events: list[Event] = []
+        for id, prompt in enumerate(APART, start=1):
+            events += submit(e, id, prompt, stream=stream, **REQUESTS[name])
+        events += run(e)
+        seen.append(said(events))
+        caches.append(held(e))
+        stats = e.stats()
+        ends_late = REQUESTS[name].keys() & {"stop", "n_indent"}
+        n_decode = 0 if ends_late else stats.n_decode  # else nothing is evaluated in vain
+        counts.append((stats.n_predicted, stats.n_tokens_max, stats.n_cells_used, n_decode))
+    if name == "out of time":  # which is told by a clock
+        return
+    for id in range(1, 1 + len(APART)):
+        for mine, other in zip(seen[0][id], seen[1][id], strict=True):
+            assert mine == other
+    assert caches[0] == caches[1]
+    assert counts[0] == counts[1]
+
+
+def test_a_row_behind_the_end_is_taken_back(model: Model, make: Callable[..., Engine]) -> None:
+    """The text that a stop string has ended has no part of it, nor has who shares the text."""
+    plain, e = (make(model, overlap=overlap, parallel=2) for overlap in (False, True))
+    whole = play(plain, PROMPTS[:1], n_predict=40, **GREEDY)[PROMPTS[0]]
+    stop = whole.text[17:20]
+    ended = play(e, PROMPTS[:1], n_predict=40, stop=[stop], **GREEDY)[PROMPTS[0]]
+    assert ended.stopping_word == stop
+    n = ended.n_prompt + ended.n_decoded - 1
+    assert [(len(tokens), rows) for tokens, rows in held(e)] == [(n, n)]
+    assert e.stats().n_tokens_max == n
+    assert e.stats().n_cells_used == n
+    assert e.stats().n_decode == ended.n_decoded + 1, "one row was computed in vain"
+    longer = PROMPTS[0] + ended.text
+    for prompt in (longer, longer + " x", PROMPTS[0]):
+        wanted = play(plain, [prompt], n_predict=20, cache_prompt=False, **GREEDY)[prompt]
+        assert play(e, [prompt], n_predict=20, **GREEDY)[prompt].tokens == wanted.tokens
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_texts_are_made_while_the_device_computes(
+    model: Model, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    order: list[str] = []
+    sent: list[Event] = []
+    e = make(model, overlap=overlap)
+
+    def note(owner: type, name: str) -> None:
+        call = getattr(owner, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            order.append(name)
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    def send(events: list[Event]) -> None:
+        order.append("send")
+        sent.extend(events)
+
+    note(Context, "decode")
+    note(Context, "synchronize")
+    note(Answering, "accept")
+    submit(e, 1, "import os", n_predict=6, stream=True)
+    while e.has_work:
+        sent += e.step(send)
+    assert [type(event) for event in sent[-2:]] == [Delta, Finished]
+    text = " ".join(order).replace("synchronize synchronize", "synchronize")
+    if overlap:
+        assert text.count("decode accept send synchronize") == 5
+        assert text.count("synchronize accept") == 1, "the last one, which ends the text"
+    else:
+        assert "send" not in order
+        assert text.count("decode synchronize accept") == 6
+
+
+@pytest.mark.parametrize("params", [{}, {"stop": ["self"]}], ids=str)
+@pytest.mark.parametrize("leaves", ["cancel", "pause", "preempt"])
+def test_who_leaves_before_its_text_is_made(
+    model: Model, make: Callable[..., Engine], leaves: str, params: dict[str, Any]
+) -> None:
+    given = {"n_predict": 30, "stream": True, **params}
+    plain = make(model, overlap=False, parallel=2)
+    wanted = play(plain, PROMPTS[:2], **{**GREEDY, **given})
+    for n_steps in range(1, 12):
+        e = make(model, overlap=True, parallel=2)
+        for id in (1, 2):
+            submit(e, id, PROMPTS[id - 1], **given)
+        events: list[Event] = []
+        for _ in range(n_steps):
+            events += e.step()
+        if leaves == "cancel":
+            e.cancel(1)
+            later = run(e)
+            assert all(event.id == 2 for event in later), "nobody wants to hear it"
+        elif leaves == "pause":
+            e.pause(1)
+            events += run(e)
+            e.resume(1)
+            later = run(e)
+        else:
+            e.scheduler._preempt_youngest()
+            later = run(e)
+        events += later
+        for id in (2,) if leaves == "cancel" else (1, 2):
+            own = [event for event in events if event.id == id]
+            (end,) = [event for event in own if isinstance(event, Finished)]
+            assert own[-1] is end
+            tokens = [
+                t for event in own if isinstance(event, Delta | Finished) for t in event.tokens
+            ]
+            assert len(tokens) == wanted[PROMPTS[id - 1]].n_decoded
+            assert end.stop_type == wanted[PROMPTS[id - 1]].stop_type
+        held(e)
+        e.close()
+
+
+def test_a_failure_behind_the_end(
+    model: Model, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that fails would have evaluated a token behind a text that has ended: that one is
+    whole, and what the failed step may have left of it isn't trusted."""
+    plain = make(model, overlap=False, parallel=2)
+    whole = play(plain, PROMPTS[:1], n_predict=5, **GREEDY)[PROMPTS[0]]
+    e = make(model, overlap=True, parallel=2)
+    stop = whole.text[-2:]
+    submit(e, 1, PROMPTS[0], n_predict=40, stop=[stop], stream=True)
+    submit(e, 2, "class Other:", n_predict=40)
+    events: list[Event] = []
+
+    def fail(context: Context) -> None:
+        raise BackendError("the device is gone")
+
+    for _ in range(whole.n_decoded + 20):
+        events += e.step()
+        tokens = e._requests[1].sequence.tokens.view(whole.n_prompt).tolist()
+        if stop in e.model.detokenize(tokens).decode():
+            break
+    assert not any(isinstance(event, Finished) for event in events)
+    with monkeypatch.context() as patched:
+        patched.setattr(Context, "decode", fail)
+        events += run(e)
+    ends = {event.id: event for event in events if isinstance(event, Finished | Failed)}
+    assert isinstance(ends[1], Finished)
+    assert ends[1].stopping_word == stop
+    assert isinstance(ends[2], Failed)
+    assert not e.scheduler.cache.entries
+    assert not e.has_work
+
+
+@pytest.mark.parametrize("kind", ["tiny-mamba", "tiny-window"])
+def test_memory_that_cannot_be_cut_evaluates_nothing_in_vain(
+    make: Callable[..., Engine], kind: str
+) -> None:
+    initialize()
+    model = Model(str(ensure(kind)), engine_options())
+    options = {"parallel": 1, "ctx_size": 512, "warmup": False}
+    whole = play(make(model, overlap=False, **options), PROMPTS[:1], n_predict=30, **GREEDY)
+    stop = whole[PROMPTS[0]].text[5:7]
+    plain, e = (make(model, overlap=overlap, **options) for overlap in (False, True))
+    for each in (plain, e):
+        ended = play(each, PROMPTS[:1], n_predict=30, stop=[stop], **GREEDY)[PROMPTS[0]]
+        assert ended.stopping_word == stop
+        assert len(held(each)) == 1
+    assert held(e) == held(plain)
+    assert e.stats().n_decode == plain.stats().n_decode
+    plain.close()
+    e.close()
+    model.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"ctx_size": 384}, {"kv_unified": False}], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories(
+    model: Model, make: Callable[..., Engine], seed: int, options: dict[str, Any]
+) -> None:
+    """Requests that come, go, give way and come back, all on the same prefix."""
+    rng = random.Random(seed)
+    e = make(model, overlap=True, **{"parallel": 3, "kv_unified": True, **options})
+    plain = make(model, overlap=False, parallel=1, kv_unified=True)
+    wanted: dict[int, Finished] = {}
+    paused: set[int] = set()
+    texts: dict[int, str] = {}
+    tokens: dict[int, list[int]] = {}
+
+    def take(events: list[Event]) -> None:
+        for event in events:
+            assert not isinstance(event, Failed), event
+            if not isinstance(event, Delta | Finished):
+                continue
+            texts[event.id] = texts.get(event.id, "") + event.text
+            tokens[event.id] = tokens.get(event.id, []) + event.tokens
+            if isinstance(event, Finished):
+                one = wanted.pop(event.id)
+                assert texts[event.id] == one.text
+                assert tokens[event.id] == one.tokens
+                assert (event.stop_type, event.stopping_word, event.n_decoded) == (
+                    one.stop_type,
+                    one.stopping_word,
+                    one.n_decoded,
+                )
+
+    for id in range(1, 30):
+        prompt = rng.choice(PROMPTS) if rng.random() < 0.7 else PREFIX[: rng.randrange(5, 40)]
+        params = {
+            "n_predict": rng.choice([1, 5, 30]),
+            "stop": rng.choice([[], ["self"], ["e", "o"], ["\n\n", "return"], ["value"]]),
+            **GREEDY,
+        }
+        wanted[id] = play(plain, [prompt], **params)[prompt]
+        submit(e, id, prompt, stream=rng.random() < 0.5, **params)
+        for _ in range(rng.choice([0, 1, 2, 7])):
+            take(e.step())
+            if paused and rng.random() < 0.3:
+                e.resume(paused.pop())
+            if wanted and rng.random() < 0.2:
+                some = rng.choice([*wanted])
+                if rng.random() < 0.4:
+                    e.cancel(some)
+                    del wanted[some]
+                else:
+                    e.pause(some)
+                    paused.add(some)
+    while wanted:
+        take(e.step())
+        while paused:
+            e.resume(paused.pop())
+    assert not e.has_work
+    held(e)
