@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gguf import GGUFWriter
 
 from engine.shipped import model_path
 from engine.worker.backend import BackendError, control_vector
 from engine.worker.backend.ggml import ThreadPool, tensor_overrides
+from tests.support.control_vectors import write_vector
 from tests.support.logits import logits
 from tests.support.options_support import engine_options
 from tools.models.gguf_file import write_model
@@ -24,17 +24,6 @@ from tools.models.recipes import RECIPES, Recipe
 N_EMBD = 128
 
 Tensors = dict[str, npt.NDArray[Any]]
-
-
-def write_vector(path: Path, tensors: Tensors) -> str:
-    writer = GGUFWriter(path, "controlvector")
-    for name, values in tensors.items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return str(path)
 
 
 @pytest.fixture(scope="module")
