@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from gguf import GGUFReader
 
 from contract_tests.own.servers import model_file
 from engine.shipped import model_path
@@ -15,8 +16,6 @@ SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT = (
     f"<{name}>" for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port")
 )
 """Stand in options for what is only there while a case runs."""
-N_EMBD, N_LAYERS = 192, 6
-"""Of the shipped model."""
 STRENGTH = 0.5
 """Of the control vector, beside a layer's own part."""
 
@@ -43,11 +42,15 @@ def _there(option: str, directory: Path, stack: ExitStack) -> str:
 
 
 def _vector(path: Path) -> str:
+    fields = GGUFReader(model_path()).fields
+    n_embd, n_layers = (
+        int(fields[f"llama.{name}"].contents()) for name in ("embedding_length", "block_count")
+    )
     generator = np.random.default_rng(1)
     return write_vector(
         path,
         {
-            f"direction.{layer}": (STRENGTH * generator.normal(size=N_EMBD)).astype(np.float32)
-            for layer in range(1, N_LAYERS)
+            f"direction.{layer}": (STRENGTH * generator.normal(size=n_embd)).astype(np.float32)
+            for layer in range(1, n_layers)
         },
     )

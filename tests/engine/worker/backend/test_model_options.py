@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,9 @@ def test_tensors_that_match_are_overridden(
     caplog: pytest.LogCaptureFixture, plain: npt.NDArray[np.float32]
 ) -> None:
     given: dict[str, Any] = {"override_tensor": (r"blk\.1\.ffn_(up|down)=CPU",), "mmap": False}
-    found = overridden(caplog, lambda: np.testing.assert_array_equal(logits(**given), plain))
+    # With a GPU, what is computed elsewhere is rounded otherwise.
+    same = partial(np.testing.assert_allclose, desired=plain, atol=0.1)
+    found = overridden(caplog, lambda: same(logits(**given)))
     assert found == {"blk.1.ffn_up.weight", "blk.1.ffn_down.weight"}
     assert overridden(caplog, lambda: logits(cpu_moe=True)) == set(), "a dense model"
 
