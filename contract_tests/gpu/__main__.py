@@ -58,6 +58,8 @@ def _inside(python: Path) -> int:
     variables = {
         "GGML_NO_BACKTRACE": "1",
         "SPECLLAMA_CONTRACT_TIMEOUT": WAIT,
+        # Tests have a cache of their own each time: all kernels would be compiled again.
+        "MESA_SHADER_CACHE_DIR": str(Path.home() / ".cache"),
         **ONE,
         **os.environ,
     }

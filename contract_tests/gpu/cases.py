@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from contract_tests.gpu.named import ADAPTER, DIRECTORY, EYES, LENT, SHIPPED, VECTOR
+
 ONE, TWO = {"GGML_VK_VISIBLE_DEVICES": "0"}, {"GGML_VK_VISIBLE_DEVICES": "0,0"}
 """llama.cpp takes a software device only if it is named. Named twice, it is two devices."""
 
@@ -11,19 +13,22 @@ ONE, TWO = {"GGML_VK_VISIBLE_DEVICES": "0"}, {"GGML_VK_VISIBLE_DEVICES": "0,0"}
 class Case:
     """A server with `options`, and a `check` of `contract_tests.gpu.checks` by its name.
 
-    `on_device` and `on_cpu` are what it must have there, of `layers`, `kv_cache`. `model` is one of
-    the tests' models; "" is the shipped one. `kit` are files of the contract kit to be run."""
+    `on_device` and `on_cpu` are what it must have there, of `layers`, `kv_cache` and `draft`, and
+    `n_devices` how many have layers. `model` is one of the tests' models; "" is the shipped one."""
 
     name: str
     options: tuple[str, ...]
     check: str = "text"
     on_device: tuple[str, ...] = ()
     on_cpu: tuple[str, ...] = ()
+    n_devices: int = 0
     model: str = ""
     variables: Mapping[str, str] = field(default_factory=lambda: ONE)
 
 
 ALL = ("-ngl", "all")
+SMALL = ("-np", "1", "-c", "256")
+DRAFT = ("-md", SHIPPED, "--spec-draft-n-max", "3", "--spec-draft-p-min", "0")
 DEFAULT = Case("-ngl all", ALL, on_device=("layers", "kv_cache"))
 CASES = (
     DEFAULT,
@@ -42,14 +47,28 @@ CASES = (
     Case("unified cache", (*ALL, "--kv-unified"), on_device=("kv_cache",)),
     Case("separate caches", (*ALL, "--no-kv-unified"), on_device=("kv_cache",)),
     Case("--backend-sampling", (*ALL, "--backend-sampling"), on_device=("layers",)),
-    Case("-sm layer, two devices", (*ALL, "-sm", "layer"), variables=TWO, on_device=("layers",)),
-    Case("-sm none", (*ALL, "-sm", "none"), variables=TWO, on_device=("layers",)),
-    Case("-ts 1,2", (*ALL, "-ts", "1,2"), variables=TWO, on_device=("layers",)),
+    Case("-sm layer, two devices", (*ALL, "-sm", "layer"), variables=TWO, n_devices=2),
+    Case("-sm row, two devices", (*ALL, "-sm", "row"), variables=TWO, on_device=("layers",)),
+    Case("-sm none", (*ALL, "-sm", "none"), variables=TWO, n_devices=1),
+    Case("-ts 1,2", (*ALL, "-ts", "1,2"), variables=TWO, n_devices=2),
+    Case("--rpc", (*ALL, "--rpc", LENT, "-ts", "1,1"), n_devices=2),
+    Case("--lora", (*ALL, "--lora", ADAPTER), check="adapted", model="embedded"),
+    Case("--control-vector", (*ALL, "--control-vector", VECTOR), on_device=("layers",)),
     Case("embeddings", (*ALL, "--embeddings", "--pooling", "mean"), check="embeddings"),
     Case("rerank", (*ALL, "--reranking"), check="rerank", model="tiny-rerank"),
     Case("slot files", (*ALL, "--no-cache-prompt"), check="slot_files"),
-    Case("--cache-ram", (*ALL, "-np", "1", "-c", "512", "--cache-ram", "64"), check="kept"),
+    Case("--cache-ram", (*ALL, *SMALL, "--cache-ram", "64"), check="kept"),
+    Case("--cache-disk", (*ALL, *SMALL, "--cache-ram", "0", "--cache-disk", DIRECTORY), "kept"),
     Case("--context-shift", (*ALL, "-np", "1", "-c", "256", "--context-shift"), check="shift"),
     Case("checkpoints", (*ALL, "-np", "1"), check="gone_back", model="tiny-hybrid"),
-    Case("sleep", (*ALL, "--sleep-idle-seconds", "2"), check="sleep"),
+    Case("sleep", (*ALL, "-c", "65536", "--sleep-idle-seconds", "2"), check="sleep"),
+    Case("--model-draft", (*ALL, *DRAFT, "-ngld", "all"), check="drafted", on_device=("draft",)),
+    Case("--model-draft on the CPU", (*ALL, *DRAFT, "-devd", "none"), "drafted", (), ("draft",)),
+    Case("--mmproj", (*ALL, "--mmproj", EYES), check="seen", model="tiny-window"),
+    Case(
+        "--no-mmproj-offload",
+        (*ALL, "--mmproj", EYES, "--no-mmproj-offload"),
+        "seen",
+        model="tiny-window",
+    ),
 )

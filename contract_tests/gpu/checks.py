@@ -1,19 +1,28 @@
 """What is held of a server that computes on a device, beside one that computes on the CPU."""
 
 import math
-from collections.abc import Callable
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from contract_tests.gpu.cases import Case
+from contract_tests.kit.checks.media import COLD, QUESTION, WARM
 from contract_tests.kit.server import wait_until
-from contract_tests.own.servers import Specllama
+from contract_tests.own.servers import ROOT, Specllama
 
 PROMPTS = ("def function(self, value):", "import os\nimport sys\n", "The first of the three")
 LONG = "for name in sorted(found):\n    print(name, len(found[name]))\n" * 8
 ROUNDING, ROUGH = 0.15, 0.6
 """Differences of logarithms of probabilities, of kernels that round otherwise, and of caches with 8
 bits."""
-SLEEP_SECONDS = 60.0
+FAR = 0.3
+"""The same, of something else."""
+SLEEP_SECONDS = 600.0
+ATTEMPTS = 10
+Probabilities = Mapping[Any, float]
+"""Logarithms, by token."""
 
 Check = Callable[[Specllama, Specllama], None]
 
@@ -25,6 +34,8 @@ def told(case: Case, devices: list[dict[str, Any]]) -> None:
         for key in keys:
             name = "n_layers" if key == "layers" else key
             assert any(each[name] for each in held), f"no {key} where it should be: {devices}"
+    n_found = sum(each["name"] != "CPU" and each["n_layers"] > 0 for each in devices)
+    assert case.n_devices in (0, n_found), f"layers on {n_found} devices: {devices}"
 
 
 def text(device: Specllama, cpu: Specllama, most: float = ROUNDING) -> None:
@@ -38,6 +49,16 @@ def text(device: Specllama, cpu: Specllama, most: float = ROUNDING) -> None:
 
 def rough(device: Specllama, cpu: Specllama) -> None:
     text(device, cpu, ROUGH)
+
+
+def adapted(device: Specllama, cpu: Specllama) -> None:
+    """An adapter does the same, in part and not at all."""
+    found = []
+    for scale in (1.0, 0.5, 0.0):
+        lora = [{"id": 0, "scale": scale}]
+        found.append(likeliest(device, PROMPTS[0], lora=lora))
+        close(found[-1], likeliest(cpu, PROMPTS[0], lora=lora), ROUNDING)
+    assert far(found[0], found[-1]), "the adapter changes nothing"
 
 
 def embeddings(device: Specllama, cpu: Specllama) -> None:
@@ -64,11 +85,14 @@ def slot_files(device: Specllama, cpu: Specllama) -> None:
 def kept(device: Specllama, cpu: Specllama) -> None:
     """A text that has left the cache goes on as it would have."""
     first = likeliest(device, LONG)
-    ask(device, prompt=PROMPTS[2] * 20, n_predict=2)
-    answer = ask(device, prompt=LONG, n_predict=1)
-    assert answer["timings"]["cache_n"] > 0
+    for prompt in PROMPTS:
+        ask(device, prompt=prompt * 20, n_predict=2)
     close(likeliest(device, LONG), first, ROUNDING)
     close(likeliest(cpu, LONG), first, ROUNDING)
+    told = device.get("/metrics").text
+    restored = re.search(r"(?m)^specllama_prompt_tokens_restored_total (\S+)", told)
+    assert restored is not None
+    assert float(restored[1]) > 0, "it was computed again"
 
 
 def gone_back(device: Specllama, cpu: Specllama) -> None:
@@ -86,19 +110,48 @@ def shift(device: Specllama, _cpu: Specllama) -> None:
 
 def sleep(device: Specllama, cpu: Specllama) -> None:
     """A process that ends gives back all that it has, the memory of devices included."""
+    uses = device.get("/props").json()["devices"]
+    held = sum(each["model"] + each["kv_cache"] for each in uses if each["name"] != "CPU")
     before = likeliest(device, PROMPTS[0])
+    loaded = free()
     wait_until(lambda: not device.engines(), "the model sleeps", SLEEP_SECONDS)
+    wait_until(lambda: free() - loaded > held // 2, "its memory is free", SLEEP_SECONDS)
     close(likeliest(device, PROMPTS[0]), before, ROUNDING)
     close(likeliest(cpu, PROMPTS[0]), before, ROUNDING)
 
 
+def drafted(device: Specllama, cpu: Specllama) -> None:
+    """A model that drafts for itself is right but for roundings."""
+    text(device, cpu)
+    n = accepted = 0
+    for _ in range(ATTEMPTS):  # a busy machine may measure that drafts don't pay
+        timings = ask(device, prompt=LONG, n_predict=24, ignore_eos=True)["timings"]
+        n += timings.get("draft_n", 0)
+        accepted += timings.get("draft_n_accepted", 0)
+        if n:
+            break
+    assert n, "nothing was drafted"
+    assert accepted * 2 > n, f"{accepted} of {n} were accepted"
+
+
+def seen(device: Specllama, cpu: Specllama) -> None:
+    """Images are the same to both, and not all the same."""
+    warm, cold = (expected(device, each) for each in (WARM, COLD))
+    close(warm, expected(cpu, WARM), ROUNDING)
+    close(cold, expected(cpu, COLD), ROUNDING)
+    assert far(warm, cold), "all images look alike"
+
+
 CHECKS: dict[str, Check] = {
     each.__name__: each
-    for each in (text, rough, embeddings, rerank, slot_files, kept, gone_back, shift, sleep)
+    for each in (
+        *(text, rough, adapted, embeddings, rerank, slot_files, kept, gone_back, shift, sleep),
+        *(drafted, seen),
+    )
 }
 
 
-def close(a: dict[int, float], b: dict[int, float], most: float) -> None:
+def close(a: Probabilities, b: Probabilities, most: float) -> None:
     """The logarithms of probabilities differ by `most` at the most where both have them."""
     common = a.keys() & b.keys()
     assert len(common) * 2 >= len(a), f"other tokens are likely: {a} and {b}"
@@ -106,18 +159,42 @@ def close(a: dict[int, float], b: dict[int, float], most: float) -> None:
     assert worst <= most, f"probabilities differ by {worst:.3f}: {a} and {b}"
 
 
+def far(a: Probabilities, b: Probabilities) -> bool:
+    common = a.keys() & b.keys()
+    return not common or max(abs(a[token] - b[token]) for token in common) > FAR
+
+
+def free() -> int:
+    """Bytes of the device that nobody has, as a new process is told."""
+    program = (
+        "from engine.worker.backend import device_memory, initialize; initialize(); "
+        "print(sum(each.free for each in device_memory()))"
+    )
+    command = [sys.executable, "-c", program]
+    return int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+
+
 def ask(server: Specllama, **body: Any) -> dict[str, Any]:
     found: dict[str, Any] = server.ask("/completion", {"temperature": 0, **body})
     return found
 
 
-def likeliest(server: Specllama, prompt: str) -> dict[int, float]:
+def likeliest(server: Specllama, prompt: str, **fields: Any) -> Probabilities:
     """The logarithms of the probabilities of the likeliest next tokens, by token."""
-    answer = ask(server, prompt=prompt, n_predict=1, n_probs=8, ignore_eos=True)
+    answer = ask(server, prompt=prompt, n_predict=1, n_probs=8, ignore_eos=True, **fields)
     return {
         each["id"]: each["logprob"]
         for each in answer["completion_probabilities"][0]["top_logprobs"]
     }
+
+
+def expected(server: Specllama, image: dict[str, Any]) -> Probabilities:
+    """The same of an answer to an image."""
+    message = {"role": "user", "content": [image, QUESTION]}
+    shape = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 8}
+    answer = server.ask("/v1/chat/completions", {"messages": [message], **shape})
+    [token] = answer["choices"][0]["logprobs"]["content"]
+    return {each["token"]: each["logprob"] for each in token["top_logprobs"]}
 
 
 def vectors(server: Specllama) -> list[list[float]]:

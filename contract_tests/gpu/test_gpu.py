@@ -1,10 +1,11 @@
 """What `python -m contract_tests.gpu` knows before it starts anything."""
 
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
-from contract_tests.gpu import checks, environment, results
+from contract_tests.gpu import checks, environment, named, results
 from contract_tests.gpu.cases import CASES, Case
 from contract_tests.gpu.trying import without_devices
 from contract_tests.own.servers import MODEL, ROOT
@@ -16,9 +17,13 @@ CPU = {"name": "CPU", "n_layers": 0, "kv_cache": 0}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_configuration_is_one_that_the_server_takes(case: Case) -> None:
-    parse(["-m", MODEL, *case.options], {})
-    parse(["-m", MODEL, *without_devices(case.options), "-dev", "none"], {})
+def test_every_configuration_is_one_that_the_server_takes(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "lending", lambda: nullcontext("127.0.0.1:1"))
+    for options in (case.options, (*without_devices(case.options), "-dev", "none")):
+        with ExitStack() as stack:
+            parse(["-m", MODEL, *named.there(options, tmp_path, stack)], {})
     assert case.check in checks.CHECKS
 
 
@@ -35,6 +40,9 @@ def test_a_cache_in_the_wrong_place_is_seen() -> None:
     checks.told(Case("", (), on_device=("layers", "kv_cache")), [DEVICE, CPU])
     with pytest.raises(AssertionError, match="no kv_cache where it should be"):
         checks.told(Case("", (), on_cpu=("kv_cache",)), [DEVICE, CPU])
+    checks.told(Case("", (), n_devices=1), [DEVICE, CPU])
+    with pytest.raises(AssertionError, match="layers on 1 devices"):
+        checks.told(Case("", (), n_devices=2), [DEVICE, CPU])
 
 
 def test_other_probabilities_are_seen() -> None:

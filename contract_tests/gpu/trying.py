@@ -6,13 +6,13 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from contract_tests.gpu import checks, results
+from contract_tests.gpu import checks, named, results
 from contract_tests.gpu.cases import DEFAULT, Case
 from contract_tests.own.servers import ROOT, Specllama, model_file, start
 
-_ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev")
+_ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev", "-ngld", "-devd", "--rpc")
 """Options with a value that are of devices."""
-_ON_CPU_TOO = ("-nkvo", "--no-op-offload", "--no-host", "--backend-sampling")
+_ON_CPU_TOO = ("-nkvo", "--no-op-offload", "--no-host", "--backend-sampling", "--no-mmproj-offload")
 LONGEST = 300  # characters of a failure
 
 
@@ -23,19 +23,19 @@ def tried(case: Case, directory: Path) -> str:
     try:
         with ExitStack() as stack:
 
-            def serving(*options: str) -> Specllama:
+            def serving(options: tuple[str, ...]) -> Specllama:
                 server = start(
                     directory,
-                    *(*options, *shared, *model),
+                    *(*named.there(options, directory, stack), *shared, *model),
                     named=bool(model),
                     variables=case.variables,
                 )
                 stack.callback(server.close)
                 return server
 
-            device = serving(*case.options)
+            device = serving(case.options)
             checks.told(case, device.get("/props").json()["devices"])
-            cpu = serving(*without_devices(case.options), "-dev", "none")
+            cpu = serving((*without_devices(case.options), "-dev", "none"))
             checks.CHECKS[case.check](device, cpu)
     except (AssertionError, OSError) as error:
         return " ".join(str(error).split())[-LONGEST:] or type(error).__name__

@@ -27,7 +27,7 @@ from engine.worker.backend.model import LoraFile, Model
 from engine.worker.backend.offload import Offload, OffloadedSampler
 from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.projector import Projector
-from engine.worker.backend.room import last_words
+from engine.worker.backend.room import OutOfMemoryError, last_words
 from engine.worker.backend.rpc import add_rpc_servers
 from engine.worker.backend.sampler import NoTokenError, Sampler
 from engine.worker.backend.warming import warm_up
@@ -43,6 +43,7 @@ __all__ = [
     "Offload",
     "OffloadedSampler",
     "OutOfCellsError",
+    "OutOfMemoryError",
     "PreparedChunk",
     "Projector",
     "Rows",

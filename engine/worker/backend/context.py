@@ -23,6 +23,7 @@ from engine.worker.backend.media_batch import MediaBatch
 from engine.worker.backend.model import Model
 from engine.worker.backend.positions import Positions, Run
 from engine.worker.backend.prepared import PreparedChunk, Rows
+from engine.worker.backend.room import OutOfMemoryError
 from engine.worker.backend.threads import thread_pools
 
 perf_log = logging.getLogger("engine.perf")
@@ -35,6 +36,8 @@ Vectors = npt.NDArray[np.float32]
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 _PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+_NO_MEMORY = -2  # of llama_decode
 
 
 class OutOfCellsError(Exception):
@@ -87,7 +90,8 @@ class Context:
         """Evaluate `batch`, which must not be empty.
 
         Its positions continue each sequence without a gap. Raises `OutOfCellsError` if the KV
-        cache is full, and `BackendError` on any other failure, after which the cache of the
+        cache is full; `OutOfMemoryError` if there is no memory to compute it, and then a part of it
+        may be in the cache; and `BackendError` on any other failure, after which the cache of the
         sequences in the batch is undefined.
         """
         self._decode(self.batch.filled(self._positions))
@@ -96,6 +100,8 @@ class Context:
         status = C.llama_decode(self._ctx, batch)
         if status == 1:
             raise OutOfCellsError
+        if status == _NO_MEMORY:
+            raise OutOfMemoryError
         if status != 0:
             raise failure(f"llama_decode failed ({status})")
         self.moves_pending = False

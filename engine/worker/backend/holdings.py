@@ -101,10 +101,10 @@ class Holdings:
 
 
 def _device(buffer: str, names: Iterable[str]) -> str:
-    """The device of a buffer: `MTL0` of `MTL0_Mapped`; the CPU of `CPU_Mapped` and of what is the
-    host's part of a device (`Vulkan_Host`)."""
+    """The device of a buffer: `MTL0` of `MTL0_Mapped`, `RPC0` of `RPC0[HOST:PORT]`; the CPU of
+    `CPU_Mapped` and of what is the host's part of a device (`Vulkan_Host`)."""
     for name in names:
-        if buffer == name or buffer.startswith(f"{name}_"):
+        if buffer == name or buffer.startswith((f"{name}_", f"{name}[")):
             return name
     return CPU if buffer.startswith(CPU) or buffer.endswith("_Host") else buffer
 

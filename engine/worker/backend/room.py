@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from engine.errors import BackendError
 from engine.formats.gguf_names import part
 from engine.protocol.devices import mib
 from engine.worker.backend.ggml import InitParams
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.holdings import Holdings
-from engine.worker.backend.library import devices, holdings, on_abort
+from engine.worker.backend.library import devices, failure, holdings, on_abort
 
 STEP = 256
 """llama.cpp rounds contexts up to these many tokens."""
@@ -21,6 +22,18 @@ REMEDIES = (
     "-ctk q8_0 -ctv q8_0 halve the KV cache, -nkvo keeps it in host memory, "
     "a smaller -ngl keeps layers there"
 )
+
+
+class OutOfMemoryError(BackendError):
+    """There is no memory for what a batch needs while it is computed."""
+
+    def __init__(self) -> None:
+        free = [
+            f"{name} has {mib(free)} of {mib(total)} free" for name, _, free, total in devices()
+        ]
+        reason = failure("there is no memory left to evaluate this")
+        remedy = "a smaller -ub or -c needs less"
+        super().__init__("; ".join([str(reason), *free, remedy]))
 
 
 @contextmanager

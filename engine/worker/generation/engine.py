@@ -30,6 +30,7 @@ from engine.worker.backend import (
     NoTokenError,
     Offload,
     OutOfCellsError,
+    OutOfMemoryError,
     Projector,
     device_memory,
     warm_up,
@@ -269,6 +270,10 @@ class Engine:
         except OutOfCellsError:
             if not self.scheduler.relieve():
                 events += self._fail_all(requests, "the KV cache is full")
+            return False
+        except OutOfMemoryError as error:
+            largest = self.scheduler.do_without_largest(chunks)
+            events += self._fail_all([self._requests[largest.id]], str(error))
             return False
         except BackendError as error:
             events += self._fail_all(requests, str(error))

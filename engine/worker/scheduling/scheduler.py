@@ -336,6 +336,17 @@ class Scheduler:
             return True
         return False
 
+    def do_without_largest(self, chunks: SequenceOf[Chunk]) -> Sequence:
+        """The sequence that has most of `chunks`, for whose evaluation there was no memory; of
+        equal ones, the one in the highest place. The others are evaluated again, as some of them
+        may be in the KV cache."""
+        largest = max(chunks, key=lambda chunk: (chunk.n_tokens, chunk.sequence.slot)).sequence
+        for sequence, start in ((chunk.sequence, chunk.start) for chunk in chunks):
+            if sequence is not largest:
+                self.ahead.drop_proposed(sequence)
+                sequence.n_past = start if self.cache.cut(sequence.seq_id, start) else 0
+        return largest
+
     # ---- admission -----------------------------------------------------------------------
 
     def _admit(self) -> None:

@@ -56,6 +56,17 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
     ]
 
 
+def test_what_is_on_another_machine_is_of_its_device() -> None:
+    told = """
+load_tensors: layer   0 assigned to device RPC0, is_swa = 0
+load_tensors: RPC0[127.0.0.1:50052] model buffer size =     2.00 MiB
+llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =  8.00 MiB
+"""
+    (lent,) = heard(told).by_device({"RPC0": "127.0.0.1:50052"})
+    assert (lent.name, lent.n_layers) == ("RPC0", 1)
+    assert (lent.model, lent.kv_cache) == (2 * MIB, 8 * MIB)
+
+
 def test_another_context_takes_the_place_of_the_one_before() -> None:
     holdings = heard(LOADED, CREATED)
     holdings.begin_context(1024)

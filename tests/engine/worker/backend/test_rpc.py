@@ -17,6 +17,7 @@ from engine.options import OptionError, Options
 from engine.params import GenerationParams
 from engine.pool.supervisor import Supervisor
 from handlers.options import parse
+from tests.support.lending import lending
 from tests.support.options_support import model_options
 
 _PROBE = """
@@ -29,19 +30,6 @@ except BackendError as error:
     print(error)
 else:
     print(*list_devices(), sep="\\n")
-"""
-_LENDING = """
-import ctypes, sys
-from engine.worker.backend import ggml, initialize, rpc
-initialize()
-pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-find = ggml.function("ggml_backend_reg_get_proc_address", pointer, pointer, text)
-start = find(rpc._backend(), b"ggml_backend_rpc_start_server")
-cpu = ggml.function("ggml_backend_dev_by_name", pointer, text)(b"CPU")
-devices = (pointer * 1)(cpu)
-ctypes.CFUNCTYPE(None, text, text, size, size, pointer)(start)(
-    sys.argv[1].encode(), None, 1, 1, ctypes.cast(devices, pointer)
-)
 """
 
 
@@ -152,23 +140,6 @@ def test_nobody_answers() -> None:
     assert "no server answers at nowhere.invalid:1" in probe("nowhere.invalid:1")
 
 
-@contextmanager
-def lending() -> Iterator[str]:
-    """A machine that lends its CPU."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-c", _LENDING, address]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            while "no server answers" in (devices := probe(address)):
-                assert process.poll() is None
-            assert address in devices
-            yield address
-        finally:
-            process.kill()
-
-
 def test_a_model_runs_on_a_lent_device() -> None:
     needs_backend()
 
@@ -186,5 +157,6 @@ def test_a_model_runs_on_a_lent_device() -> None:
 
     here = asyncio.run(text(model_options()))
     with lending() as address:
+        assert address in probe(address)
         there = asyncio.run(text(model_options(rpc=(address,), n_gpu_layers="all")))
     assert there == here

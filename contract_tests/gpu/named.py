@@ -1,0 +1,56 @@
+"""What the options of a case name: files, a directory, a process that lends its device."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader
+
+from contract_tests.own.servers import model_file
+from engine.shipped import model_path
+from tests.support.control_vectors import write_vector
+from tests.support.lending import lending
+from tools.models import build
+
+SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT = (
+    f"<{name}>" for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port")
+)
+"""Stand in options for what is only there while a case runs."""
+STRENGTH = 0.5
+"""Of the control vector, beside a layer's own part."""
+
+
+def there(options: tuple[str, ...], directory: Path, stack: ExitStack) -> list[str]:
+    """The options with what they name; `stack` ends it."""
+    return [_there(option, directory, stack) for option in options]
+
+
+def _there(option: str, directory: Path, stack: ExitStack) -> str:
+    if option == SHIPPED:
+        return str(model_path())
+    if option == ADAPTER:
+        return str(build.ensure_adapter("lora-a"))
+    if option == VECTOR:
+        return _vector(directory / "vector.gguf")
+    if option == EYES:
+        return model_file("tiny-mmproj")
+    if option == DIRECTORY:
+        return str(directory)
+    if option == LENT:
+        return stack.enter_context(lending())
+    return option
+
+
+def _vector(path: Path) -> str:
+    fields = GGUFReader(model_path()).fields
+    n_embd, n_layers = (
+        int(fields[f"llama.{name}"].contents()) for name in ("embedding_length", "block_count")
+    )
+    generator = np.random.default_rng(1)
+    return write_vector(
+        path,
+        {
+            f"direction.{layer}": (STRENGTH * generator.normal(size=n_embd)).astype(np.float32)
+            for layer in range(1, n_layers)
+        },
+    )
