@@ -63,7 +63,8 @@ class Device:
         self._waited += max(0.0, self._ends - self.now)
 
     def logits(self, context: Context, index: int) -> npt.NDArray[np.float32]:
-        return self._rows[(self.n_steps + 7 * index) % N_ROWS]
+        row: npt.NDArray[np.float32] = self._rows[(self.n_steps + 7 * index) % N_ROWS]
+        return row
 
 
 def idle_seconds(
@@ -85,7 +86,7 @@ def idle_seconds(
     ):
 
         def send(events: list[Event]) -> None:
-            sink.write(encoder.encode(Step(events)))
+            sink.write(encoder.encode(Step([*events])))
 
         engine = Engine(model, options)
         for id in range(1, n_slots + 1):
@@ -113,8 +114,10 @@ def main() -> None:
     parser.add_argument("--device-ms", type=float, default=5.0, help="that each decode takes")
     parser.add_argument("--rounds", type=int, default=5)
     plan = parser.parse_args()
-    known = {"shipped": model_path, "bench-100m": lambda: ensure("bench-100m")}
-    path = known[plan.model]() if plan.model in known else Path(plan.model)
+    if plan.model == "shipped":
+        path = model_path()
+    else:
+        path = ensure("bench-100m") if plan.model == "bench-100m" else Path(plan.model)
     initialize()
     model = Model(str(path), EngineOptions())
     figures: dict[str, list[tuple[float, float]]] = {}
