@@ -6,6 +6,8 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import httpx
+
 from contract_tests.gpu import checks, named, results
 from contract_tests.gpu.cases import DEFAULT, Case
 from contract_tests.own.servers import ROOT, Specllama, model_file, start
@@ -37,7 +39,7 @@ def tried(case: Case, directory: Path) -> str:
             checks.told(case, device.get("/props").json()["devices"])
             cpu = serving((*without_devices(case.options), "-dev", "none"))
             checks.CHECKS[case.check](device, cpu)
-    except (AssertionError, OSError) as error:
+    except (AssertionError, OSError, httpx.HTTPError) as error:
         return " ".join(str(error).split())[-LONGEST:] or type(error).__name__
     return results.PASSED
 
