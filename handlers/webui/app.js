@@ -2,7 +2,7 @@
 
 import { Chat, DELETED } from "./chat.js";
 import { exported, imported, newConversation } from "./conversation.js";
-import { button, h, icon, notify, replace, save } from "./dom.js";
+import { agreed, button, h, icon, notify, replace, save } from "./dom.js";
 import { Models, modelPicker } from "./models.js";
 import { ServerView } from "./server.js";
 import { applyTheme, isDark, offer, openSettings, set } from "./settings.js";
@@ -90,23 +90,36 @@ narrow.addEventListener("change", drawSidebar);
 element("shade").addEventListener("click", closeSidebar);
 
 async function refresh() {
-  conversations = await store.all();
-  // The conversation that is shown is the one that answers come in for.
-  conversations = conversations.map((each) => (each.id === chat.conversation.id ? chat.conversation : each));
+  conversations = (await store.all()).map((each) => chat.held(each.id) ?? each);
   sidebar.show(conversations, chat.conversation.id);
 }
 
 async function removeConversation(conversation) {
-  chat.running.get(conversation.id)?.abort(DELETED);
-  await store.remove(conversation.id);
-  if (conversation.id === chat.conversation.id) chat.open(newConversation());
-  await refresh();
+  const wasShown = conversation.id === chat.conversation.id;
+  notify(`Deleted: ${conversation.title || "Untitled"}`, "info", async () => {
+    await store.put(conversation);
+    if (wasShown && !chat.conversation.messages.length) chat.open(conversation);
+    await refresh();
+    chat.composer.area.focus();
+  });
+  await forget([conversation]);
 }
 
 async function removeAll(dialog) {
-  if (!confirm("Delete all conversations of this browser?")) return;
-  for (const each of conversations) await removeConversation(each);
+  const count = `${conversations.length} conversation${conversations.length === 1 ? "" : "s"}`;
+  const text = "What isn't exported before can't be brought back.";
+  if (conversations.length && !(await agreed(`Delete ${count}?`, text, "Delete"))) return;
+  await forget(conversations);
   dialog.close();
+}
+
+async function forget(some) {
+  for (const { id } of some) {
+    chat.running.get(id)?.abort(DELETED);
+    await store.remove(id);
+    if (id === chat.conversation.id) chat.open(newConversation());
+  }
+  await refresh();
 }
 
 function importFile(dialog) {

@@ -190,10 +190,23 @@ export class Chat extends EventTarget {
   }
 
   removeMessage(each) {
-    if (this.running.has(this.conversation.id)) return;
-    prune(this.conversation, each.id);
+    const { id } = this.conversation;
+    if (this.running.has(id)) return;
+    const restore = prune(this.conversation, each.id);
+    notify("Deleted from there on", "info", async () => {
+      const conversation = this.held(id) ?? (await store.get(id));
+      if (!conversation) return;
+      restore(conversation);
+      if (conversation === this.conversation) this.draw();
+      await this.save(conversation);
+    });
     this.draw();
     this.save();
+  }
+
+  // The conversation that is shown or answered: what is stored of it is older.
+  held(id) {
+    return this.conversation.id === id ? this.conversation : this.running.get(id)?.live.conversation;
   }
 
   // Asks the model for the next message of the conversation.
@@ -206,7 +219,7 @@ export class Chat extends EventTarget {
     this.running.set(conversation.id, controller);
     this.draw();
     const view = this.views.get(answer.id);
-    controller.live = { answer, view };
+    controller.live = { conversation, answer, view };
     view.draw(true);
     this.scrollDown(true);
     this.save(conversation);

@@ -61,8 +61,10 @@ export function follow(conversation, id) {
   conversation.leaf = at.id;
 }
 
-// Takes a message away, and all that came after it.
+// Takes a message away, and all that came after it. What it returns takes that back, in the
+// conversation as it is then.
 export function prune(conversation, id) {
+  const before = conversation.messages;
   const parent = message(conversation, id).parent;
   const gone = new Set([id]);
   for (const each of conversation.messages) if (gone.has(each.parent)) gone.add(each.id);
@@ -72,6 +74,12 @@ export function prune(conversation, id) {
     if (other) follow(conversation, other.id);
     else conversation.leaf = parent;
   }
+  return (conversation) => {
+    const now = new Map(conversation.messages.map((each) => [each.id, each]));
+    const restored = before.map((each) => now.get(each.id) ?? each);
+    conversation.messages = [...new Set([...restored, ...now.values()])];
+    follow(conversation, id);
+  };
 }
 
 function titled(text) {

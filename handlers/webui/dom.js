@@ -72,11 +72,38 @@ export function svg(tag, attributes, ...children) {
   return element;
 }
 
-// A message at the edge of the page, also for screen readers.
-export function notify(text, kind = "info") {
-  const notice = h("div", { class: `notice ${kind}` }, text);
+const NOTICE = 6000; // ms
+const SECOND_THOUGHTS = 12000;
+
+// A message at the edge of the page, also for screen readers. `undo` takes back what it tells of. It
+// does not go while the pointer or the focus is there.
+export function notify(text, kind = "info", undo = null) {
+  const act = () => { notice.remove(); undo(); };
+  const notice = h("div", { class: `notice ${kind}` }, h("span", {}, text),
+    undo && h("button", { type: "button", class: "plain compact", onclick: act }, "Undo"));
+  // By keys, what was deleted had the focus.
+  const keys = undo && document.activeElement?.matches(":focus-visible:not(textarea, input)");
   document.getElementById("notices").append(notice);
-  setTimeout(() => notice.remove(), 6000);
+  if (keys) notice.querySelector("button").focus();
+  const end = () => setTimeout(() => (notice.matches(":hover, :focus-within") ? end() : notice.remove()),
+    undo ? SECOND_THOUGHTS : NOTICE);
+  end();
+}
+
+// Asks before something that nothing takes back; true if the user agrees.
+export function agreed(title, text, word) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", {
+      class: "dialog small", role: "alertdialog", "aria-labelledby": "ask-title", "aria-describedby": "ask-text",
+      onclose: () => { dialog.remove(); resolve(dialog.returnValue === "yes"); },
+    }, h("form", { method: "dialog" },
+      h("h2", { id: "ask-title" }, title), h("p", { id: "ask-text", class: "hint" }, text),
+      h("div", { class: "actions" },
+        h("button", { type: "submit", class: "plain" }, "Cancel"),
+        h("button", { type: "submit", class: "plain danger", value: "yes" }, word))));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
 }
 
 export async function copyText(text) {

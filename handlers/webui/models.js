@@ -177,12 +177,15 @@ export function modelPicker(models) {
   return place;
 }
 
+// Weights that are mapped from their file are read by the first evaluation, once all are "loaded".
+const work = (status, progress) => (status === "loading" && progress >= 1 ? "warming up" : `${status} ${percent(progress)}`);
+
 function row(models, model, close) {
   const status = models.status(model.id);
   const busy = status === "loading" || status === "downloading";
   const progress = models.progress.get(model.id);
   const size = model.meta?.n_params ? `${number(model.meta.n_params)} parameters` : "";
-  const note = model.status?.failed ? "failed to load" : busy && progress !== undefined ? `${status} ${percent(progress)}` : status;
+  const note = model.status?.failed ? "failed to load" : busy && progress !== undefined ? work(status, progress) : status;
   const [action, word] = busy || isLoaded(model) ? ["unload", "Unload"] : ["load", "Load"];
   return h("div", { class: "model-row" },
     h("button", {

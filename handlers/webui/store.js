@@ -40,6 +40,10 @@ export async function all() {
   return (await run("readonly", (store) => store.getAll())) ?? [...memory.values()];
 }
 
+export async function get(id) {
+  return (await run("readonly", (store) => store.get(id))) ?? memory.get(id);
+}
+
 export async function put(conversation) {
   memory.set(conversation.id, conversation);
   await run("readwrite", (store) => store.put(structuredClone(conversation)));

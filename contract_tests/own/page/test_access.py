@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from contract_tests.kit.server import OwnServer, Start
-from contract_tests.own.page.visits import Visit
+from contract_tests.own.page.visits import TALKING, Visit
 from tools.models.zoo import CHAT, OTHER_CHAT, Zoo
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_without_a_key_it_says_so(own_server: Start, visit: Visit) -> None:
 
 def test_below_a_prefix(own_server: Start, visit: Visit) -> None:
     server = own_server("--api-prefix", "/llm")
-    visit.open(server.url, max_tokens=8)
+    visit.open(server.url, custom=TALKING, max_tokens=8)
     assert visit.page.url.endswith("/llm/")
     assert visit.ask("Hello")
 
@@ -165,6 +165,11 @@ def test_a_phone(visit: Visit, plain: OwnServer) -> None:
         visit.find(f"#{tab.lower()}").wait_for()
         width = visit.page.evaluate("document.documentElement.scrollWidth")
         assert width <= 360, tab
+    visit.page.get_by_role("button", name="Delete from here on").last.click()
+    visit.page.get_by_label("Message", exact=True).fill("next")
+    visit.page.get_by_role("button", name="Send", exact=True).click(trial=True)  # nothing is on it
+    visit.click("Undo")
+    visit.page.get_by_label("Message", exact=True).fill("")
     assert not visit.find("#sidebar").is_visible()
     visit.click("Conversations")
     visit.find("#sidebar").wait_for()
@@ -220,6 +225,11 @@ def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -
     visit.say("Show me")
     visit.answered().locator(".katex-display").wait_for()
     _accessible(visit, "an answer")
+    visit.click("Delete from here on")
+    visit.find(".notice").wait_for()
+    _accessible(visit, "what can be taken back")
+    visit.click("Undo")
+    visit.find(".katex-display").wait_for()
     visit.find(".picker").click()
     _accessible(visit, "the models")
     visit.page.keyboard.press("Escape")
@@ -228,3 +238,6 @@ def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -
     _accessible(visit, "the server")
     visit.click("Settings")
     _accessible(visit, "the settings")
+    visit.click("Delete all")
+    visit.page.get_by_role("alertdialog").wait_for()
+    _accessible(visit, "a question")

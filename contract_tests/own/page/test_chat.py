@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contract_tests.kit.server import OwnServer, Start
-from contract_tests.own.page.visits import Visit
+from contract_tests.own.page.visits import TALKING, Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -27,7 +27,7 @@ TOOL = {
 
 
 def test_an_answer(visit: Visit, plain: OwnServer) -> None:
-    visit.open(plain.url, max_tokens=24, seed=1)
+    visit.open(plain.url, custom=TALKING, max_tokens=24)
     assert visit.ask("Tell me about llamas.")
     told = visit.answered().locator(".told").inner_text()
     assert "specllama-tiny" in told
@@ -41,7 +41,7 @@ def test_an_answer(visit: Visit, plain: OwnServer) -> None:
 
 
 def test_conversations_stay(visit: Visit, plain: OwnServer) -> None:
-    visit.open(plain.url, max_tokens=8)
+    visit.open(plain.url, custom=TALKING, max_tokens=8)
     first = visit.ask("One")
     visit.click("New chat")
     assert visit.find(".message").count() == 0
@@ -63,8 +63,66 @@ def test_conversations_stay(visit: Visit, plain: OwnServer) -> None:
     assert visit.find(".conversation").all_inner_texts() == ["One"]
 
 
-def test_stop(visit: Visit, plain: OwnServer) -> None:
+def test_what_was_deleted_can_be_brought_back(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url)
+    visit.script([{"content": "first"}], [{"content": "second"}], [{"content": "third"}])
+    visit.ask("One")
+    visit.ask("Two")
+    visit.page.get_by_role("button", name="Delete from here on").nth(2).click()
+    visit.find(".message").nth(2).wait_for(state="detached")
+    visit.click("Undo")
+    visit.says("second")
+    assert visit.find(".message").count() == 4
+    # What was said meanwhile stays: as a branch.
+    visit.page.get_by_role("button", name="Delete from here on").nth(2).click()
+    visit.find(".message").nth(2).wait_for(state="detached")
+    assert visit.ask("Three") == "third"
+    visit.click("Undo")
+    visit.says("second")
+    visit.find(".message.user .branches", has_text="1/2").wait_for()
+
+    visit.find(".conversations li").hover()
+    visit.page.get_by_role("button", name="Delete One").click()
+    visit.find("text=No conversations yet").wait_for()
+    assert visit.find(".message").count() == 0
+    visit.click("Undo")
+    visit.says("second")
+    visit.page.reload()
+    visit.says("second")
+    assert visit.find(".message").count() == 4
+
+    # By keys, the focus does not get lost, and nothing goes while it is there.
+    visit.find(".conversation").focus()
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    visit.find("text=No conversations yet").wait_for()
+    assert visit.page.evaluate("document.activeElement.textContent") == "Undo"
+    visit.page.keyboard.press("Enter")
+    visit.says("second")
+    assert visit.find(".notice", has_text="Deleted: One").count() == 0
+
+
+def test_an_answer_goes_on_while_others_are_made(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom='{"ignore_eos": true}', max_tokens=-1)
+    visit.say("Never end.")
+    visit.find(".running .body", has_text=A_LOT).wait_for()
+    visit.click("New chat")
+    visit.say("Neither.")
+    visit.find(".running .body", has_text=A_LOT).wait_for()
+    visit.click("Stop")
+    visit.answered()
+    visit.page.get_by_role("button", name="Never end.", exact=True).click()
+    visit.find(".running .body", has_text=A_LOT).wait_for()
+    visit.click("Stop")
+    said = visit.answered().locator(".body").inner_text()
+    visit.page.reload()
+    visit.find(".message").first.wait_for()
+    assert visit.find(".message.assistant .body").inner_text() == said
+
+
+def test_stop(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url, custom=TALKING, max_tokens=-1)
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     visit.click("Stop")
@@ -148,7 +206,7 @@ def test_errors_are_shown(visit: Visit, plain: OwnServer) -> None:
 
 def test_a_server_that_goes_away_is_told(own_server: Start, visit: Visit) -> None:
     server = own_server()
-    visit.open(server.url, custom='{"ignore_eos": true}')
+    visit.open(server.url, custom=TALKING)
     visit.expected.append("ERR_")
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
@@ -243,17 +301,14 @@ def test_export_and_import(visit: Visit, plain: OwnServer, tmp_path: Path) -> No
     visit.open(plain.url)
     visit.script([{"content": "kept"}])
     visit.ask("Keep this")
-    visit.click("Settings")
-    with visit.page.expect_download() as download:
-        visit.click("Export all")
-    download.value.save_as(tmp_path / "all.json")
-    visit.page.on("dialog", lambda dialog: dialog.accept())
+    visit.export_all(tmp_path / "all.json")
     visit.click("Delete all")
-    visit.find("text=No conversations yet").wait_for()
-    visit.click("Settings")
-    with visit.page.expect_file_chooser() as chooser:
-        visit.click("Import")
-    chooser.value.set_files(tmp_path / "all.json")
+    visit.page.get_by_role("alertdialog", name="Delete 1 conversation?").wait_for()
+    visit.click("Cancel")
+    visit.page.get_by_role("alertdialog").wait_for(state="detached")
+    assert visit.find(".conversation").all_inner_texts() == ["Keep this"]
+    visit.delete_all()
+    visit.import_from(tmp_path / "all.json")
     visit.find("text=1 conversation imported").wait_for()
     visit.page.get_by_role("button", name="Keep this", exact=True).click()
     assert visit.find(".message.assistant .body").inner_text() == "kept"

@@ -124,10 +124,7 @@ def test_messages_of_errors(visit: Visit, plain: OwnServer) -> None:
 
 def _imported(visit: Visit, path: Path, content: str) -> None:
     path.write_text(content)
-    visit.click("Settings")
-    with visit.page.expect_file_chooser() as chooser:
-        visit.click("Import")
-    chooser.value.set_files(path)
+    visit.import_from(path)
     visit.find(".notice").last.wait_for()
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,15 @@ from contract_tests.kit.server import SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Request, Route
+
+TALKING = json.dumps(
+    {
+        "grammar": "root ::= [a-z]+",
+        "ignore_eos": True,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+)
+"""More fields of requests, with which any model answers at once, and has to be stopped."""
 
 _WATCH = """
 window.violations = [];
@@ -99,6 +109,25 @@ class Visit:
     def ask(self, text: str) -> str:
         self.say(text)
         return self.answered().locator(".body").inner_text()
+
+    def export_all(self, place: Path) -> None:
+        """All conversations go into the file `place`."""
+        self.click("Settings")
+        with self.page.expect_download() as download:
+            self.click("Export all")
+        download.value.save_as(place)
+
+    def delete_all(self) -> None:
+        """From within the settings."""
+        self.click("Delete all")
+        self.click("Delete")
+        self.find("text=No conversations yet").wait_for()
+
+    def import_from(self, place: Path) -> None:
+        self.click("Settings")
+        with self.page.expect_file_chooser() as chooser:
+            self.click("Import")
+        chooser.value.set_files(place)
 
     # ---- a model that says what a test wants ----
 
