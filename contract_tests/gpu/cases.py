@@ -14,7 +14,8 @@ class Case:
     """A server with `options`, and a `check` of `contract_tests.gpu.checks` by its name.
 
     `on_device` and `on_cpu` are what it must have there, of `layers`, `kv_cache` and `draft`, and
-    `n_devices` how many have layers. `model` is one of the tests' models; "" is the shipped one."""
+    `n_devices` how many have layers. `model` is one of the tests' models; "" is the shipped one.
+    With a `refusal` the server has to end instead, with these words in its last line."""
 
     name: str
     options: tuple[str, ...]
@@ -23,6 +24,7 @@ class Case:
     on_cpu: tuple[str, ...] = ()
     n_devices: int = 0
     model: str = ""
+    refusal: str = ""
     variables: Mapping[str, str] = field(default_factory=lambda: ONE)
 
 
@@ -48,11 +50,11 @@ CASES = (
     Case("separate caches", (*ALL, "--no-kv-unified"), on_device=("kv_cache",)),
     Case("--backend-sampling", (*ALL, "--backend-sampling"), on_device=("layers",)),
     Case("-sm layer, two devices", (*ALL, "-sm", "layer"), variables=TWO, n_devices=2),
-    Case("-sm row, two devices", (*ALL, "-sm", "row"), variables=TWO, on_device=("layers",)),
+    Case("-sm row", (*ALL, "-sm", "row"), variables=TWO, refusal="does not support split buffers"),
     Case("-sm none", (*ALL, "-sm", "none"), variables=TWO, n_devices=1),
     Case("-ts 1,2", (*ALL, "-ts", "1,2"), variables=TWO, n_devices=2),
     Case("--rpc", (*ALL, "--rpc", LENT, "-ts", "1,1"), n_devices=2),
-    Case("--lora", (*ALL, "--lora", ADAPTER), check="adapted", model="embedded"),
+    Case("--lora", (*ALL, "--lora", ADAPTER), check="adapted"),
     Case("--control-vector", (*ALL, "--control-vector", VECTOR), on_device=("layers",)),
     Case("embeddings", (*ALL, "--embeddings", "--pooling", "mean"), check="embeddings"),
     Case("rerank", (*ALL, "--reranking"), check="rerank", model="tiny-rerank"),

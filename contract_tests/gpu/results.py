@@ -29,5 +29,7 @@ def table(results: Results) -> str:
     rows = ["| configuration | options | result |", "|---|---|---|"]
     for case in CASES:
         said = results.get(case.name, "not tried").replace("|", "\\|")
+        if case.refusal and said == PASSED:
+            said = f"refused: it {case.refusal}"
         rows.append(f"| {case.name} | `{' '.join(case.options)}` | {said} |")
     return "\n".join(rows) + "\n"

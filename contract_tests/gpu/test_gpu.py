@@ -80,3 +80,10 @@ def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
     assert lines[2].endswith("| passed |")
     assert lines[3].endswith("| a \\| b |")
     assert lines[4].endswith("| not tried |")
+
+
+def test_the_documents_have_the_results() -> None:
+    found = results.stored()
+    assert found.keys() <= {*NAMES}, "of a case that is gone"
+    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    assert results.table(found) in text, "put there what `nox -s gpu -- --table` prints"

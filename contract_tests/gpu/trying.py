@@ -10,6 +10,7 @@ import httpx
 
 from contract_tests.gpu import checks, named, results
 from contract_tests.gpu.cases import DEFAULT, Case
+from contract_tests.kit.server import wait_until
 from contract_tests.own.servers import ROOT, Specllama, model_file, start
 
 _ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev", "-ngld", "-devd", "--rpc")
@@ -20,27 +21,39 @@ LONGEST = 300  # characters of a failure
 
 def tried(case: Case, directory: Path) -> str:
     """`results.PASSED`, or how the failure begins."""
-    shared = ("--slot-save-path", str(directory), "--slots")
+    shared = ("--slot-save-path", str(directory), "--slots", "--metrics")
     model = ("-m", model_file(case.model)) if case.model else ()
     try:
         with ExitStack() as stack:
 
-            def serving(options: tuple[str, ...]) -> Specllama:
+            def serving(options: tuple[str, ...], *, wait: bool = True) -> Specllama:
                 server = start(
                     directory,
                     *(*named.there(options, directory, stack), *shared, *model),
                     named=bool(model),
                     variables=case.variables,
+                    wait=wait,
                 )
                 stack.callback(server.close)
                 return server
 
+            if case.refusal:
+                return refused(serving(case.options, wait=False), case.refusal)
             device = serving(case.options)
             checks.told(case, device.get("/props").json()["devices"])
             cpu = serving((*without_devices(case.options), "-dev", "none"))
             checks.CHECKS[case.check](device, cpu)
     except (AssertionError, OSError, httpx.HTTPError) as error:
         return " ".join(str(error).split())[-LONGEST:] or type(error).__name__
+    return results.PASSED
+
+
+def refused(server: Specllama, reason: str) -> str:
+    """`results.PASSED` if the server ends, and says why."""
+    wait_until(lambda: server.process.poll() is not None, "the server ends")
+    said = server.log.read_text("utf-8", "replace").splitlines()[-1:]
+    assert server.process.returncode == 1, f"ended with code {server.process.returncode}: {said}"
+    assert reason in "".join(said), f"said something else: {said}"
     return results.PASSED
 
 

@@ -2,6 +2,6 @@
 
 import engine.processes.collecting  # noqa: F401  # the very first
 from engine.processes.stdio import leave
-from engine.worker.worker import main
+from engine.worker.process import main
 
 leave(main())  # a worker thread inside a long tokenization must not delay the end

@@ -9,10 +9,10 @@ import pytest
 
 from engine.catalog.download.parent import FetchError, Transfer, fetch
 from engine.options import Options
-from engine.shipped import model_path
+from tests.support.models import random_model
 from tests.support.options_support import model_options
 
-MODEL = model_path().read_bytes()
+MODEL = random_model().read_bytes()
 PROJECTOR = MODEL[:20_000]  # any file that begins as GGUF does
 REPOSITORY = "maker/tiny-GGUF"
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.shipped import model_path
 from engine.worker.backend import Context, Model, initialize
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
 PROMPT = [300, 301, 302]
@@ -16,7 +16,7 @@ def logits(path: str = "", **options: Any) -> npt.NDArray[np.float32]:
     """After the prompt, by a model loaded and computed with `options`."""
     initialize()
     o = engine_options(ctx_size=256, flash_attn="off", **{"threads": 1, **options})
-    model = Model(path or str(model_path()), o)
+    model = Model(path or str(random_model()), o)
     try:
         context = Context(model, o, 1, True)
         last = context.batch.add(PROMPT, 0, sequence=0)

@@ -75,7 +75,11 @@ class Context:
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
             attach(self._ctx, *[pool.handle for pool in self._pools])
-        apply_control_vectors(self._ctx, model, options)
+        try:
+            apply_control_vectors(self._ctx, model, options)
+        except BackendError:
+            self.close()
+            raise
         self.n_ctx = int(C.llama_n_ctx(self._ctx))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))

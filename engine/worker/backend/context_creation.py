@@ -32,8 +32,10 @@ def created(model: Model, params: Any) -> Any:
             C.llama_free(tried)
         return bool(tried)
 
-    if "allocate" not in str(error) or not room.explain(holdings):
+    if "allocate" not in str(error):
         raise error
+    if not room.explain(holdings):
+        raise BackendError(f"{error}; {room.explain_host()}")
     fits = room.fits_by_trial(n_ctx, room.STEP * params.n_seq_max, works)
     holdings.begin_context(n_ctx)
     raise BackendError(f"{error}; {room.explain(holdings, fits)}")

@@ -1,12 +1,26 @@
 """Tests if this machine's kernels keep the promise of `--reproducible`."""
 
+import logging
+
 import numpy as np
 import numpy.typing as npt
 
+from engine.options import EngineOptions
 from engine.worker.backend import Context
+
+log = logging.getLogger(__name__)
 
 N_TOKENS = 80
 """More rows than any kernel of llama.cpp needs to take another path than for a single one."""
+
+
+def check_promise(context: Context, options: EngineOptions) -> None:
+    """Warns if `--reproducible` is asked for and can't be had. As `depends_on_batch`."""
+    if options.is_reproducible() and depends_on_batch(context):
+        log.warning(
+            "--reproducible is not possible here: what this model's kernels compute for a token "
+            "depends on what else is in the batch (docs/reproducibility.md lists those that work)"
+        )
 
 
 def depends_on_batch(context: Context) -> bool:

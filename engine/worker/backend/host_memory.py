@@ -27,6 +27,11 @@ class HostMemory:
         """What can be taken before the system ends a process for it."""
         return self.available + self.swap
 
+    @property
+    def most_ever(self) -> int:
+        """What could be taken if nothing else were in memory."""
+        return self.total + self.swap
+
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
     """The memory as Linux tells of it, a container's limits included; None elsewhere."""

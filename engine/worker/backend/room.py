@@ -12,6 +12,7 @@ from engine.protocol.devices import mib
 from engine.worker.backend.ggml import InitParams
 from engine.worker.backend.ggml import function as ggml
 from engine.worker.backend.holdings import Holdings
+from engine.worker.backend.host_memory import host_memory
 from engine.worker.backend.library import devices, failure, holdings, on_abort
 
 STEP = 256
@@ -64,6 +65,13 @@ def explain(told: Holdings, fits: int = 0) -> str:
     smaller = f"-c {fits} would fit" if fits else "less may fit with a smaller -c"
     asked = f"{told.n_ctx} tokens were asked for"
     return f"{'; '.join(parts)}; {asked}: {smaller}, {REMEDIES}"
+
+
+def explain_host() -> str:
+    """The end of a sentence on what the machine has no memory for."""
+    host = host_memory()
+    free = f"{mib(host.available)} of {mib(host.total)} are free; " if host else ""
+    return f"{free}a smaller -c, or -ctk q8_0 -ctv q8_0, needs less"
 
 
 def explain_weights(told: Holdings, path: str) -> str:

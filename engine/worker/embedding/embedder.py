@@ -7,7 +7,6 @@ thread; everything else belongs to the thread that calls `step`.
 
 import re
 import time
-from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,6 +21,7 @@ from engine.worker.backend import (
     EmbeddingContext,
     Model,
     OutOfCellsError,
+    OutOfMemoryError,
     PreparedChunk,
     Projector,
     device_memory,
@@ -31,8 +31,9 @@ from engine.worker.backend import Vectors as Rows
 from engine.worker.backend.model_facts import ModelFacts
 from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.cache.prefix_cache import Key
-from engine.worker.embedding.jobs import Input, InputPart, Job
+from engine.worker.embedding.jobs import InputPart, Job
 from engine.worker.embedding.media import MediaEncoding
+from engine.worker.embedding.planning import Planner
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.adapters import LoraScales, key_of
 from engine.worker.generation.prompts import exceeds_context, fewest_tokens, tokenize_prompt
@@ -42,7 +43,6 @@ from engine.worker.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
 STATEFUL_SEQUENCES = 4  # of a model whose sequences cost memory
-MAX_SKIPPED = 64  # requests passed over in one step, because their next input doesn't fit
 SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
 
 
@@ -62,8 +62,7 @@ class Embedder:
         self._can_split = context.is_causal and context.has_memory
         self._n_cells = context.n_ctx if context.has_memory else 0  # 0: nothing is remembered
         self._jobs: dict[int, Job] = {}
-        self._queue: deque[Job] = deque()  # those with inputs not begun, whose turn it is first
-        self._long: Input | None = None  # the one input that takes several steps
+        self._planner = Planner(self._n_sequences, context.n_batch, self._n_cells)
         self._template = model.rerank_template
         self._latest: list[InputPart] = []
         self._registry = MediaRegistry()
@@ -174,29 +173,26 @@ class Embedder:
     def submit(self, job: Job) -> None:
         """Queue a prepared request."""
         self._jobs[job.id] = job
-        self._queue.append(job)
+        self._planner.add(job)
 
     def cancel(self, id: int) -> None:
         if (job := self._jobs.pop(id, None)) is not None:
             self._forget(job)
 
     def _forget(self, job: Job) -> None:
-        if job in self._queue:
-            self._queue.remove(job)
-        if self._long is not None and self._long.job is job:
-            self.context.remove(self._long.sequence, 0)
-            self._long = None
+        if (begun := self._planner.remove(job)) is not None:
+            self.context.remove(begun.sequence, 0)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue) or self._long is not None
+        return self._planner.has_work
 
     # ---- the step ------------------------------------------------------------------------
 
     def step(self) -> list[Vectors | Failed]:
         """Evaluate a batch; the answers of the requests that are complete, or failed."""
         self._apply_adapters()
-        pieces = self._latest = self._plan()
+        pieces = self._latest = self._planner.plan()
         n_tokens = sum(piece.n for piece in pieces)
         begin = time.perf_counter()
         try:
@@ -204,6 +200,8 @@ class Embedder:
             self.context.synchronize()
             self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
             rows = self._read(pieces, n_tokens)
+        except OutOfMemoryError as error:
+            return self._retry_alone(pieces, error)
         except (BackendError, OutOfCellsError) as error:
             return self._fail(pieces, str(error) or "the KV cache is full")
         events = [
@@ -215,7 +213,7 @@ class Embedder:
         return events
 
     def _apply_adapters(self) -> None:
-        if (key := key_of(self.lora.resolve([]))) != self._applied and self._long is None:
+        if (key := key_of(self.lora.resolve([]))) != self._applied and self._planner.long is None:
             self._applied = key  # a long input is not evaluated with two different sets
             self.context.set_adapters(key)
 
@@ -225,45 +223,6 @@ class Embedder:
         stats.prompt_seconds += seconds
         stats.n_decode += 1
         stats.n_busy += n_inputs
-
-    def _plan(self) -> list[InputPart]:
-        """At least one piece. Every request with inputs left gets its turn; one whose next input
-        doesn't fit beside the others is first in the next step."""
-        room = min(self.context.n_batch, self._n_cells) if self._n_cells else self.context.n_batch
-        pieces: list[InputPart] = []
-        if (long := self._long) is not None:
-            if long.span is not None:
-                return [self._media_part(long)]
-            share = max(1, room // 2) if self._queue else room
-            pieces.append(InputPart(long, min(long.n_text, share)))
-            room = min(room - pieces[0].n, self._n_cells - long.n_past - pieces[0].n)
-        sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
-        skipped: list[Job] = []
-        while self._queue and room > 0 and sequences and len(skipped) < MAX_SKIPPED:
-            job = self._queue.popleft()
-            next_ = Input(job, job.n_begun)
-            is_long = next_.n_pending > self.context.n_batch or next_.has_media
-            n = min(next_.n_text, room) if is_long else next_.n_pending
-            if n > room or (is_long and self._long is not None) or (not n and pieces):
-                skipped.append(job)
-                continue
-            next_.sequence = sequences.pop()
-            if is_long:
-                self._long = next_
-            part = InputPart(next_, n) if n else self._media_part(next_)
-            pieces.append(part)
-            room -= n if n else room
-            job.n_begun += 1
-            if job.n_begun < len(job.inputs):
-                self._queue.append(job)
-        self._queue.extendleft(reversed(skipped))
-        return pieces
-
-    def _media_part(self, input: Input) -> InputPart:
-        """The next part of the medium that `input` has come to: a step of its own."""
-        span = input.span
-        assert span is not None
-        return InputPart(input, min(span.stop - input.n_past, self.context.n_batch))
 
     def _evaluate(self, pieces: list[InputPart]) -> None:
         input = pieces[0].input
@@ -319,14 +278,25 @@ class Embedder:
 
     def _release(self, pieces: list[InputPart]) -> None:
         """Free the cells of what is complete."""
-        if self._long is not None and not self._long.n_pending:
-            self._long = None
-        if self._long is None:
+        self._planner.end_long()
+        long = self._planner.long
+        if long is None:
             self.context.clear()
             return
         for piece in pieces:
-            if piece.input is not self._long:
+            if piece.input is not long:
                 self.context.remove(piece.input.sequence, 0)
+
+    def _retry_alone(
+        self, pieces: list[InputPart], error: OutOfMemoryError
+    ) -> list[Vectors | Failed]:
+        """There is no memory for these together: each is evaluated again without the others. One
+        that was alone fails, with its request."""
+        if len(pieces) == 1:
+            return self._fail(pieces, str(error))
+        self._planner.put_apart(pieces)
+        self.context.clear()  # some of them may be there in part
+        return []
 
     def _fail(self, pieces: list[InputPart], message: str) -> list[Vectors | Failed]:
         jobs = dict.fromkeys(piece.input.job for piece in pieces)

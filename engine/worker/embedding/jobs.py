@@ -31,14 +31,22 @@ class Job:
 
 @dataclass(eq=False)
 class Input:
-    """An input that is being evaluated as `sequence`; `n_past` tokens of it are done."""
+    """An input that is being evaluated as `sequence`; `n_past` tokens of it are done. What
+    `is_alone` shares no step."""
 
     job: Job
     index: int
     sequence: int = 0
     n_past: int = 0
+    is_alone: bool = False
     parts: list[Rows] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+
+    def restart(self) -> None:
+        """Forget what is done."""
+        self.n_past = 0
+        self.parts.clear()
+        self.lengths.clear()
 
     @property
     def tokens(self) -> TokenArray:

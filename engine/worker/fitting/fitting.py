@@ -29,12 +29,15 @@ def fitted(
     if it takes that, and if these were not given. `host` and `devices` tell of free memory.
 
     Raises `BackendError` with a sentence if the machine has no memory for the KV cache: it would be
-    filled at once, and the system would end this process."""
-    if options.compute.fit == "off":
-        return options
+    filled at once, and the system would end this process. With `--fit off` only more than the
+    machine has in all is refused, as llama.cpp may take minutes to find that out."""
     try:
         with Measuring(path, options) as measuring:
-            return _Fitting(measuring, options, host(), devices()).options()
+            fitting = _Fitting(measuring, options, host(), devices())
+            if options.compute.fit == "off":
+                fitting.check_possible()
+                return options
+            return fitting.options()
     except CannotFitError:
         raise
     except BackendError as error:
@@ -66,7 +69,7 @@ class _Fitting:
         choice = Choice(asked.n_ctx, AUTO, before, fits=True)
         if self._is_measurable(before):
             choice = choose(asked, self._measuring.uses, self._budgets())
-        self._check_host(choice)
+        self._check_host(choice, self._host.most if self._host else 0)
         if choice.n_ctx != asked.n_ctx:
             options = replaced(options, ctx_size=choice.n_ctx)
         if choice.n_layers != AUTO:
@@ -78,6 +81,12 @@ class _Fitting:
         else:
             log.debug("everything fits: %s", sentences.needed(choice.uses, self._free()))
         return options
+
+    def check_possible(self) -> None:
+        """Refuses what is more than all memory of the machine, free or not."""
+        n_ctx = self._measuring.n_ctx
+        choice = Choice(n_ctx, AUTO, self._measuring.uses(n_ctx), fits=False)
+        self._check_host(choice, self._host.most_ever if self._host else 0)
 
     def _asked(self, uses: Sequence[DeviceUse]) -> Asked:
         measuring, options = self._measuring, self._options
@@ -119,9 +128,9 @@ class _Fitting:
     def _free(self) -> dict[str, Bytes]:
         return {name: budget.free for name, budget in self._budgets().items()}
 
-    def _check_host(self, choice: Choice) -> None:
-        host = self._host
-        if host is None or self._filled(choice.uses) <= host.most:
+    def _check_host(self, choice: Choice, most: Bytes) -> None:
+        host, filled = self._host, self._filled(choice.uses)
+        if host is None or filled <= most:
             return
         n_layers = choice.n_layers
 
@@ -140,7 +149,11 @@ class _Fitting:
             pass  # not with the other options
         raise CannotFitError(
             sentences.too_large(
-                choice, host, remedies, with_weights=self._has_own_weights(choice.uses)
+                choice,
+                host,
+                remedies,
+                with_weights=self._has_own_weights(choice.uses),
+                is_possible=filled <= host.most_ever,
             )
         )
 

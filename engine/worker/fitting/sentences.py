@@ -37,16 +37,23 @@ def needed(uses: Sequence[DeviceUse], free: Mapping[str, Bytes]) -> str:
 
 
 def too_large(
-    choice: Choice, host: HostMemory, remedies: Sequence[str], *, with_weights: bool
+    choice: Choice,
+    host: HostMemory,
+    remedies: Sequence[str],
+    *,
+    with_weights: bool,
+    is_possible: bool,
 ) -> str:
-    """What is there, what is needed, and what would fit. `remedies`: options that help, each."""
+    """What is there, what is needed, and what would fit. `remedies`: options that help, each.
+    `is_possible`: the machine has that much, though it isn't free."""
     [use] = [use for use in choice.uses if use.name == CPU]
     cache = f"a context of {choice.n_ctx} tokens needs {mib(use.kv_cache)} for its KV cache"
     weights = f" beside {mib(use.model)} of weights" if with_weights else ""
     fits = f"{' or '.join(remedies)} would fit" if remedies else ""
     smaller = "a smaller quantization of the model may fit" if with_weights and not fits else ""
     help = fits or smaller or "no context of this model would fit"
+    escape = " (--fit off tries it nevertheless)" if is_possible else ""
     return (
         f"there is no memory for this: {mib(host.available)} of {mib(host.total)} are free, "
-        f"{cache}{weights}; {help} (--fit off tries it nevertheless)"
+        f"{cache}{weights}; {help}{escape}"
     )

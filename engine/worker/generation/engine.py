@@ -35,23 +35,23 @@ from engine.worker.backend import (
     device_memory,
     warm_up,
 )
-from engine.worker.backend.exactness import depends_on_batch
+from engine.worker.backend.exactness import check_promise
 from engine.worker.backend.model_info import model_info, projector_info
 from engine.worker.backend.threads import has_cores_for
-from engine.worker.cache.prefix_cache import Key
 from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.matching import ConstraintError
 from engine.worker.constraints.thinking import ThinkingLimit
 from engine.worker.generation.adapters import LoraScales
-from engine.worker.generation.answering import Answering, finish, progress
+from engine.worker.generation.answering import Answering, progress
 from engine.worker.generation.counting import Counting
+from engine.worker.generation.decoding import Decoding
 from engine.worker.generation.embeddings import Embeddings
-from engine.worker.generation.filling import fill, fill_early
 from engine.worker.generation.overlap import Overlap
 from engine.worker.generation.planning import Planner, sequence_ids
 from engine.worker.generation.postponed import Postponed
 from engine.worker.generation.preparation import Preparation, Preparing, Prompt
 from engine.worker.generation.request import Request
+from engine.worker.generation.requests import Requests
 from engine.worker.generation.sampling import Sampling
 from engine.worker.generation.speculation import speculation
 from engine.worker.media.prompts import MediaPrompts
@@ -95,7 +95,7 @@ class Engine:
         self.compiler = Compiler(model)
         if options.model.warmup:
             warm_up(self.context)
-            _check_exactness(self.context, options)
+            check_promise(self.context, options)
         offload = Offload(self.context) if options.sampling.backend_sampling else None
         n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
         self._preparation = Preparation(
@@ -122,9 +122,12 @@ class Engine:
         )
         self._unsent: list[Event] = []  # of the last step, if they wait for the next one
         self._counting = Counting()
-        self._requests: dict[int, Request] = {}
-        self._last_in_slot: dict[int, Request] = {}
-        self._applied: Key = ()  # the adapters of the last step
+        self._decoding = Decoding(
+            self.context, self._sampling, self._speculation, self._embeddings, self._counting
+        )
+        self._requests = Requests(
+            self.scheduler, self._overlap, self._speculation, self._embeddings, self._preparation
+        )
         self._step_seconds = 0.0  # of the last one
 
     @property
@@ -163,22 +166,21 @@ class Engine:
         events: list[Event] = [Accepted(request.id)] if request.confirm else []
         if request.relaxed:
             events.insert(0, Relaxed(request.id, list(request.relaxed)))
-        self._requests[request.id] = request
+        self._requests.running[request.id] = request
         if not request.sequence.n_prompt:
-            return [*events, Begun(request.id), *self._finish(request)]
+            return [*events, Begun(request.id), *self._requests.finish(request)]
         self.scheduler.submit(request.sequence)
         return events
 
     def cancel(self, id: int) -> None:
         """Nothing more is said of the request."""
         self._unsent = [event for event in self._unsent if event.id != id]
-        if request := self._requests.get(id):
-            self.scheduler.cancel(id)
-            self._release(request)
+        if request := self._requests.running.get(id):
+            self._requests.cancel(request)
 
     def end_thoughts(self, id: int) -> None:
         """End the thoughts of a running request that allows it; else nothing happens."""
-        request = self._requests.get(id)
+        request = self._requests.running.get(id)
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
             self.scheduler.ahead.drop_proposed(request.sequence)
@@ -186,7 +188,7 @@ class Engine:
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
         self._unsent += self._overlap.answer_one(id)
-        self._let_go()
+        self._requests.let_go()
         self.scheduler.pause(id)
         self._speculation.forget(id)
 
@@ -232,22 +234,22 @@ class Engine:
     def _compute(self, events: list[Event], send: Callable[[list[Event]], None]) -> bool:
         """All of a step that uses the device; what comes of it is added to `events`, but for what
         `send` gets. False if nobody can go on."""
-        self._speculation.propose(self._requests)
+        self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
             events += self._overlap.answer()
-            self._let_go()
+            self._requests.let_go()
             return False
         now = time.perf_counter()
-        events += self._enter([self._requests[chunk.sequence.id] for chunk in chunks], now)
-        self._apply(chunks[0].sequence.adapters)
+        events += self._enter(self._requests.of(chunks), now)
+        self._decoding.apply(chunks[0].sequence.adapters)
         # Embeddings and tokens can't be in one batch.
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
         if media and not self._evaluate(media, events, send, n_waiting=len(texts)):
             return True
-        texts = [chunk for chunk in texts if chunk.sequence.id in self._requests]
+        texts = [chunk for chunk in texts if chunk.sequence.id in self._requests.running]
         if texts:
             self._evaluate(texts, events, send)
         return True
@@ -264,33 +266,32 @@ class Engine:
         and while the device computes, `send` gets what is there. `n_waiting` others of the same
         step wait for it. False if it can't be done; what else was planned may be wrong then."""
         started = time.perf_counter()
-        requests = [self._requests[chunk.sequence.id] for chunk in chunks]
+        requests = self._requests.of(chunks)
         try:
-            indices = self._decode(chunks, requests)
+            indices = self._decoding.launch(chunks, requests)
         except OutOfCellsError:
             if not self.scheduler.relieve():
-                events += self._fail_all(requests, "the KV cache is full")
+                events += self._requests.fail_all(requests, "the KV cache is full")
             return False
         except OutOfMemoryError as error:
             largest = self.scheduler.do_without_largest(chunks)
-            events += self._fail_all([self._requests[largest.id]], str(error))
+            events += self._requests.fail_all([self._requests.running[largest.id]], str(error))
             return False
         except BackendError as error:
-            events += self._fail_all(requests, str(error))
+            events += self._requests.fail_all(requests, str(error))
             return False
         if self._overlap.pays:
             events += self._overlap.answer()
             send([*events])
             events.clear()
-        self.context.synchronize()  # progress, patience and timings are of work that is done
-        self._counting.computed(time.perf_counter())
+        self._decoding.wait()
         evaluated = chunks
         if self._overlap.ended:
-            self._let_go(chunks)
+            self._requests.let_go(chunks)
             rows = zip(chunks, indices, strict=True)
-            kept = [row for row in rows if row[0].sequence.id in self._requests]
+            kept = [row for row in rows if row[0].sequence.id in self._requests.running]
             chunks, indices = [chunk for chunk, _ in kept], [index for _, index in kept]
-            requests = [self._requests[chunk.sequence.id] for chunk in chunks]
+            requests = self._requests.of(chunks)
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
@@ -309,25 +310,11 @@ class Engine:
         self._counting.stepped(seconds)
         return True
 
-    def _decode(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> list[int]:
-        """The indices of the last tokens' outputs. Raises what `Context.decode` does."""
-        if chunks[0].span is not None:
-            (chunk,), (request,) = chunks, requests
-            self._counting.begins(time.perf_counter())
-            return [self._embeddings.decode(self.context, chunk, request.media)]
-        self._evaluate_early(chunks)
-        indices = fill(self.context.batch, chunks)
-        self._sampling.attach(chunks, requests)
-        self._counting.begins(time.perf_counter())
-        self.context.decode()
-        return indices
-
     def _look_for_embeddings(self) -> list[Event]:
         """The failures of requests with media that can't be encoded."""
-        failed = self._embeddings.update(self.scheduler.active, self._requests)
+        failed = self._embeddings.update(self.scheduler.active, self._requests.running)
         for request, _ in failed:
-            self.scheduler.cancel(request.id)
-            self._release(request)
+            self._requests.cancel(request)
         return [
             Failed(request.id, ErrorInfo("invalid_request_error", str(error)))
             for request, error in failed
@@ -339,17 +326,6 @@ class Engine:
             self._embeddings.wait(MASK_SECONDS)
         else:
             self._postponed.wait(MASK_SECONDS)
-
-    def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
-        if any(chunk.n_early for chunk in chunks):
-            fill_early(self.context.batch, chunks)
-            started = time.perf_counter()
-            self._counting.begins(started)
-            self.context.decode()
-            self.context.synchronize()
-            now = time.perf_counter()
-            self._counting.computed(now)
-            self._speculation.evaluated_early(chunks, now - started)
 
     def _answer_postponed(self) -> list[Event]:
         """The tokens whose masks the last steps haven't waited for."""
@@ -370,27 +346,19 @@ class Engine:
                     events.append(progress(request))
         return events
 
-    def _apply(self, key: Key) -> None:
-        """Let the adapters `key`, which all chunks of a step share, be in force."""
-        if key != self._applied:
-            self._applied = key
-            self.context.set_adapters(key)
-
     def _answer(self, request: Request, index: int) -> list[Event]:
         """Take the next token of `request` from the logits at `index` of the batch."""
         if request.params.n_predict == 0:
-            request.stop("limit", time.perf_counter())
-            return self._finish(request)
+            return self._requests.stop(request, "limit")
         try:
             sampled = self._sampling.sample(request, index)
         except (ConstraintError, NoTokenError) as error:
-            return [self._fail(request, ErrorInfo("invalid_request_error", str(error)))]
+            return [self._requests.fail(request, ErrorInfo("invalid_request_error", str(error)))]
         except BackendError as error:
-            return [self._fail(request, ErrorInfo("server_error", str(error)))]
-        now = time.perf_counter()
+            return [self._requests.fail(request, ErrorInfo("server_error", str(error)))]
         if sampled is None:
-            request.stop("eos", now)
-            return self._finish(request)
+            return self._requests.stop(request, "eos")
+        now = time.perf_counter()
         token, is_final = sampled
         token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
@@ -401,81 +369,21 @@ class Engine:
             return []
         event = self._answering.accept(request, token, is_final=is_final)
         if request.stop_type != "none":
-            return self._finish(request)
+            return self._requests.finish(request)
         return [event] if event is not None else []
-
-    def _finish(self, request: Request) -> list[Event]:
-        events = finish(request)
-        if request.sequence.slot >= 0:
-            self.scheduler.finish(request.sequence)
-        self._release(request)
-        return events
-
-    def _fail(self, request: Request, error: ErrorInfo) -> Failed:
-        self.scheduler.discard(request.sequence)
-        self._release(request)
-        return Failed(request.id, error)
-
-    def _fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
-        events = self._overlap.answer()
-        for request in requests:
-            if request in self._overlap.ended:  # it is said, but its cells are not to be trusted
-                self._overlap.ended.remove(request)
-                self.scheduler.discard(request.sequence)
-                self._release(request)
-            else:
-                events.append(self._fail(request, ErrorInfo("server_error", message)))
-        self._let_go()
-        return events
-
-    def _let_go(self, chunks: Sequence[Chunk] = ()) -> None:
-        """Free the slots of those whose texts have ended with a token that was put off. What was
-        evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
-        ended, self._overlap.ended = self._overlap.ended, []
-        ids = {request.id for request in ended}
-        for chunk in chunks:
-            if chunk.sequence.id in ids:
-                self.scheduler.finish_before(chunk)
-        for request in ended:
-            self.scheduler.cancel(request.id)  # if it has no chunk: it may have had to give way
-            self._release(request)
-
-    def _release(self, request: Request) -> None:
-        del self._requests[request.id]
-        self._overlap.drop(request.id)
-        self._speculation.forget(request.id)
-        self._embeddings.forget(request.id)
-        if request.slot >= 0:
-            self._last_in_slot[request.slot] = request
-        request.close()
 
     def tidy(self) -> None:
         """Forget media that are in no text any more, if there are many. No text may be on its way
         into a slot from a file."""
         if self.registry.is_full:
-            requests = chain(self._requests.values(), self._last_in_slot.values())
-            running = (ids_in(request.sequence.tokens.view()) for request in requests)
+            running = map(ids_in, self._requests.texts())
             kept = chain(self._planner.media(), self._embeddings.ids(), *running)
             self.registry.keep(kept)
 
     # ---- looking inside ------------------------------------------------------------------
 
     def slots(self) -> list[SlotState]:
-        return [self._slot_state(slot) for slot in range(self.scheduler.n_slots)]
-
-    def _slot_state(self, slot: int) -> SlotState:
-        sequence = self.scheduler.in_slot(slot)
-        active = self._requests.get(sequence.id) if sequence else None
-        request = active or self._last_in_slot.get(slot)
-        n_ctx = self.scheduler.n_ctx
-        if request is None:
-            return SlotState(id=slot, n_ctx=n_ctx)
-        return request.slot_state(
-            slot,
-            n_ctx,
-            is_processing=active is not None,
-            text=self._preparation.text,
-        )
+        return self._requests.slots()
 
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
@@ -492,20 +400,10 @@ class Engine:
         """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
         self._planner.close()
         self._speculation.close()
-        for request in self._requests.values():
-            request.close()
-        self._requests.clear()
+        self._requests.close()
         self._embeddings.close()
         self.compiler.close()
         self._sampling.close()
         self.context.close()
         if self.projector is not None:
             self.projector.close()
-
-
-def _check_exactness(context: Context, options: EngineOptions) -> None:
-    if options.is_reproducible() and depends_on_batch(context):
-        log.warning(
-            "--reproducible is not possible here: what this model's kernels compute for a token "
-            "depends on what else is in the batch (docs/reproducibility.md lists those that work)"
-        )

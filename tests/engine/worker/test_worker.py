@@ -1,6 +1,5 @@
 """The worker's loop around an engine, without processes and pipes."""
 
-import logging
 import os
 import threading
 
@@ -22,7 +21,7 @@ from engine.worker.generation.engine import Engine
 from engine.worker.generation.request import Request
 from engine.worker.lanes import LONG, LONG_THREADS
 from engine.worker.tokens import TokenArray
-from engine.worker.worker import Worker, _die_quickly
+from engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play
 
@@ -189,13 +188,3 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
     for _ in range(LONG_THREADS):  # the model must not be closed under a thread that uses it
         ended.acquire()
     assert b"x" * LONG not in tokenized
-
-
-@pytest.mark.parametrize(("level", "expected"), [(logging.INFO, "1"), (logging.DEBUG, None)])
-def test_backtraces_of_assertions_are_for_those_who_want_everything(
-    level: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GGML_NO_BACKTRACE", "")  # so that it is put back
-    monkeypatch.delenv("GGML_NO_BACKTRACE")
-    _die_quickly(level)
-    assert os.environ.get("GGML_NO_BACKTRACE") == expected

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from engine.protocol.devices import CPU, DeviceUse
-from engine.shipped import model_path
 from engine.worker.backend import initialize
 from engine.worker.backend.dry_run import DryRun, Planned
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
 MIB = 1 << 20
@@ -64,5 +64,5 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.delenv("LLAMA_TRACE", raising=False)
         else:
             monkeypatch.setenv("LLAMA_TRACE", value)
-        DryRun(str(model_path()), engine_options()).close()
+        DryRun(str(random_model()), engine_options()).close()
         assert os.environ.get("LLAMA_TRACE") == value

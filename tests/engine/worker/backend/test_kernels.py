@@ -9,11 +9,11 @@ import pytest
 from llama_cpp import llama_cpp
 
 from engine.processor import Processor, this_processor
-from engine.shipped import model_path
 from engine.worker.backend import Model, initialize, kernels, probe, verdict
 from engine.worker.backend.ggml import extra_buffer_types
 from engine.worker.backend.kernels import TRIED, Settled
 from engine.worker.backend.verdict import WRONG, Measure, Verdict
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are tried on Linux only")
@@ -127,7 +127,7 @@ def test_then_a_model_keeps_its_weights_as_they_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", spy)
     for measure in Measure:
         monkeypatch.setattr(module, "settle", lambda m=measure: Settled(m))
-        Model(str(model_path()), engine_options()).close()
+        Model(str(random_model()), engine_options()).close()
     assert taken == [True, True, False]
 
 

@@ -20,15 +20,15 @@ Logits = npt.NDArray[np.float32]
 Part = bytes | Media
 
 KINDS = {
-    "plain": ("embedded", "tiny-mmproj"),
-    "slices": ("embedded", "tiny-mmproj-slices"),
-    "whole": ("embedded", "tiny-mmproj-whole"),
+    "plain": ("random", "tiny-mmproj"),
+    "slices": ("random", "tiny-mmproj-slices"),
+    "whole": ("random", "tiny-mmproj-whole"),
     "whole and windows": ("tiny-window", "tiny-mmproj-whole"),
-    "batches": ("embedded", "tiny-mmproj-batch"),
+    "batches": ("random", "tiny-mmproj-batch"),
     "mrope": ("tiny-mrope", "tiny-mmproj-mrope"),
     "mamba": ("tiny-hybrid", "tiny-mmproj"),
-    "sound": ("embedded", "tiny-mmproj-audio"),
-    "both": ("embedded", "tiny-mmproj-both"),
+    "sound": ("random", "tiny-mmproj-audio"),
+    "both": ("random", "tiny-mmproj-both"),
     "sound with mrope": ("tiny-mrope", "tiny-mmproj-audio"),
 }
 OPTIONS = engine_options(threads=1, ctx_size=2048, batch_size=128, ubatch_size=64)

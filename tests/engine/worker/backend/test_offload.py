@@ -7,9 +7,9 @@ import pytest
 
 from engine.params import GenerationParams
 from engine.protocol.messages import Submit
-from engine.shipped import model_path
 from engine.worker.backend import Model, Offload, OffloadedSampler, Sampler, initialize
 from engine.worker.generation.engine import Engine
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
@@ -20,7 +20,7 @@ JSON_OBJECT = '{"type": "object", "properties": {"a": {"type": "integer"}}, "req
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), engine_options())
+    model = Model(str(random_model()), engine_options())
     yield model
     model.close()
 

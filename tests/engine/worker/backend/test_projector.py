@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from engine.protocol.devices import CPU
 from engine.protocol.media import Media
-from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, PreparedChunk, Projector, initialize
 from engine.worker.backend.projector_size import projector_uses
 from engine.worker.generation.engine import Engine
 from engine.worker.tokens import TokenArray
 from tests.support.media import image, sound
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 from tools.models.gguf_file import write_model
@@ -30,7 +30,7 @@ OPTIONS = engine_options(threads=1, ctx_size=512)
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), OPTIONS)
+    model = Model(str(random_model()), OPTIONS)
     yield model
     model.close()
 
@@ -47,7 +47,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def both() -> Iterator[Projector]:
     initialize()
-    model = Model(str(ensure("embedded")), OPTIONS)
+    model = Model(str(ensure("random")), OPTIONS)
     projector = Projector(str(ensure("tiny-mmproj-both")), model, OPTIONS)
     yield projector
     projector.close()
@@ -61,7 +61,7 @@ def chunks(pieces: list[TokenArray | PreparedChunk]) -> list[PreparedChunk]:
 # ---- files ---------------------------------------------------------------------------------
 
 
-def refusal(path: Path, name: str = "embedded") -> str:
+def refusal(path: Path, name: str = "random") -> str:
     initialize()
     model = Model(str(ensure(name)), OPTIONS)
     try:
@@ -134,7 +134,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 def test_an_engine_tells_what_its_projector_takes() -> None:
     initialize()
-    model = Model(str(ensure("embedded")), OPTIONS)
+    model = Model(str(ensure("random")), OPTIONS)
     for name, modalities, rate in (
         ("tiny-mmproj", ["vision"], 0),
         ("tiny-mmproj-audio", ["audio"], 16_000),
@@ -220,7 +220,7 @@ def test_images_of_any_size(both: Projector, width: int, height: int, long: int)
 @pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1), (2, 3), (900, 4), (640, 480)])
 def test_extreme_images(kind: str, size: tuple[int, int]) -> None:
     initialize()
-    model = Model(str(ensure("tiny-mrope" if kind == "mrope" else "embedded")), OPTIONS)
+    model = Model(str(ensure("tiny-mrope" if kind == "mrope" else "random")), OPTIONS)
     limited = engine_options(threads=1, image_max_tokens=256)
     projector = Projector(str(ensure(f"tiny-mmproj-{kind}")), model, limited)
     for chunk in chunks(projector.pieces(image(3, *size))):
@@ -256,7 +256,7 @@ def test_what_would_end_the_process_is_refused(both: Projector) -> None:
 
 def test_the_wrong_sense_is_refused() -> None:
     initialize()
-    model = Model(str(ensure("embedded")), OPTIONS)
+    model = Model(str(ensure("random")), OPTIONS)
     for name, media in (("tiny-mmproj", sound(1)), ("tiny-mmproj-audio", image(1))):
         projector = Projector(str(ensure(name)), model, OPTIONS)
         with pytest.raises(BackendError, match=f"takes no {media.kind}"):

@@ -10,6 +10,7 @@ from llama_cpp import llama_cpp
 from engine.errors import BackendError
 from engine.worker.backend import Context, Model, room
 from engine.worker.backend.holdings import Holdings
+from engine.worker.backend.host_memory import HostMemory
 from tests.support.options_support import engine_options
 
 MIB = 1 << 20
@@ -104,6 +105,23 @@ def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
     with pytest.raises(BackendError, match=r"failed to allocate.*32768 tokens.*-c 1024 would fit"):
         Context(model, engine_options(), 1, unified=False)
     assert sizes[0] == 32768
+
+
+def test_a_context_that_the_machine_does_not_give_tells_its_memory(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_model: object, _params: object) -> None:
+        monkeypatch.setattr("engine.worker.backend.library._errors", ["failed to allocate buffer"])
+
+    host = HostMemory(available=3 << 30, total=4 << 30)
+    monkeypatch.setattr(room, "host_memory", lambda: host)
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", none)
+    told = r"failed to allocate buffer; 3,072 MiB of 4,096 MiB are free; a smaller -c, or"
+    with pytest.raises(BackendError, match=told):
+        Context(model, engine_options(), 1, unified=False)
+    monkeypatch.setattr(room, "host_memory", lambda: None)
+    with pytest.raises(BackendError, match="failed to allocate buffer; a smaller -c, or"):
+        Context(model, engine_options(), 1, unified=False)
 
 
 def test_the_cpu_takes_large_tensors(model: Model) -> None:

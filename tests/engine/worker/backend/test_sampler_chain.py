@@ -16,9 +16,9 @@ from engine.params import (
     GenerationParams,
     sampler_name,
 )
-from engine.shipped import model_path
 from engine.worker.backend import Context, Model, Sampler, initialize
 from engine.worker.backend.sampler_chain import is_greedy, plan, window
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
 N_CTX = 64
@@ -106,7 +106,7 @@ class Played:
     def __init__(self) -> None:
         initialize()
         options = engine_options(ctx_size=N_CTX, parallel=1, threads=1)
-        self.model = Model(str(model_path()), options)
+        self.model = Model(str(random_model()), options)
         self.context = Context(self.model, options, 1, False)
         self.prompt = self.model.tokenize(
             b"for x in x: for x in x: for", add_special=False, parse_special=False

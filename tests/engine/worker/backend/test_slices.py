@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.shipped import model_path
 from engine.worker.backend import Model, initialize, slices
 from engine.worker.backend.slices import Slicer, Special
 from engine.worker.backend.specials import specials
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -94,7 +94,7 @@ def test_a_slice_begins_with_a_special_token_that_is_always_found() -> None:
 def any_model(request: pytest.FixtureRequest) -> Iterator[Model]:
     name = request.param
     initialize()
-    model = Model(str(model_path() if name == "shipped" else ensure(name)), engine_options())
+    model = Model(str(random_model() if name == "shipped" else ensure(name)), engine_options())
     yield model
     model.close()
 

@@ -6,8 +6,8 @@ import time
 import pytest
 from llama_cpp import llama_cpp
 
-from engine.shipped import model_path
 from engine.worker.backend import Context, EmbeddingContext, Model, initialize, warm_up, warming
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -25,7 +25,7 @@ def evaluated(
     nothing left of them."""
     initialize()
     chosen = engine_options(**{"ctx_size": 1024, **options})
-    model = Model(str(ensure(name) if name else model_path()), chosen)
+    model = Model(str(ensure(name) if name else random_model()), chosen)
     if chosen.embedding.embeds():
         context: Context = EmbeddingContext(model, chosen, n_seq)
     else:

@@ -12,7 +12,6 @@ import pytest
 
 from engine.options import EngineOptions, replaced
 from engine.protocol.messages import Finished
-from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.cache import slot_file
 from engine.worker.cache.disk_cache import DiskCache
@@ -23,6 +22,7 @@ from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
 from engine.worker.generation.engine import Engine
 from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY, play
 from tools.models.build import ensure_adapter
@@ -34,7 +34,7 @@ IDENTITY = Identity(b"m" * 16, {"--a": "1"}, [b"x" * 16])
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> EngineOptions:
-    adapter = str(ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters")))
+    adapter = str(ensure_adapter("lora-random-a", tmp_path_factory.mktemp("adapters")))
     own = {"ctx_size": N_CTX, "parallel": 1, "threads": 1}
     lora = {"lora": ((adapter, 1.0),), "lora_init_without_apply": True}
     return engine_options(**{**EXACT, **own, **lora})
@@ -43,7 +43,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> EngineOptions:
 @pytest.fixture(scope="module")
 def model(options: EngineOptions) -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), options)
+    model = Model(str(random_model()), options)
     yield model
     model.close()
 

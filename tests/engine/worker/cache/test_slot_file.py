@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from engine.errors import EngineError
 from engine.protocol.slot_names import check_name
-from engine.shipped import model_path
 from engine.worker.cache import slot_file
 from engine.worker.cache.slot_file import Origin
+from tests.support.models import random_model
 
 ORIGIN = Origin(b"model", {"--cache-type-k": "f16"}, [(b"adapter", 0.5)])
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes")
@@ -131,8 +131,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "empty").touch()
     assert "not a slot file" in refusal(tmp_path, "empty")
-    (tmp_path / "model").symlink_to(model_path())
-    (tmp_path / "copy").write_bytes(model_path().read_bytes()[:4096])
+    (tmp_path / "model").symlink_to(random_model())
+    (tmp_path / "copy").write_bytes(random_model().read_bytes()[:4096])
     assert "not a slot file" in refusal(tmp_path, "copy")
     assert refusal(tmp_path, "directory")
     assert "No such file" in refusal(tmp_path, "missing")

@@ -415,7 +415,7 @@ def test_the_longest_input_is_told() -> None:
 def test_the_time_of_a_step_ends_when_the_device_has_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, calls = embedder("embedded"), list[str]()
+    engine, calls = embedder("random"), list[str]()
     count, synchronize = Embedder._count_step, Context.synchronize
 
     def counted(one: Embedder, n_tokens: int, n_inputs: int, seconds: float) -> None:
@@ -444,9 +444,9 @@ def seeing(name: str, projector: str, **options: Any) -> Embedder:
 @pytest.mark.parametrize(
     ("name", "projector"),
     [
-        ("embedded", "tiny-mmproj"),
-        ("embedded", "tiny-mmproj-whole"),
-        ("embedded", "tiny-mmproj-slices"),
+        ("random", "tiny-mmproj"),
+        ("random", "tiny-mmproj-whole"),
+        ("random", "tiny-mmproj-slices"),
         ("tiny-mrope", "tiny-mmproj-mrope"),
     ],
 )
@@ -476,7 +476,7 @@ def test_inputs_with_media(name: str, projector: str, pooling: Pooling) -> None:
 
 
 def test_models_without_eyes_take_no_images() -> None:
-    for engine in (embedder("embedded"), embedder("tiny-bert")):
+    for engine in (embedder("random"), embedder("tiny-bert")):
         with pytest.raises(EngineError, match="image input is not supported"):
             engine.prepare(Embed(1, [["a", image(1)]], normalize=RAW))
         engine.close()

@@ -161,7 +161,7 @@ def test_what_was_given_stays(caplog: pytest.LogCaptureFixture) -> None:
     assert all("memory is short" in record.message for record in caplog.records)
     assert len(caplog.records) == 2
     assert fit(options_for("tiny-hybrid"), free).context.ctx_size == 4096
-    off = options_for("tiny-hybrid", fit="off", ctx_size=LARGEST)
+    off = options_for("tiny-hybrid", fit="off", ctx_size=MEASURED)
     assert fit(off, 0) == off
 
 
@@ -201,6 +201,18 @@ def test_an_absurd_context_is_refused_with_one_that_fits(name: str) -> None:
     assert fit(smaller, 1 << 30) == smaller
     with pytest.raises(BackendError, match="-c "):
         fit(options_for(name, ctx_size=2 * fits, **ONE_BY_ONE), 1 << 30)
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_what_the_machine_never_has_is_refused_without_fitting_too(name: str) -> None:
+    """64 GiB, which `fit` takes as the memory of the machine, and swap."""
+    options = options_for(name, ctx_size=LARGEST, fit="off", **ONE_BY_ONE)
+    with pytest.raises(BackendError, match=r"65,536 MiB .* needs .*; -c \d+ would fit$"):
+        fit(options, 1 << 30)
+    assert fit(options, 1 << 30, swap=1 << 50) == options
+    large = options_for(name, ctx_size=2 * MEASURED, **ONE_BY_ONE)
+    with pytest.raises(BackendError, match=r"would fit \(--fit off tries it nevertheless\)$"):
+        fit(large, 1 << 20)
 
 
 def test_smaller_types_of_the_cache_are_named_where_they_help() -> None:

@@ -11,10 +11,10 @@ from engine.errors import EngineError
 from engine.options import EngineOptions, replaced
 from engine.params import GenerationParams
 from engine.protocol.messages import Failed, Finished, SlotAction, SlotDone, Submit
-from engine.shipped import model_path
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.generation.engine import Engine
 from engine.worker.slot_actions import SlotActions, SlotTask
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure, ensure_adapter
 
@@ -33,7 +33,9 @@ EXACT: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     directory = tmp_path_factory.mktemp("adapters")
-    return str(ensure_adapter("lora-a", directory)), str(ensure_adapter("lora-b", directory))
+    return str(ensure_adapter("lora-random-a", directory)), str(
+        ensure_adapter("lora-random-b", directory)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def options(files: tuple[str, str]) -> EngineOptions:
 @pytest.fixture(scope="module")
 def model(options: EngineOptions) -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), options)
+    model = Model(str(random_model()), options)
     yield model
     model.close()
 
@@ -72,7 +74,7 @@ def play(engine: Engine, **params: Any) -> Finished:
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    plain = Model(str(model_path()), engine_options())
+    plain = Model(str(random_model()), engine_options())
     text = play(Engine(plain, engine_options(**EXACT))).text
     plain.close()
     return text
@@ -170,14 +172,14 @@ def test_files_that_are_no_adapter_for_this_model(tmp_path: Path, files: tuple[s
     damaged.write_bytes(Path(files[0]).read_bytes()[:-100])
     larger = str(ensure_adapter("lora-bench-100m", tmp_path))
     for path, what in (
-        (str(model_path()), "adapter"),
+        (str(random_model()), "adapter"),
         (other, "adapter"),
         (str(damaged), ""),
         (larger, "wrong base model|does not exist"),
         (str(tmp_path / "missing"), ""),
     ):
         with pytest.raises(BackendError, match=rf"cannot load the LoRA adapter .*{what}"):
-            Model(str(model_path()), engine_options(lora=((path, 1.0),)))
+            Model(str(random_model()), engine_options(lora=((path, 1.0),)))
 
 
 # ---- saved slots ---------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def test_the_adapters_of_a_saved_text_count(
     engine.close()
 
     without = engine_options(**EXACT, ctx_size=1024)
-    plain = Model(str(model_path()), without)
+    plain = Model(str(random_model()), without)
     engine, actions = slots(plain, without, tmp_path)
     with pytest.raises(EngineError, match="LoRA adapter that is not loaded"):
         actions.act(0, "restore")

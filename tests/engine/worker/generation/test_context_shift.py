@@ -34,7 +34,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path: Path = tmp_path_factory.mktemp("models") / "one-layer.gguf"
-    recipe = RECIPES["embedded"]
+    recipe = RECIPES["random"]
     assert isinstance(recipe, Recipe)
     decoder = dataclasses.replace(recipe.decoder, n_layer=1)
     write_model(dataclasses.replace(recipe, decoder=decoder), path)

@@ -9,11 +9,11 @@ import pytest
 
 from engine.params import Speculative
 from engine.protocol.messages import Finished
-from engine.shipped import model_path
 from engine.worker.backend import Model
 from engine.worker.generation import speculation
 from engine.worker.generation.engine import Engine
 from engine.worker.speculation import draft_model
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, play
 from tests.support.speculating import Eager
@@ -22,7 +22,7 @@ from tools.models.build import ensure
 
 pytestmark = pytest.mark.usefixtures("orders")
 
-SHIPPED = str(model_path())
+SHIPPED = str(random_model())
 PROMPTS = [
     "def add(a, b):\n    return",
     "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n",
@@ -52,7 +52,7 @@ def test_texts_are_those_without(
     chosen: dict[str, Any] = {"model_draft": SHIPPED}
     if kind == "another":  # with other special tokens, which are not compared, and more of them
         path = with_vocabulary(
-            model_path(),
+            random_model(),
             tmp_path / "draft.gguf",
             lambda t: [*(f"[{i}]" for i in range(5)), *t[5:], "[more]"],
             {},

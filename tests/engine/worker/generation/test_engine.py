@@ -8,11 +8,11 @@ import pytest
 from engine.errors import EngineError
 from engine.params import GenerationParams, SamplerName
 from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
-from engine.shipped import model_path
 from engine.worker.backend import Context, Model, initialize
 from engine.worker.generation.answering import progress
 from engine.worker.generation.request import Request
 from tests.support.model_files import damaged
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
@@ -122,7 +122,7 @@ def test_sizes_that_are_too_small_are_as_small_as_they_can_be(
 @pytest.mark.parametrize("params", [{}, GREEDY, {"n_probs": 3}, {"mirostat": 2}], ids=str)
 def test_a_model_that_computes_no_numbers_fails(tmp_path: Path, params: dict[str, Any]) -> None:
     initialize()
-    broken = Model(str(damaged(Path(model_path()), tmp_path / "nan.gguf")), engine_options())
+    broken = Model(str(damaged(Path(random_model()), tmp_path / "nan.gguf")), engine_options())
     e = engine(broken)
     for event in e.submit(e.prepare(Submit(1, ["a"], GenerationParams(n_predict=4, **params)))):
         assert not isinstance(event, Failed)

@@ -45,13 +45,13 @@ from tools.models.build import ensure
 pytestmark = pytest.mark.usefixtures("orders")
 
 KINDS = {
-    "plain": ("embedded", "tiny-mmproj"),
-    "slices": ("embedded", "tiny-mmproj-slices"),
-    "whole": ("embedded", "tiny-mmproj-whole"),
+    "plain": ("random", "tiny-mmproj"),
+    "slices": ("random", "tiny-mmproj-slices"),
+    "whole": ("random", "tiny-mmproj-whole"),
     "whole and windows": ("tiny-window", "tiny-mmproj-whole"),
     "mrope": ("tiny-mrope", "tiny-mmproj-mrope"),
     "recurrent": ("tiny-hybrid", "tiny-mmproj"),
-    "sound": ("embedded", "tiny-mmproj-audio"),
+    "sound": ("random", "tiny-mmproj-audio"),
 }
 SMALL: dict[str, Any] = {**EXACT, "ctx_size": 2048, "parallel": 1, "warmup": False}
 Key = tuple[int | str, ...]

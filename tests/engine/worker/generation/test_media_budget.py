@@ -32,7 +32,7 @@ def test_media_count_as_prompts_beside_those_who_wait(monkeypatch: pytest.Monkey
         engine.prepare(Submit(3, [image(1, 160, 160)], GenerationParams(n_predict=1), group=3))
     )
     observed.clear()
-    while any(request == 3 for request in engine._requests):
+    while any(request == 3 for request in engine._requests.running):
         engine.step()
     engine.close()
     model.close()

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llama_cpp import llama_cpp
 
 from engine.params import GenerationParams
 from engine.protocol.messages import Failed, Finished, Submit
@@ -12,37 +11,19 @@ from engine.worker.backend import Model, initialize
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
+from tests.support.scarce_memory import Device
 from tools.models.build import ensure
 
-NO_MEMORY, MOST = -2, 60
 SHORT = ("def first(a, b):", "import os\n")
 LARGE = "for name in sorted(found):\n    print(name)\n" * 12
 
 
-@pytest.fixture(scope="module", params=["embedded", "tiny-hybrid", "tiny-window"])
+@pytest.fixture(scope="module", params=["random", "tiny-hybrid", "tiny-window"])
 def model(request: pytest.FixtureRequest) -> Iterator[Model]:
     initialize()
     model = Model(str(ensure(request.param)), engine_options())
     yield model
     model.close()
-
-
-class Device:
-    """Has no memory for batches of more than `most` tokens. `evaluates` is how llama.cpp fails
-    behind the first micro-batch: what was computed before is in the KV cache."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, *, evaluates: bool) -> None:
-        self.most, self.n_failed = MOST, 0
-        self._decode, self._evaluates = llama_cpp.llama_decode, evaluates
-        patch.setattr(llama_cpp, "llama_decode", self)
-
-    def __call__(self, context: Any, batch: Any) -> int:
-        if batch.n_tokens <= self.most:
-            return int(self._decode(context, batch))
-        self.n_failed += 1
-        if self._evaluates:
-            assert self._decode(context, batch) == 0
-        return NO_MEMORY
 
 
 def together(e: Engine, *prompts: str) -> dict[str, Finished | Failed]:

@@ -232,7 +232,7 @@ def test_a_failure_behind_the_end(
 
     for _ in range(whole.n_decoded + 20):
         events += e.step()
-        tokens = e._requests[1].sequence.tokens.view(whole.n_prompt).tolist()
+        tokens = e._requests.running[1].sequence.tokens.view(whole.n_prompt).tolist()
         if stop in e.model.detokenize(tokens).decode():
             break
     assert not any(isinstance(event, Finished) for event in events)

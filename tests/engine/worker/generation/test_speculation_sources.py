@@ -8,12 +8,12 @@ import pytest
 
 from engine.params import GenerationParams, Speculative
 from engine.protocol.messages import Finished, Submit
-from engine.shipped import model_path
 from engine.worker.backend import Model, initialize
 from engine.worker.generation import speculation
 from engine.worker.generation.engine import Engine
 from engine.worker.speculation.proposing import Proposing
 from engine.worker.speculation.verifying import Exact
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY
 from tests.support.speculating import (
@@ -36,7 +36,7 @@ SOURCES: dict[str, Any] = {
     "spec_type": ("radix", "ngram-simple", "ngram-cache"),
     "spec_ngram_simple_size_n": 3,
     "spec_ngram_simple_size_m": 8,
-    "model_draft": str(model_path()),
+    "model_draft": str(random_model()),
     "spec_draft_p_min": 0.0,
     "spec_draft_n_max": 4,
 }
@@ -162,13 +162,15 @@ ADAPTERS: tuple[list[tuple[int, float]], ...] = ([], [(0, 1.0)], [(1, 1.0)], [(0
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, float], ...]:
     directory = tmp_path_factory.mktemp("adapters")
-    return tuple((str(ensure_adapter(name, directory)), 1.0) for name in ("lora-a", "lora-b"))
+    return tuple(
+        (str(ensure_adapter(name, directory)), 1.0) for name in ("lora-random-a", "lora-random-b")
+    )
 
 
 @pytest.fixture(scope="module")
 def adapted(adapters: tuple[tuple[str, float], ...]) -> Iterator[Model]:
     initialize()
-    model = Model(str(model_path()), engine_options(lora=adapters))
+    model = Model(str(random_model()), engine_options(lora=adapters))
     yield model
     model.close()
 

@@ -10,18 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from engine.options import EngineOptions
-from engine.shipped import model_path
 from engine.worker.backend import BackendError, Context, Model, device_uses
 from engine.worker.speculation import draft_loading
 from engine.worker.speculation.draft_loading import draft_options, draft_source
 from engine.worker.speculation.source import Ask
 from engine.worker.speculation.vocabularies import MAX_MORE, difference
 from engine.worker.tokens import TokenBuffer
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.vocabulary_files import with_vocabulary
 from tools.models.build import ensure
 
-SHIPPED = str(model_path())
+SHIPPED = str(random_model())
 
 
 def refusal(model: Model, path: object, **chosen: Any) -> str:
@@ -67,7 +67,7 @@ def test_its_memory_stands_beside_that_of_the_model() -> None:
 
 def test_files_that_are_no_draft_models(model: Model, tmp_path: Path) -> None:
     half = tmp_path / "half.gguf"
-    half.write_bytes(model_path().read_bytes()[:300_000])
+    half.write_bytes(random_model().read_bytes()[:300_000])
     assert "half.gguf" in refusal(model, half)
     assert "none.gguf" in refusal(model, tmp_path / "none.gguf")
     projector = tmp_path / "mmproj.gguf"
@@ -140,7 +140,7 @@ def test_vocabularies_are_compared(
     values = {
         key: value != model.add_bos if "bos" in key else value for key, value in values.items()
     }
-    path = with_vocabulary(model_path(), tmp_path / "other.gguf", change, values)
+    path = with_vocabulary(random_model(), tmp_path / "other.gguf", change, values)
     other = Model(str(path), engine_options())
     for found in (difference(model, other), difference(other, model)):
         assert found.startswith(reason)
@@ -149,7 +149,7 @@ def test_vocabularies_are_compared(
 
 
 def test_tokens_of_the_larger_vocabulary_alone(model: Model, tmp_path: Path) -> None:
-    path = with_vocabulary(model_path(), tmp_path / "large.gguf", more_tokens(7), {})
+    path = with_vocabulary(random_model(), tmp_path / "large.gguf", more_tokens(7), {})
     source = draft_source(model, engine_options(model_draft=str(path), ctx_size=1024))
     assert source is not None
     text = np.array([5, model.n_vocab + 3], np.int32)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.shipped import model_path
 from engine.worker.backend import BackendError, Context, Model, OutOfCellsError, initialize
 from engine.worker.speculation.draft_loading import draft_options
 from engine.worker.speculation.draft_model import (
@@ -17,6 +16,7 @@ from engine.worker.speculation.draft_model import (
 )
 from engine.worker.speculation.source import Ask
 from engine.worker.tokens import TokenBuffer
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -29,7 +29,7 @@ OTHER = "The quick brown fox jumps over the lazy dog, and then once more.\n"
 @pytest.fixture(scope="module", params=["shipped", "tiny-window", "tiny-mamba", "tiny-hybrid"])
 def path(request: pytest.FixtureRequest) -> str:
     initialize()
-    return str(model_path() if request.param == "shipped" else ensure(request.param))
+    return str(random_model() if request.param == "shipped" else ensure(request.param))
 
 
 Make = Callable[..., "Watched"]

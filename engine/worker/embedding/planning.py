@@ -1,0 +1,108 @@
+"""The turns of inputs: which parts of which ones the next step evaluates. Plain data."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from engine.worker.embedding.jobs import Input, InputPart, Job
+
+MAX_SKIPPED = 64
+"""Requests passed over in one step, because their next input doesn't fit."""
+
+
+class Planner:
+    """Every request with inputs left gets its turn. A step has at most `n_batch` tokens, of
+    `n_sequences` inputs; `n_cells` is how many tokens the context remembers, 0 if none."""
+
+    def __init__(self, n_sequences: int, n_batch: int, n_cells: int) -> None:
+        self._n_sequences = n_sequences
+        self._n_batch = n_batch
+        self._n_cells = n_cells
+        self._queue: deque[Job] = deque()  # those with inputs not begun, whose turn it is first
+        self._alone: deque[Input] = deque()  # those that there was no memory for beside others
+        self.long: Input | None = None
+        """The one input that takes several steps."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queue or self._alone) or self.long is not None
+
+    def add(self, job: Job) -> None:
+        self._queue.append(job)
+
+    def remove(self, job: Job) -> Input | None:
+        """Forget a request. Its input that has begun, and isn't complete, if it has one."""
+        if job in self._queue:
+            self._queue.remove(job)
+        self._alone = deque(input for input in self._alone if input.job is not job)
+        if self.long is None or self.long.job is not job:
+            return None
+        begun, self.long = self.long, None
+        return begun
+
+    def end_long(self) -> None:
+        """Note that the long input is complete, if it is."""
+        if self.long is not None and not self.long.n_pending:
+            self.long = None
+
+    def put_apart(self, parts: Sequence[InputPart]) -> None:
+        """Let these inputs begin anew, each in steps without others. Nothing may be left of them
+        in the context."""
+        self.long = None
+        for part in parts:
+            part.input.restart()
+            part.input.is_alone = True
+            self._alone.append(part.input)
+
+    def plan(self) -> list[InputPart]:
+        """At least one part, if there is work. A request whose next input doesn't fit beside the
+        others is first in the next step."""
+        long, room = self.long, self._n_batch
+        if self._n_cells:
+            room = min(room, self._n_cells)
+        if long is None and self._alone:
+            return [self._begin(self._alone.popleft(), room)]
+        parts: list[InputPart] = []
+        if long is not None:
+            if long.span is not None:
+                return [self._media_part(long)]
+            share = max(1, room // 2) if self._queue and not long.is_alone else room
+            parts.append(InputPart(long, min(long.n_text, share)))
+            if long.is_alone:
+                return parts
+            room = min(room - parts[0].n, self._n_cells - long.n_past - parts[0].n)
+        sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
+        skipped: list[Job] = []
+        while self._queue and room > 0 and sequences and len(skipped) < MAX_SKIPPED:
+            job = self._queue.popleft()
+            next_ = Input(job, job.n_begun)
+            fits = self._is_long(next_) or next_.n_pending <= room
+            is_second = self._is_long(next_) and self.long is not None
+            if not fits or is_second or (not next_.n_text and parts):
+                skipped.append(job)
+                continue
+            next_.sequence = sequences.pop()
+            part = self._begin(next_, room)
+            parts.append(part)
+            room -= room if next_.span is not None else part.n
+            job.n_begun += 1
+            if job.n_begun < len(job.inputs):
+                self._queue.append(job)
+        self._queue.extendleft(reversed(skipped))
+        return parts
+
+    def _is_long(self, input: Input) -> bool:
+        return input.n_pending > self._n_batch or input.has_media
+
+    def _begin(self, input: Input, room: int) -> InputPart:
+        """The first part of `input`."""
+        if self._is_long(input):
+            self.long = input
+        if input.span is not None:
+            return self._media_part(input)
+        return InputPart(input, min(input.n_text, room))
+
+    def _media_part(self, input: Input) -> InputPart:
+        """The next part of the medium that `input` has come to: a step of its own."""
+        span = input.span
+        assert span is not None
+        return InputPart(input, min(span.stop - input.n_past, self._n_batch))

@@ -1,0 +1,131 @@
+"""The requests of an engine: how they end, and what slots show of them afterwards."""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from engine.errors import ErrorInfo
+from engine.protocol.messages import Event, Failed, SlotState, StopType
+from engine.worker.generation.answering import finish
+from engine.worker.generation.embeddings import Embeddings
+from engine.worker.generation.overlap import Overlap
+from engine.worker.generation.preparation import Preparation
+from engine.worker.generation.request import Request
+from engine.worker.generation.speculation import Speculation
+from engine.worker.scheduling.scheduler import Scheduler
+from engine.worker.scheduling.sequences import Chunk
+from engine.worker.tokens import TokenArray
+
+
+class Requests:
+    """Those that run, by id. All that others keep of one goes when it ends. Belongs to the thread
+    that steps."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        overlap: Overlap,
+        speculation: Speculation,
+        embeddings: Embeddings,
+        preparation: Preparation,
+    ) -> None:
+        self.running: dict[int, Request] = {}
+        """Those that wait for a slot or have one."""
+        self._last_in_slot: dict[int, Request] = {}
+        self._scheduler = scheduler
+        self._overlap = overlap
+        self._speculation = speculation
+        self._embeddings = embeddings
+        self._preparation = preparation
+
+    def of(self, chunks: Sequence[Chunk]) -> list[Request]:
+        return [self.running[chunk.sequence.id] for chunk in chunks]
+
+    # ---- ends ----------------------------------------------------------------------------
+
+    def stop(self, request: Request, why: StopType) -> list[Event]:
+        """End a text without another token."""
+        request.stop(why, time.perf_counter())
+        return self.finish(request)
+
+    def finish(self, request: Request) -> list[Event]:
+        """The last events of a request whose text has ended."""
+        events = finish(request)
+        if request.sequence.slot >= 0:
+            self._scheduler.finish(request.sequence)
+        self.release(request)
+        return events
+
+    def fail(self, request: Request, error: ErrorInfo) -> Failed:
+        """End a request whose cells are not to be trusted."""
+        self._scheduler.discard(request.sequence)
+        self.release(request)
+        return Failed(request.id, error)
+
+    def fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
+        """The same of several that a step was to evaluate, and the texts that were put off."""
+        events = self._overlap.answer()
+        for request in requests:
+            if request in self._overlap.ended:  # it is said, but its cells are not to be trusted
+                self._overlap.ended.remove(request)
+                self._scheduler.discard(request.sequence)
+                self.release(request)
+            else:
+                events.append(self.fail(request, ErrorInfo("server_error", message)))
+        self.let_go()
+        return events
+
+    def cancel(self, request: Request) -> None:
+        """End a request of which nothing more is said."""
+        self._scheduler.cancel(request.id)
+        self.release(request)
+
+    def let_go(self, chunks: Sequence[Chunk] = ()) -> None:
+        """Free the slots of those whose texts have ended with a token that was put off. What was
+        evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
+        ended, self._overlap.ended = self._overlap.ended, []
+        ids = {request.id for request in ended}
+        for chunk in chunks:
+            if chunk.sequence.id in ids:
+                self._scheduler.finish_before(chunk)
+        for request in ended:
+            self.cancel(request)  # if it has no chunk: it may have had to give way
+
+    def release(self, request: Request) -> None:
+        """Forget a request that the scheduler has forgotten."""
+        del self.running[request.id]
+        self._overlap.drop(request.id)
+        self._speculation.forget(request.id)
+        self._embeddings.forget(request.id)
+        if request.slot >= 0:
+            self._last_in_slot[request.slot] = request
+        request.close()
+
+    def close(self) -> None:
+        for request in self.running.values():
+            request.close()
+        self.running.clear()
+
+    # ---- looking inside ------------------------------------------------------------------
+
+    def texts(self) -> Iterator[TokenArray]:
+        """The tokens of those that run, and of the last one of each slot."""
+        for request in chain(self.running.values(), self._last_in_slot.values()):
+            yield request.sequence.tokens.view()
+
+    def slots(self) -> list[SlotState]:
+        return [self._slot_state(slot) for slot in range(self._scheduler.n_slots)]
+
+    def _slot_state(self, slot: int) -> SlotState:
+        sequence = self._scheduler.in_slot(slot)
+        active = self.running.get(sequence.id) if sequence else None
+        request = active or self._last_in_slot.get(slot)
+        n_ctx = self._scheduler.n_ctx
+        if request is None:
+            return SlotState(id=slot, n_ctx=n_ctx)
+        return request.slot_state(
+            slot,
+            n_ctx,
+            is_processing=active is not None,
+            text=self._preparation.text,
+        )

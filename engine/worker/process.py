@@ -1,0 +1,136 @@
+"""The engine process, from its start to its end: it loads one model, and serves it.
+
+python -m engine.worker        (started by engine.pool.process, which talks to its pipes)
+"""
+
+import logging
+import os
+import sys
+import threading
+from contextlib import suppress
+
+import engine.processes.collecting as collecting  # the very first
+from engine.options import EngineOptions
+from engine.processes.stdio import take_over
+from engine.protocol.engine_log import send_log
+from engine.protocol.messages import (
+    Heartbeat,
+    Load,
+    LoadFailed,
+    Progress,
+    Ready,
+    to_engine_decoder,
+)
+from engine.shipped import model_file
+from engine.worker.backend import (
+    BackendError,
+    Model,
+    Projector,
+    add_rpc_servers,
+    initialize,
+    last_words,
+)
+from engine.worker.backend.projector import projector_header
+from engine.worker.constraints.gbnf import GrammarError
+from engine.worker.embedding.embedder import Embedder
+from engine.worker.fitting import fitted
+from engine.worker.generation.engine import Engine
+from engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
+
+log = logging.getLogger("engine.worker")
+
+HEARTBEAT_SECONDS = 1.0
+SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
+
+
+def _beat(link: ServerLink) -> None:
+    stop = threading.Event()
+    while not stop.wait(HEARTBEAT_SECONDS):
+        try:
+            link.send(Heartbeat())
+        except OSError:  # the server is gone, perhaps before anybody reads what it says
+            stop.wait(LAST_STEP_SECONDS)
+            os._exit(0)
+
+
+def _die_quickly(log_level: int) -> None:
+    """Keep a failed assertion of llama.cpp from starting a debugger, which takes seconds in which
+    the server waits for this process to end. `--verbose` wants its backtrace."""
+    if log_level > logging.DEBUG:
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+
+def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
+    path = model_file(options.model.model)
+    sent = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal sent
+        if fraction - sent >= 0.01:
+            sent = fraction
+            with suppress(BrokenPipeError):  # the heartbeat finds that out, too
+                link.send(Progress(fraction))
+
+    try:
+        remark = initialize(options.compute.numa)
+        if remark and options.model.repack:  # else they would not be used anyway
+            log.warning("%s", remark)
+        add_rpc_servers(options.compute.rpc)
+        with last_words(lambda message: link.send(LoadFailed(message))):
+            if options.media.mmproj:  # at once, rather than behind a large model
+                projector_header(options.media.mmproj)
+            options = fitted(path, options)
+            engine = _make(Model(path, options, progress), path, options)
+    except (BackendError, GrammarError) as error:
+        link.send(LoadFailed(str(error)))
+        return None
+    return engine
+
+
+def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
+    """Raises BackendError and GrammarError."""
+    if options.embedding.embeds():
+        if model.has_encoder and model.has_decoder:
+            raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+        return Embedder(model, options, _projector(model, options))
+    if model.has_encoder or not model.has_decoder:
+        raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
+    engine = Engine(model, options, _projector(model, options))
+    defaults = options.generation_defaults()
+    relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
+    if relaxed and options.sampling.strict_schemas:
+        raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
+    return engine
+
+
+def _projector(model: Model, options: EngineOptions) -> Projector | None:
+    path = options.media.mmproj
+    return Projector(path, model, options) if path else None
+
+
+def main() -> int:
+    link: ServerLink = take_over(to_engine_decoder)
+    match link.receive():  # the server says nothing more until it hears that this is done
+        case [Load() as first]:
+            pass
+        case _:
+            return 2
+    send_log(first.log_level)
+    _die_quickly(first.log_level)
+    threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
+    engine = None
+    with suppress(BrokenPipeError):  # the server is gone
+        engine = _load(link, first.options)
+        if engine is not None:
+            link.send(Ready(engine.info))
+            if isinstance(engine, Engine):
+                generator = engine
+                engine.compiler.prepare(lambda: generator.has_work)
+            sys.setswitchinterval(SWITCH_SECONDS)
+            collecting.resume()
+            Worker(engine, link, first.options).run()
+    if engine is None:
+        return 1
+    engine.close()
+    engine.model.close()
+    return 0
