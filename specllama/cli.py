@@ -20,6 +20,7 @@ from handlers.options.help import help_text
 from specllama import STARTED, __version__
 from specllama.commands import COMMANDS, run
 from specllama.deferred import deferred_imports
+from specllama.terminal import above_bars
 
 if TYPE_CHECKING:
     from engine.catalog.catalog import Catalog
@@ -32,7 +33,16 @@ log = logging.getLogger("specllama")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code: 0, or 1 after one line about an error."""
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        code = _main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has enough of it, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _main(words: Sequence[str]) -> int:
     if words and words[0] in COMMANDS:
         return run(words[0], [*words[1:]])
     if words and words[0] == "serve":
@@ -225,4 +235,5 @@ def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str, *, has_pa
     if has_page:
         lines += [f"  chat   {url}/" for url in web[:1]]
     lines += [f"  docs   {url}/docs" for url in web[:1]]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    with above_bars():
+        print("\n".join(lines), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from typing import TextIO
 import msgspec
 
 from handlers.options.tables.log import LogOptions
+from specllama.terminal import above_bars
 
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
@@ -27,7 +28,7 @@ def configure(options: LogOptions) -> None:
         logging.disable(logging.CRITICAL)
         root.handlers = [logging.NullHandler()]
         return
-    console = logging.StreamHandler(sys.stderr)
+    console = Console(sys.stderr)
     console.setFormatter(_formatter(options, colored=_use_colors(options, sys.stderr)))
     if not options.is_json():
         console.addFilter(lambda record: not getattr(record, "in_banner", False))
@@ -69,6 +70,14 @@ def _formatter(options: LogOptions, *, colored: bool) -> logging.Formatter:
     if options.log_timestamps:
         pattern = "%(asctime)s.%(msecs)03d " + pattern
     return _TextFormatter(pattern, "%Y-%m-%d %H:%M:%S", colored=colored)
+
+
+class Console(logging.StreamHandler[TextIO]):
+    """The terminal, if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with above_bars():
+            super().emit(record)
 
 
 class _TextFormatter(logging.Formatter):

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 from engine.catalog.download.parent import Transfer
 from engine.catalog.sizes import shown_size
 from engine.pool.pool import ModelPool
+from specllama import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
+
+    from specllama.bars import Bars
 
 download_log = logging.getLogger("specllama.download")
 load_log = logging.getLogger("specllama.load")
@@ -41,7 +44,7 @@ class ModelProgress:
         self._tasks: dict[str, TaskID] = {}
         self._logged: dict[str, int] = {}  # the last step that was logged
         self._loading_since: dict[str, float] = {}
-        self._bars: Progress | None = None  # once something was drawn
+        self._bars: Bars | None = None  # once something was drawn
 
     def __enter__(self) -> "ModelProgress":
         return self
@@ -69,7 +72,9 @@ class ModelProgress:
             self._loading_since[model] = self._clock()
             load_log.info("loading %s", model)
         if self._draws:
-            self._draw(model, f"loading {model}", fraction, 1.0, in_bytes=False)
+            # Weights that are mapped from their file are read by the first evaluation.
+            work = "loading" if fraction < 1 else "warming up"
+            self._draw(model, f"{work} {model}", fraction, 1.0, in_bytes=False)
         elif self._clock() - self._loading_since[model] >= PATIENCE:
             step = int(fraction * 100) // LOG_STEP
             if self._logged.get(model) != step:
@@ -88,23 +93,27 @@ class ModelProgress:
         self._logged.pop(model, None)
         self._loading_since.pop(model, None)
         task = self._tasks.pop(model, None)
-        if self._bars is not None and task is not None:
+        if self._bars is None or task is None:
+            return
+        with terminal.lock:
             self._bars.remove_task(task)
             if not self._tasks:
-                self._bars.stop()
+                terminal.hide()
 
     def _draw(
         self, model: str, title: str, done: float, total: float | None, *, in_bytes: bool
     ) -> None:
         if self._bars is None:
-            from specllama.bars import new_bars  # most servers draw nothing
+            from specllama.bars import Bars  # most servers draw nothing
 
-            self._bars = new_bars(self._console)
-        if model not in self._tasks:
-            if not self._tasks:
-                self._bars.start()
-            self._tasks[model] = self._bars.add_task(title, total=None, bytes=in_bytes)
-        self._bars.update(self._tasks[model], completed=done, total=total, refresh=True)
+            self._bars = Bars(self._console)
+        with terminal.lock:
+            if model not in self._tasks:
+                if not self._tasks:
+                    terminal.show(self._bars)
+                self._tasks[model] = self._bars.add_task(title, total=None, bytes=in_bytes)
+            task = self._tasks[model]
+            self._bars.update(task, description=title, completed=done, total=total, refresh=True)
 
     def _log_download(self, model: str, transfer: Transfer) -> None:
         n_done, n_total = transfer.n_done, transfer.n_total

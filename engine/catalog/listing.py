@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from engine.catalog.cache import cached_models
 from engine.catalog.locations import hub_cache
-from engine.catalog.sizes import shown_size
 
 
 def cache_list(environ: Mapping[str, str]) -> list[str]:
-    """The lines: how many models the hub's cache holds, then one for each."""
+    """The lines, as llama-server prints them: how many models the hub's cache holds, then one for
+    each."""
     models = cached_models(hub_cache(environ))
     return [
         f"number of models in cache: {len(models)}",
-        *(f"{i:4}. {m.name} ({shown_size(m.size)})" for i, m in enumerate(models, 1)),
+        *(f"{i:4}. {m.name}" for i, m in enumerate(models, 1)),
     ]

@@ -299,7 +299,8 @@ class ModelPool:
             try:
                 (await self._bring(record)).release()
             except EngineError as error:
-                log.warning("%s", error)
+                if record.failure is None:  # else `_on_transition` has told
+                    log.warning("%s", error)
             finally:
                 if record.loading is asyncio.current_task():
                     record.loading = None

@@ -41,7 +41,8 @@ class StatusPublisher:
             stage = "text_model"
             progress = {"stages": [stage], "current": stage, "value": status.progress}
             data = {"status": "loading", "progress": progress}
-            self._publish_progress("status_change", data)
+            # The end of it is told in any case: what follows, a warm-up say, has no progress.
+            self._publish_progress("status_change", data, is_end=status.progress >= 1)
         elif status.value == "downloading" and (transfer := status.transfer):
             done = {"done": transfer.n_done, "total": transfer.n_total}
             self._publish_progress("download_progress", {"progress": {transfer.file: done}})
@@ -54,9 +55,11 @@ class StatusPublisher:
         self._progress_at = 0.0
         self._events.publish(ModelEvent(self._name, event, data))
 
-    def _publish_progress(self, event: EventName, data: dict[str, Any]) -> None:
-        """Do nothing if the last progress is less than PROGRESS_SECONDS old."""
+    def _publish_progress(
+        self, event: EventName, data: dict[str, Any], *, is_end: bool = False
+    ) -> None:
+        """Do nothing if the last progress is less than PROGRESS_SECONDS old, unless it `is_end`."""
         now = time.monotonic()
-        if not self._progress_at or now - self._progress_at >= PROGRESS_SECONDS:
+        if is_end or not self._progress_at or now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now
             self._events.publish(ModelEvent(self._name, event, data), is_progress=True)

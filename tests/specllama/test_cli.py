@@ -254,6 +254,23 @@ def test_the_script_for_bash_is_printed() -> None:
     assert "_files" in run("--completion-zsh").stdout
 
 
+@pytest.mark.parametrize("words", [["--license"], ["--version"], ["list"]], ids=lambda w: w[0])
+def test_nobody_reads_the_output(words: list[str], tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "specllama", *words],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_the_list_of_an_empty_cache(tmp_path: Path) -> None:
     done = run("--cache-list", HF_HUB_CACHE=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

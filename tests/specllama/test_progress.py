@@ -102,4 +102,5 @@ def test_a_terminal_gets_a_bar_for_loading_after_the_download() -> None:
         progress.loaded("a")
     assert "loading a" in text.getvalue()
     assert "37 %" in text.getvalue()
+    assert "warming up" not in text.getvalue()
     assert "10.0/100.0 MiB" in text.getvalue()

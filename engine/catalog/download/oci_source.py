@@ -63,6 +63,12 @@ class _ModelCache(RepositoryCache):
                 return model
         return None
 
+    def is_listed(self, named: Reference) -> bool:
+        """False if the name wasn't kept beside what it stands for."""
+        with suppress(OSError, ValueError):
+            return read_version(self._version(named)).name == spelled(named)
+        return False
+
     def remember(self, named: Reference, model: _Model) -> None:
         """Raises OSError."""
         _write(self._manifest(model.digest), model.manifest)
@@ -125,7 +131,7 @@ def _files(cache: _ModelCache, registry: Registry, named: Reference, model: _Mod
     ]
 
     def finish() -> None:
-        if cache.model(named) != model:
+        if cache.model(named) != model or not cache.is_listed(named):
             with suppress(OSError):  # the cache may be read-only
                 cache.remember(named, model)
 

@@ -18,7 +18,7 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _downloads(
             names="-cl --cache-list",
-            help="Print the models in the cache and exit.",
+            help="Print the models in the hub's cache and exit; `specllama list` tells more.",
         ),
     ] = False
     help: Annotated[

@@ -36,6 +36,21 @@ async def test_every_change_of_status_is_published() -> None:
 
 
 @in_loop
+async def test_the_end_of_progress_is_published_however_soon_it_comes() -> None:
+    async with stage() as s:
+        events = s.pool.subscribe()
+        task = s.lease("a")
+        await soon()
+        for percent in range(101):
+            s.engine("a").make_progress(percent / 100)
+        assert (await anext(events)).data == {"status": "loading"}
+        assert (await anext(events)).data["progress"]["value"] == 1.0  # it replaces older ones
+        s.engine("a").become_ready()
+        (await task).release()
+        assert (await anext(events)).data["status"] == "loaded"
+
+
+@in_loop
 async def test_a_failure_is_published_with_its_code() -> None:
     async with stage() as s:
         events = s.pool.subscribe()

@@ -185,6 +185,6 @@ def test_the_list_of_the_cache(hub: Hub) -> None:
     run(hf_repo="maker/another")
     assert cache_list(os.environ) == [
         "number of models in cache: 2",
-        "   1. maker/another:Q4_0 (19.5 KiB)",
-        "   2. maker/tiny-GGUF:Q8_0 (1.6 MiB)",
+        "   1. maker/another:Q4_0",
+        "   2. maker/tiny-GGUF:Q8_0",
     ]

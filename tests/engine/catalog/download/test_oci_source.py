@@ -13,6 +13,7 @@ from engine.catalog.download.http_errors import DownloadError
 from engine.catalog.download.oci_registry import MAX_MANIFEST, MAX_TOKEN
 from engine.catalog.download.oci_source import open_registry_model
 from engine.catalog.download.parent import Transfer
+from engine.catalog.registry_cache import registry_models
 from engine.formats.oci_names import Reference
 from tests.support import downloads
 from tests.support.downloads import MODEL, cancelled_when_stalled, variant
@@ -391,6 +392,18 @@ def test_a_cache_that_somebody_has_changed(registry: Registry, tmp_path: Path, k
         assert "has not been downloaded" in failure(registry, tmp_path, offline=True)
         assert pull_here(registry, tmp_path)[0] == first
         assert pull_here(registry, tmp_path, offline=True)[0] == first
+
+
+def test_a_model_whose_name_was_not_kept_is_listed_once_it_is_used(
+    registry: Registry, tmp_path: Path
+) -> None:
+    add(registry)
+    first, _ = pull_here(registry, tmp_path)
+    [version] = tmp_path.glob("*/versions/*")
+    version.write_bytes(version.read_bytes().partition(b"\n")[0])
+    assert registry_models(tmp_path) == []
+    assert pull_here(registry, tmp_path, offline=True)[0] == first
+    assert [model.path for model in registry_models(tmp_path)] == [str(first)]
 
 
 def test_a_file_that_was_deleted_is_downloaded_again(registry: Registry, tmp_path: Path) -> None:
