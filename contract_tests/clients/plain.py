@@ -8,7 +8,7 @@ from pathlib import Path
 from contract_tests.own.servers import start
 
 TEXTS = ("--reasoning", "off")
-"""The shipped model isn't trained: its thoughts would have no end."""
+"""The shortest answers would be thoughts alone."""
 EMBEDDINGS = ("--embeddings", "--pooling", "mean")
 
 

@@ -27,7 +27,7 @@ KINDS = {
 INTRODUCTION = """# Clients
 
 Client libraries, at versions that are pinned, each against a plain `specllama` that serves the
-shipped model (with `--reasoning off`: it isn't trained, and its thoughts would have no end), and
+shipped model (with `--reasoning off`, as the shortest answers would be thoughts alone), and
 against one with `--embeddings --pooling mean`. `nox -s clients` runs all of them, in environments
 of their own; `-- --write` brings this page up to date. A number says how many ways were tried, such
 as several APIs or providers, a whole answer or a stream; a dash stands for what a library hasn't.

@@ -14,8 +14,10 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
 _EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
 _RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
-_CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7}
-_RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7}
+NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
+"""A text from its first token on, also of a model that thinks unless told otherwise."""
+_CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7, **NO_THOUGHT}
+_RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7, **NO_THOUGHT}
 
 BODIES: dict[str, Any] = {
     "create_completion": _COMPLETION,
@@ -33,6 +35,7 @@ BODIES: dict[str, Any] = {
     "create_ollama_generation": {
         "prompt": PROMPT,
         "options": {"num_predict": 4, "seed": 7},
+        "think": False,
         "stream": False,
     },
     "embed_ollama_inputs": _EMBEDDING,

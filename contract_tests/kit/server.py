@@ -46,6 +46,7 @@ def _ignore(answer: Any) -> None:
 def needs_key(server: "Server") -> None:
     """Skips the test if the server, which is not ours, is not known to want a key."""
     if not server.api_key:
+        assert not isinstance(server, OwnServer), "it was started without one"
         pytest.skip("the server at --base-url was given without --api-key")
 
 

@@ -15,9 +15,9 @@ KEPT = {
     # about the machine, the build and files on it
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
     "path", "system_fingerprint",
-    # words of a model that knows none, and long ones
+    # long ones, and pieces of them
     "arguments", "chat_template", "context", "embedding", "embeddings", "grammar", "input",
-    "partial_json", "response", "template",
+    "parameters", "partial_json", "response", "template",
 }  # fmt: skip
 """Fields that keep their values when an example is recorded."""
 PROPOSED = {"draft_n", "draft_n_accepted"}
@@ -37,12 +37,14 @@ VARYING = KEPT | PROPOSED | {
     "n_prompt_tokens_processed", "n_read", "n_restored", "n_saved", "n_tokens", "n_written",
     "predicted_n", "processed", "prompt_n", "t", "tokens_cached", "tokens_evaluated", "total",
     # the model's file, and the options of the server
-    "args", "capabilities", "n_ctx", "parameters", "preset", "prompt_prefix", "size", "size_vram",
+    "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",
     "task_name", "total_slots",
     # memory of devices, as this machine divides it up
     "compute", "kv_cache",
 }  # fmt: skip
 """Fields whose values differ from answer to answer; their types don't."""
+WORDS = {"content", "reasoning_content", "text", "thinking"}
+"""Fields with what the model says."""
 OPAQUE = {"input"}
 """Objects whose fields vary, too."""
 TIMES = ("_ms", "_duration", "_second", "_seconds")
@@ -121,6 +123,16 @@ def parsed(text: str) -> Any:
 # ---- recording -------------------------------------------------------------------------------
 
 
+def words(value: Any) -> list[str]:
+    """What the model says in an answer."""
+    if isinstance(value, list):
+        return [each for element in value for each in words(element)]
+    if not isinstance(value, dict):
+        return []
+    said = [each for name, each in value.items() if name in WORDS and isinstance(each, str)]
+    return sorted(said) + words([*value.values()])
+
+
 def recorded(example: Any, real: Any, name: str = "") -> Any:
     """What came back, with the example's values where these are kept. Times are rounded, and
     vectors cut."""
@@ -128,7 +140,8 @@ def recorded(example: Any, real: Any, name: str = "") -> Any:
         return example
     if isinstance(real, dict):
         fields = example if isinstance(example, dict) else {}
-        names = dict.fromkeys([*(each for each in fields if each in real), *real])
+        new = [each for each in real if each not in PROPOSED]
+        names = dict.fromkeys([*(each for each in fields if each in real), *new])
         return {each: recorded(fields.get(each), real[each], each) for each in names}
     if isinstance(real, list):
         shown = real[:3] if name == "embedding" else real
@@ -185,11 +198,13 @@ def _dumped(value: Any, node: yaml.Node, text: str) -> str:
     indent = node.start_mark.column
     if isinstance(value, str) and value.endswith("\n"):
         return "|\n" + textwrap.indent(value.rstrip("\n"), " " * (margin + 2))
-    if isinstance(value, dict) and isinstance(value.get("data"), str) and len(value) == 1:
+    if isinstance(value, dict) and isinstance(value.get("data"), str):
         data = value["data"]
         lines = textwrap.wrap(data, 98 - indent, break_long_words=False, break_on_hyphens=False)
         if " ".join(lines) == data and len(lines) > 1:
-            return "\n".join(["data: >-", *(" " * (indent + 2) + line for line in lines)])
+            event = [f"event: {value['event']}"] if "event" in value else []
+            folded = [" " * indent + "data: >-", *(" " * (indent + 2) + line for line in lines)]
+            return "\n".join([*event, *folded]).lstrip(" ")
     dumped = yaml.dump(
         value,
         Dumper=_Indented,

@@ -16,7 +16,13 @@ from contract_tests.own.servers import run
 from engine.shipped import model_path
 from tools.models.build import ensure, ensure_adapter
 
-REQUEST = {"prompt": "def read(self, path):", "n_predict": 12, "temperature": 0, "id_slot": 0}
+REQUEST = {
+    "prompt": "def read(self, path):",
+    "n_predict": 12,
+    "temperature": 0,
+    "ignore_eos": True,
+    "id_slot": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +149,7 @@ def test_other_models_and_caches_are_refused(
 
 
 def test_actions_wait_for_a_busy_slot(admin: OwnServer) -> None:
-    request = {**REQUEST, "n_predict": 6000, "ignore_eos": True}
+    request = {**REQUEST, "n_predict": 1500}
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(act(admin, "save", "w.bin")))
     with admin.stream("/completion", request) as (_, events):
@@ -157,7 +163,7 @@ def test_actions_wait_for_a_busy_slot(admin: OwnServer) -> None:
 
 
 def test_a_client_that_stops_waiting_withdraws_it(admin: OwnServer, directory: Path) -> None:
-    request = {**REQUEST, "n_predict": 6000, "ignore_eos": True}
+    request = {**REQUEST, "n_predict": 1500}
     body = b'{"filename": "never.bin"}'
     engine = admin.engine()
     with admin.stream("/completion", request) as (_, events):
@@ -179,7 +185,7 @@ def test_a_client_that_stops_waiting_withdraws_it(admin: OwnServer, directory: P
 
 
 def test_slots_show_all_of_their_state(admin: OwnServer) -> None:
-    request = {**REQUEST, "n_predict": 2000, "ignore_eos": True, "lora": [{"id": 1, "scale": 0.25}]}
+    request = {**REQUEST, "n_predict": 2000, "lora": [{"id": 1, "scale": 0.25}]}
     with admin.stream("/completion", request) as (_, events):
         text = "".join(next(events).json["content"] for _ in range(10))
         slot = contract.check(admin.get("/slots"))[0]
@@ -202,7 +208,7 @@ def test_slots_show_all_of_their_state(admin: OwnServer) -> None:
 
 
 def say(server: Server, lora: list[dict[str, float]] | None, **changes: Any) -> str:
-    request = {**REQUEST, "ignore_eos": True, "id_slot": -1, **changes}
+    request = {**REQUEST, "id_slot": -1, **changes}
     if lora is not None:
         request["lora"] = lora
     text: str = server.ask("/completion", request)["content"]
@@ -264,7 +270,7 @@ def test_simultaneous_requests_get_their_own_adapters(admin: OwnServer) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_unknown_adapters_mean_nothing(admin: OwnServer, path: str, stream: bool) -> None:
     def texts(*adapters: dict[str, int]) -> list[str]:
-        body = {**REQUEST, "temperature": 0, "lora": list(adapters), "stream": stream}
+        body = {**REQUEST, "lora": list(adapters), "stream": stream}
         return re.findall(r'"(?:content|text)": ?"(.*?)"', admin.post(path, body).text)
 
     alone = texts()
@@ -303,7 +309,7 @@ def metrics(server: Server) -> dict[str, float]:
 def test_metrics_count_what_was_done(admin: OwnServer) -> None:
     admin.wait_until_idle()
     before = metrics(admin)
-    request = {**REQUEST, "cache_prompt": False, "ignore_eos": True}
+    request = {**REQUEST, "cache_prompt": False}
     first = admin.ask("/completion", request)
     second = admin.ask("/completion", {**request, "cache_prompt": True})
     contract.check(admin.post("/completion", {"prompt": 7}), 400)
@@ -334,7 +340,7 @@ def test_metrics_count_what_was_done(admin: OwnServer) -> None:
 
 
 def test_metrics_show_who_works_and_who_waits(admin: OwnServer) -> None:
-    body = json.dumps({**REQUEST, "n_predict": 6000, "ignore_eos": True}).encode()
+    body = json.dumps({**REQUEST, "n_predict": 6000}).encode()
     with contextlib.ExitStack() as connections:
         for _ in range(10):
             connections.enter_context(admin.raw(admin.head("/completion", len(body)) + body))

@@ -20,7 +20,7 @@ from contract_tests.kit.events import read_events
 from contract_tests.kit.routers import set_status
 from contract_tests.kit.server import Launcher, OwnServer, Start
 from contract_tests.own import answer_examples
-from contract_tests.own.answer_examples import closest, differences, parsed
+from contract_tests.own.answer_examples import closest, differences, parsed, words
 from contract_tests.own.test_request_examples import address
 from tools.models.build import ensure_adapter
 
@@ -55,8 +55,8 @@ ELSEWHERE = {
     ("create_ollama_chat", "error"): "an engine that dies: test_ollama.py",
     ("create_ollama_generation", "error"): "an engine that dies: test_ollama_paths.py",
 }
-SAID = 'root ::= "A llama is a woolly relative of the camel."'
-"""What the model has to say when examples are recorded: its own words have no meaning."""
+SEED = 1
+"""The shipped model thinks with most seeds, as the examples show it; not with all."""
 EXACT = ("tokenize", "detokenize", "apply_template", "count_")
 """What these answer depends on the model alone."""
 
@@ -101,6 +101,13 @@ def asked(example: Example) -> Any:
     if example.operation in OLLAMA or content_streams(content):
         return {**content, "stream": example.kind == lint.LINES}
     return content
+
+
+def seeded(content: dict[str, Any]) -> dict[str, Any]:
+    """The same request, which is answered in the same way each time: with thoughts, or without."""
+    if "options" in content:
+        return {**content, "options": {"seed": SEED, **content["options"]}}
+    return {"seed": SEED, **content}
 
 
 def content_streams(content: Any) -> bool:
@@ -174,21 +181,21 @@ def servers(
     return Servers(module_server, launcher, hub, tmp_path_factory.mktemp("files"))
 
 
-def answer(example: Example, servers: Servers, **more: Any) -> httpx.Response:
-    """What comes back to the documented request, after what has to be there for it. Requests for a
-    text have `more` fields."""
+def answer(example: Example, servers: Servers) -> httpx.Response:
+    """What comes back to the documented request, after what has to be there for it."""
     server, operation = servers.of(example.operation), contract.operations()[example.operation]
     content, kept = asked(example), ""
-    if example.operation in STREAMING and "tools" not in content:
-        content = {**content, **more}
+    if example.operation in STREAMING:
+        content = seeded(content)
     if example.operation in STORED:
-        question = asked(example._replace(operation="create_response"))
+        question = seeded(asked(example._replace(operation="create_response")))
         background = example.operation == "cancel_response"
-        kept = server.ask("/v1/responses", {**question, "background": background, **more})["id"]
+        kept = server.ask("/v1/responses", {**question, "background": background})["id"]
     where, query = address(operation, kept)
     if example.operation in (*KEPT, "lookup_streams"):
         id_ = query.get("conv_id") or content["conversation_ids"][0]
-        talk, headers = body("create_chat_completion", stream=True), {"X-Conversation-Id": id_}
+        question = asked(example._replace(operation="create_chat_completion"))
+        talk, headers = {**seeded(question), "stream": True}, {"X-Conversation-Id": id_}
         assert server.post("/v1/chat/completions", talk, headers=headers).status_code == 200
     if example.operation in ("load_model", "unload_model"):
         other = "unloaded" if example.operation == "load_model" else "loaded"
@@ -228,14 +235,15 @@ def test_an_answer_is_as_shown(
     example: Example, servers: Servers, request: pytest.FixtureRequest
 ) -> None:
     record = request.config.getoption("--record")
-    more = {"grammar": SAID} if record else {}
-    wanted, real = shown(example, answer(example, servers, **more))
+    wanted, real = shown(example, answer(example, servers))
     exact = example.operation.startswith(EXACT)
     found = differences(wanted, real, varying=not exact)
-    if found and record:
+    says = example.operation in STREAMING and words(wanted) != words(real)
+    if record and (found or says):
         value = real if exact else answer_examples.recorded(wanted, real)
         if example.kind == lint.EVENT_STREAM:
-            value = {**example.value, "data": json.dumps(value, ensure_ascii=False)}
+            data = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            value = {**example.value, "data": data}
         elif example.kind == lint.LINES:
             value = "".join(
                 json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in value

@@ -17,6 +17,7 @@ from tests.support.hub import Hub, serving
 pytestmark = pytest.mark.usefixtures("own_server")
 MODEL = model_path().read_bytes()
 NAME = "maker/tiny-GGUF:Q8_0"
+MIB = f"{len(MODEL) / 2**20:.1f}"
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +57,13 @@ def test_a_model_is_pulled_listed_served_and_removed(
     assert pulled.returncode == 0, pulled.stderr
     path = Path(pulled.stdout.strip())
     assert path.read_bytes() == MODEL
-    assert pulled.stderr.endswith(f"{NAME}: downloaded 1.6 MiB\n")
+    assert pulled.stderr.endswith(f"{NAME}: downloaded {MIB} MiB\n")
     again = run("pull", NAME, **cache)
     assert (again.stdout, again.stderr) == (pulled.stdout, f"{NAME}: there already\n")
 
     head, line = run("list", **cache).stdout.splitlines()
     assert head.split() == ["NAME", "SIZE", "FROM", "DOWNLOADED"]
-    assert re.fullmatch(rf"{NAME} +1\.6 MiB  hub +\d{{4}}-\d\d-\d\d \d\d:\d\d", line)
+    assert re.fullmatch(rf"{NAME} +{re.escape(MIB)} MiB  hub +\d{{4}}-\d\d-\d\d \d\d:\d\d", line)
     [told] = json.loads(run("list", "--json", **cache).stdout)
     assert (told["repository"], told["quant"], told["size"]) == (*NAME.split(":"), len(MODEL))
 
@@ -73,7 +74,7 @@ def test_a_model_is_pulled_listed_served_and_removed(
     server.stop()
 
     removed = run("rm", NAME, **cache)
-    assert (removed.returncode, removed.stdout) == (0, f"removed {NAME} (1.6 MiB)\n")
+    assert (removed.returncode, removed.stdout) == (0, f"removed {NAME} ({MIB} MiB)\n")
     assert not path.exists()
     missing = run("rm", NAME, **cache)
     assert (missing.returncode, missing.stdout) == (1, "")

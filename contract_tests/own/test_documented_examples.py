@@ -79,7 +79,8 @@ class Desk:
             return text
         return text.replace(PORT, str(self.start(options).address[1]))
 
-    def run(self, *command: str) -> None:
+    def run(self, *command: str) -> str:
+        """What the command has printed."""
         # `specllama doctor` looks whether its port is free.
         port = str(servers.free_port())
         environment = servers.environment(
@@ -102,6 +103,7 @@ class Desk:
             check=False,
         )
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+        return done.stdout
 
     def close(self, all_but: str | None = None) -> None:
         for key in [key for key in self.servers if key != all_but]:
@@ -128,15 +130,21 @@ def desk(tmp_path_factory: pytest.TempPathFactory, hub: dict[str, str]) -> Itera
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
-def test_an_example_works(block: Block, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_works(
+    block: Block,
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     asked = server_of(block)
+    printed = ""
     if block.language == "bash":
         for text, options in starts(block.content):
             if options is not None:
                 asked = options
                 desk.start(options)
             elif text.strip():
-                desk.run("bash", "-euo", "pipefail", "-c", desk.ported(text, asked))
+                printed += desk.run("bash", "-euo", "pipefail", "-c", desk.ported(text, asked))
     elif "def test_" in block.content:
         path = desk.place / "test_example.py"
         path.write_text(block.content, "utf-8")
@@ -145,3 +153,5 @@ def test_an_example_works(block: Block, desk: Desk, monkeypatch: pytest.MonkeyPa
         monkeypatch.chdir(desk.place)
         code = compile(desk.ported(block.content, asked), block.where, "exec")
         exec(code, {"__name__": "__main__"})
+        printed = capsys.readouterr().out
+    assert block.marks.get("prints", "") in printed

@@ -253,4 +253,4 @@ def test_who_does_not_read_holds_up_nobody(server: OwnServer) -> None:
         connection.sendall(server.head("/completion", len(request)) + request)
         server.wait_until_busy()
         server.wait_until_idle()
-        assert server.ask("/completion", body("create_completion"))["content"]
+        assert server.ask("/completion", body("create_completion"))["stop"]

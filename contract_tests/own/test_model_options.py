@@ -75,9 +75,10 @@ def test_what_cannot_be_is_told_in_one_line(options: list[str], named: str, tmp_
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says what is free")
+@pytest.mark.parametrize("fit", ["on", "off"])
 @pytest.mark.usefixtures("launcher")
-def test_a_context_that_memory_has_no_room_for_is_refused_with_one_that_fits() -> None:
-    line = one_line(run("-m", str(model_path()), "-c", str(2**31 - 1)))
+def test_a_context_that_memory_has_no_room_for_is_refused_with_one_that_fits(fit: str) -> None:
+    line = one_line(run("-m", str(model_path()), "-c", str(2**31 - 1), "--fit", fit))
     assert "there is no memory for this: " in line
     assert "a context of 2147483647 tokens needs " in line
-    assert re.search(r"; -c [1-9]\d* (or -ctk q8_0 -ctv q8_0 )?would fit ", line)
+    assert re.search(r"; -c [1-9]\d* (or -ctk q8_0 -ctv q8_0 )?would fit", line)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import OwnServer, Start
+from contract_tests.kit.server import OwnServer, Start, wait_until
 from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run
 
@@ -56,7 +56,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(module_server: Start, directory: Path) -> OwnServer:
-    return module_server("--path", str(directory), api_key="key")
+    server = module_server("--path", str(directory), api_key="key")
+    # The file `health` says nothing of the model.
+    wait_until(lambda: server.get("/props").status_code == 200, "the model is loaded")
+    return server
 
 
 @pytest.fixture(scope="module")

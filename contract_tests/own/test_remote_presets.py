@@ -56,7 +56,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     assert set(models(server)) == {MODEL, "first"}
     first = models(server)["first"]
     assert (first["source"], first["aliases"]) == ("preset", ["nickname"])
-    assert server.ask("/completion", body("create_completion", model="nickname"))["content"]
+    assert server.ask("/completion", body("create_completion", model="nickname"))["stop"]
     wait_for(server, "first", LOADED)
     slots = contract.check(server.get("/slots", params={"model": "first"}))
     assert [slot["n_ctx"] for slot in slots] == [512]

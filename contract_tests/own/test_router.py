@@ -58,7 +58,7 @@ IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
+    return ensure_adapter("lora-random-a", tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")

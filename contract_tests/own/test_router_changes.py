@@ -84,7 +84,7 @@ def files(cache: Path) -> list[str]:
 
 
 def complete(server: OwnServer, name: str) -> Any:
-    return server.ask("/completion", body("create_completion", model=name))["content"]
+    return server.ask("/completion", body("create_completion", model=name))["stop"]
 
 
 # ---- POST /models ----------------------------------------------------------------------------

@@ -135,5 +135,5 @@ def test_soak(soaked: OwnServer, pytestconfig: pytest.Config) -> None:
     assert metric(soaked, "llamacpp:requests_processing") == 0
     assert metric(soaked, "llamacpp:requests_deferred") == 0
     assert metric(soaked, "llamacpp:kv_cache_usage_ratio") <= 1
-    answer = soaked.ask("/completion", {"prompt": "def f(", "n_predict": 4, "temperature": 0})
+    answer = soaked.ask("/completion", {"prompt": "def f(", "n_predict": 4, "ignore_eos": True})
     assert answer["tokens_predicted"] == 4

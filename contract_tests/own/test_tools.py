@@ -70,6 +70,11 @@ def family_of(request: pytest.FixtureRequest) -> Any:
     return fixtures.fixture(request.node.callspec.params["family"])
 
 
+def no_end_of_thoughts(server: Server) -> list[Any]:
+    """A `logit_bias` of a model that ends no thoughts before their budget does."""
+    return [[token, -50] for token in server.ask("/tokenize", {"content": "</think>"})["tokens"]]
+
+
 # ---- every family ------------------------------------------------------------------------
 
 
@@ -114,7 +119,12 @@ def test_a_call_or_a_text(family: OwnServer) -> None:
 
 def test_thoughts_that_end_in_a_call(family: OwnServer, request: pytest.FixtureRequest) -> None:
     """The budget ends them; the model of a family that doesn't think calls at once."""
-    forced = asking(tools=TOOLS, reasoning_budget_tokens=6, thinking_forced_open=True)
+    forced = asking(
+        tools=TOOLS,
+        reasoning_budget_tokens=6,
+        thinking_forced_open=True,
+        logit_bias=no_end_of_thoughts(family),
+    )
     answer = the_answer(family, forced)
     check_calls(answer, TOOLS)
     if family_of(request).opens_thoughts:
@@ -257,6 +267,7 @@ def test_reasoning_formats(server: Server) -> None:
         temperature=0,
         json_schema=SWITCH,
         grammar=None,
+        logit_bias=no_end_of_thoughts(server),
     )
     request["messages"] = [*MESSAGES, {"role": "assistant", "reasoning_content": "Well,"}]
     request["messages"][-1]["content"] = ""

@@ -95,6 +95,12 @@ ROWS = (
         r"(/v1)?/models",
     ),
     Accepted.more(
+        "More keys in `meta` of models",
+        ["data[].meta.description", "data[].meta.license"],
+        "Whoever finds the model of the package can read what it is.",
+        r"(/v1)?/models",
+    ),
+    Accepted.more(
         "More keys in a router's list",
         ["data[].meta", "data[].status.failed", "data[].status.progress", "models"],
         "A server of one model of llama-server has `meta` and `models`; here one server is both. "

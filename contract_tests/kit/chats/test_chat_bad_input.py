@@ -350,7 +350,8 @@ def test_a_schema_that_is_nested_deeply(server: Server) -> None:
 
 def test_many_tools(own_server: Start) -> None:
     server = own_server("-c", "24576", "-np", "1")
-    tools = [tool(f"switch_{n}") for n in range(128)]
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [tool(f"switch_{n}", nothing) for n in range(128)]
     for answer in called(server, asking(tools=tools, tool_choice=named("switch_77"))):
         assert {name for name, _ in answer.calls} == {"switch_77"}
     called(server, asking(tools=tools))

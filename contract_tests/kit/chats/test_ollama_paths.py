@@ -156,7 +156,8 @@ def test_generate(client: Client) -> None:
     assert answer.prompt_eval_count
     assert answer.context
     *pieces, last = client.generate(MODEL, QUESTION, options=SHORT, stream=True)
-    assert all(not piece.done and piece.response for piece in pieces)
+    assert not any(piece.done for piece in pieces)
+    assert all(piece.response or piece.thinking for piece in pieces)
     assert last.done
     assert last.response == ""
     assert "".join(piece.response or "" for piece in pieces) == answer.response

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.bodies import RESPONSES, body, path
+from contract_tests.kit.bodies import NO_THOUGHT, RESPONSES, body, path
 from contract_tests.kit.server import SECONDS, Server, Start, wait_until
 
 COLOUR = {
@@ -146,6 +146,7 @@ def test_a_response_is_a_chat_completion(server: Server) -> None:
         "temperature": 0.7,
         "n_predict": 16,
         "cache_prompt": False,
+        **NO_THOUGHT,
     }
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
@@ -160,7 +161,7 @@ def test_a_response_is_a_chat_completion(server: Server) -> None:
     response = ask(server, input=items, instructions="Be short.", **options)
     assert text_of(response) == chat["choices"][0]["message"]["content"]
     assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
-    counted = server.ask("/v1/chat/completions/input_tokens", {"messages": messages})
+    counted = server.ask("/v1/chat/completions/input_tokens", {"messages": messages, **NO_THOUGHT})
     assert counted["input_tokens"] == chat["usage"]["prompt_tokens"]
 
 
@@ -404,6 +405,7 @@ def test_truncation(own_server: Start) -> None:
         "truncation": "auto",
         "instructions": "Be short.",
         "max_output_tokens": 8,
+        **NO_THOUGHT,
     }
     answer = ask(server, input=turns, **options)
     counted = server.ask("/v1/responses/input_tokens", {"input": turns, **options})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contract_tests.kit import contract
-from contract_tests.kit.bodies import PROMPT, body, path, with_query
+from contract_tests.kit.bodies import NO_THOUGHT, PROMPT, body, path, with_query
 from contract_tests.kit.checks.chats import OF_CHATS
 from contract_tests.kit.checks.generation import OF_GENERATION
 from contract_tests.kit.checks.media import OF_MEDIA
@@ -198,7 +198,7 @@ def counts_add_up(server: Server) -> None:
     assert {name: last.json["usage"][name] for name in counts} == counts
 
     chat = body("create_chat_completion", max_tokens=5, ignore_eos=True)
-    rendered = server.ask("/apply-template", {"messages": chat["messages"]})["prompt"]
+    rendered = server.ask("/apply-template", {"messages": chat["messages"], **NO_THOUGHT})["prompt"]
     n_chat = len(server.ask("/tokenize", {"content": rendered, "add_special": True})["tokens"])
     usage = server.ask("/v1/chat/completions", chat)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (n_chat, 5)

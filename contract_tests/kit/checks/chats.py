@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from contract_tests.kit import chat, contract
-from contract_tests.kit.bodies import MESSAGES, body, path
+from contract_tests.kit.bodies import MESSAGES, NO_THOUGHT, body, path
 from contract_tests.kit.chat import SWITCH
 from contract_tests.kit.events import read_events
 from contract_tests.kit.server import Server
@@ -23,10 +23,7 @@ THINKING: dict[str, Any] = {
     "max_tokens": 48,
     "ignore_eos": True,
 }
-NO_THOUGHTS: dict[str, Any] = {
-    "reasoning_budget_tokens": 0,
-    "chat_template_kwargs": {"enable_thinking": False},
-}
+AT_ONCE: dict[str, Any] = {"reasoning_budget_tokens": 0, **NO_THOUGHT}
 
 
 def calls_have_their_arguments(server: Server) -> None:
@@ -42,7 +39,7 @@ def calls_of_responses_have_their_arguments(server: Server) -> None:
         "tool_choice": "required",
         "parallel_tool_calls": False,
         "max_output_tokens": chat.N_TOKENS,
-        **NO_THOUGHTS,
+        **AT_ONCE,
     }
     for stream in (False, True):
         answer = contract.check(server.post("/v1/responses", {**request, "stream": stream}))
@@ -62,7 +59,7 @@ def calls_of_messages_have_their_arguments(server: Server) -> None:
         "tools": [{"name": "switch", "input_schema": SWITCH}],
         "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
         "max_tokens": chat.N_TOKENS,
-        **NO_THOUGHTS,
+        **AT_ONCE,
     }
     message = contract.check(server.post("/v1/messages", request))
     assert message["stop_reason"] == "tool_use"
@@ -104,7 +101,7 @@ def thoughts_stay_apart(server: Server) -> None:
 
 def chats_stop_at_their_stop_strings(server: Server) -> None:
     """In each API by its own field, and its reason says so."""
-    request = {"messages": MESSAGES, "max_tokens": 24, "ignore_eos": True, **GREEDY, **NO_THOUGHTS}
+    request = {"messages": MESSAGES, "max_tokens": 24, "ignore_eos": True, **GREEDY, **AT_ONCE}
     whole = server.ask(chat.PATH, request)["choices"][0]["message"]["content"]
     stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
     expected = whole[: whole.index(stop)]
@@ -118,7 +115,7 @@ def chats_stop_at_their_stop_strings(server: Server) -> None:
 
 def events_of_responses_are_in_order(server: Server) -> None:
     """They are numbered; what they add is what the whole response has at its end."""
-    request = body("create_response", max_output_tokens=12, stream=True, **NO_THOUGHTS)
+    request = body("create_response", max_output_tokens=12, stream=True, **AT_ONCE)
     events = contract.check(server.post("/v1/responses", request))
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(len(events))), f"events are numbered {numbers}"
@@ -158,7 +155,7 @@ def responses_are_kept(server: Server) -> None:
 
 def conversations_are_counted_as_they_are_read(server: Server) -> None:
     """What counts tokens in advance says what the answer says afterwards."""
-    asked = {"messages": MESSAGES}
+    asked = {"messages": MESSAGES, **NO_THOUGHT}
     n = contract.check(server.post("/v1/messages/count_tokens", asked))["input_tokens"]
     usage = server.ask("/v1/messages", body("create_message"))["usage"]
     read = usage["input_tokens"] + usage["cache_read_input_tokens"]
@@ -168,19 +165,20 @@ def conversations_are_counted_as_they_are_read(server: Server) -> None:
     for told in (begun, ended):
         read = told["input_tokens"] + told["cache_read_input_tokens"]
         assert read + told["cache_creation_input_tokens"] == n, "a stream of create_message"
-    asked = {"input": body("create_response")["input"]}
+    asked = {"input": body("create_response")["input"], **NO_THOUGHT}
     n = contract.check(server.post(path("count_response_tokens"), asked))["input_tokens"]
     usage = server.ask("/v1/responses", body("create_response"))["usage"]
     assert usage["input_tokens"] == n, "create_response"
     assert usage["total_tokens"] == n + usage["output_tokens"], "create_response"
-    n = contract.check(server.post(path("count_chat_tokens"), {"messages": MESSAGES}))
+    asked = {"messages": MESSAGES, **NO_THOUGHT}
+    n = contract.check(server.post(path("count_chat_tokens"), asked))
     usage = server.ask(chat.PATH, body(chat.NAME))["usage"]
     assert usage["prompt_tokens"] == n["input_tokens"], "create_chat_completion"
 
 
 def events_of_messages_are_in_order(server: Server) -> None:
     """Blocks are begun, filled and ended one after the other, between the message's own events."""
-    request = body("create_message", max_tokens=12, **GREEDY, **NO_THOUGHTS)
+    request = body("create_message", max_tokens=12, **GREEDY, **AT_ONCE)
     response = server.post("/v1/messages", {**request, "stream": True})
     events = contract.check(response)
     kinds = [event["type"] for event in events if event["type"] != "ping"]

@@ -127,13 +127,18 @@ def test_streamed_chat(client: OpenAI) -> None:
 
 
 def test_the_client_s_own_stream_helper(client: OpenAI) -> None:
-    with client.chat.completions.stream(
-        model=MODEL, messages=MESSAGES, max_tokens=8, seed=1
-    ) as stream:
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "messages": MESSAGES,
+        "max_tokens": 8,
+        "seed": 1,
+        "reasoning_effort": "none",
+    }
+    with client.chat.completions.stream(**options) as stream:
         kinds = {event.type for event in stream}
         snapshot = stream.current_completion_snapshot
     assert {"chunk", "content.delta", "content.done"} <= kinds
-    plain = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, seed=1)
+    plain = client.chat.completions.create(**options)
     assert snapshot.choices[0].message.content == plain.choices[0].message.content
 
 

@@ -279,8 +279,9 @@ def test_budgets_outside_of_chats(server: Server) -> None:
         "n_predict": 40,
         "temperature": 0,
     }
-    free = server.ask("/completion", {**request, "reasoning_budget_tokens": -1, "n_predict": 3})
-    text = server.ask("/completion", request)["content"]
+    endless = {**request, "ignore_eos": True}
+    free = server.ask("/completion", {**endless, "reasoning_budget_tokens": -1, "n_predict": 3})
+    text = server.ask("/completion", endless)["content"]
     assert text.startswith(free["content"] + " Enough.</think>")
     begun = {"grammar": 'root ::= "abc"', "grammar_type": "tool_calls", "generation_prompt": "a"}
     assert server.ask("/completion", {**request, **begun})["content"] == "bc"

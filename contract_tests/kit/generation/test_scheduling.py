@@ -8,9 +8,13 @@ import pytest
 from contract_tests.kit.server import OwnServer, Start
 
 EXACT = ("--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32")
-"""The arithmetic of a sequence that does not depend on its company, on the CPU."""
+"""The arithmetic of a sequence that does not depend on its company, on the CPU and in cells that
+nobody else has: in a unified cache sums are rounded by where their cells lie."""
+ROUNDING = 0.25
+"""The most by which rounding moves a log probability: Q8_0 makes much of little. A few hundredths
+were measured."""
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 6
-GREEDY: dict[str, Any] = {"n_predict": 16, "temperature": 0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"n_predict": 16, "temperature": 0, "ignore_eos": True, "n_probs": 5}
 
 
 @pytest.fixture(scope="module", params=["--kv-unified", "--no-kv-unified"])
@@ -29,6 +33,26 @@ def at_once(server: OwnServer, prompts: list[str], **more: Any) -> list[Any]:
         return list(pool.map(lambda prompt: complete(server, prompt, **more), prompts))
 
 
+def is_unified(server: OwnServer) -> bool:
+    """One slot may have all of the cache."""
+    return bool(server.get("/props").json()["default_generation_settings"]["n_ctx"] > 1024)
+
+
+def check_same(server: OwnServer, answer: Any, alone: Any) -> None:
+    """The same text, or with a unified cache the same up to a token that was nearly a tie."""
+    if not is_unified(server):
+        assert answer["content"] == alone["content"]
+        return
+    tokens = [each["completion_probabilities"] for each in (answer, alone)]
+    for one, other in zip(*tokens, strict=True):
+        rivals = {rival["id"]: rival["logprob"] for rival in other["top_logprobs"]}
+        assert one["id"] in rivals, "another text"
+        assert one["logprob"] == pytest.approx(rivals[one["id"]], abs=ROUNDING)
+        if one["id"] != other["id"]:
+            assert rivals[one["id"]] == pytest.approx(other["logprob"], abs=ROUNDING)
+            return
+
+
 def metric(server: OwnServer, name: str) -> float:
     lines = server.get("/metrics").text.splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
@@ -44,7 +68,7 @@ def test_a_common_prefix_is_computed_once(sharing: OwnServer) -> None:
     for prompt, answer in zip(prompts, answers, strict=True):
         alone = complete(sharing, prompt, cache_prompt=False)
         assert alone["timings"]["cache_n"] == 0
-        assert answer["content"] == alone["content"]
+        check_same(sharing, answer, alone)
 
 
 def test_a_pinned_request_shares_the_prefix_too(sharing: OwnServer) -> None:
@@ -72,7 +96,7 @@ def test_a_cancelled_leader_hands_over(sharing: OwnServer) -> None:
         answers = [follower.result() for follower in followers]
     for i, answer in enumerate(answers):
         alone = complete(sharing, f"{prefix}follower {i}", cache_prompt=False)
-        assert answer["content"] == alone["content"]
+        check_same(sharing, answer, alone)
 
 
 def test_a_long_prompt_changes_no_other_text(sharing: OwnServer) -> None:
@@ -81,7 +105,7 @@ def test_a_long_prompt_changes_no_other_text(sharing: OwnServer) -> None:
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(complete, sharing, "def short(", n_predict=60, cache_prompt=False)
         complete(sharing, long, cache_prompt=False)
-        assert running.result()["content"] == alone["content"]
+        check_same(sharing, running.result(), alone)
 
 
 def test_no_bound_on_steps(own_server: Start) -> None:

@@ -85,8 +85,9 @@ def test_log_probabilities(name: str, server: Server) -> None:
 
 @pytest.mark.parametrize("name", GENERATING)
 def test_the_greedy_token_is_the_likeliest(name: str, server: Server) -> None:
-    request = with_probs(name, 2, n_predict=6, temperature=0, ignore_eos=True)
-    for token in probs_of(server.ask(path(name), request)):
+    tokens = probs_of(server.ask(path(name), with_probs(name, 2, n_predict=6, temperature=0)))
+    assert tokens
+    for token in tokens:
         first, second = token["top_logprobs"]
         assert (first["id"], first["logprob"]) == (token["id"], token["logprob"])
         assert first["logprob"] >= second["logprob"]

@@ -32,19 +32,25 @@ def answer(server: OwnServer, name: str) -> Any:
 
 def differences(example: Any, real: Any, where: str = "answer") -> list[str]:
     """The places where the two differ in members, or in types. Elements of a list are like its
-    first one; null may stand for anything."""
+    first one of the same `type`, if there is one; null may stand for anything."""
     if isinstance(example, dict) and isinstance(real, dict):
         found = [f"{where}: only one has {name}" for name in sorted(example.keys() ^ real.keys())]
         for name in example.keys() & real.keys():
             found += differences(example[name], real[name], f"{where}.{name}")
         return found
     if isinstance(example, list) and isinstance(real, list):
-        if not (example and real):
-            return []
-        return [each for value in example for each in differences(value, real[0], f"{where}[]")]
+        found = []
+        for value in example:
+            alike = [each for each in real if _type(each) == _type(value)]
+            found += differences(value, alike[0], f"{where}[]") if alike else []
+        return found
     if example is None or real is None or _kind(example) == _kind(real):
         return []
     return [f"{where}: {_kind(example)} for {_kind(real)}"]
+
+
+def _type(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
 
 
 def _kind(value: Any) -> str:
@@ -65,4 +71,7 @@ def test_other_forms_are_noticed() -> None:
         "answer.a: number for str",
     ]
     assert differences([{"a": True}], [{"a": 1}]) == ["answer[].a: bool for number"]
+    thought, text = {"type": "thought", "a": 1}, {"type": "text", "b": 1}
+    assert not differences([thought, text], [text])
+    assert differences([thought], [{"type": "thought"}]) == ["answer[]: only one has a"]
     assert not differences({"a": None, "b": [1.5]}, {"a": {}, "b": [2]})

@@ -112,7 +112,8 @@ def schemas_are_nearly_followed(replace: Replace) -> None:
     """A boolean comes out as a text."""
 
     def change(params: GenerationParams) -> GenerationParams:
-        schema = params.json_schema and params.json_schema.replace('"boolean"', '"string"')
+        text = '"string","maxLength":4'  # else it may go on for ever
+        schema = params.json_schema and params.json_schema.replace('"boolean"', text)
         return msgspec.structs.replace(params, json_schema=schema)
 
     _change_params(replace, change)

@@ -48,6 +48,7 @@ class CallParser:
         self._tools = tools
         self._emit = emit
         self._count = 0
+        self._ids: set[str] = set()
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -100,6 +101,7 @@ class CallParser:
         call = _Call(
             self._count,
             self._emit,
+            self._ids,
             wants_id=self._shape.has_id,
             names=self._tools if self.bare else None,
         )
@@ -246,10 +248,17 @@ class CallParser:
 
 class _Call:
     """A call that is being read. It is announced when its arguments begin, so that a mere
-    mention of a name is no call, or once its id is known if that comes later."""
+    mention of a name is no call, or once its id is known if that comes later. Its id is none of
+    `ids`, those of the calls before it, and is added to them."""
 
     def __init__(
-        self, index: int, emit: Emit, *, wants_id: bool, names: Collection[str] | None
+        self,
+        index: int,
+        emit: Emit,
+        ids: set[str],
+        *,
+        wants_id: bool,
+        names: Collection[str] | None,
     ) -> None:
         self.name = ""
         self.id = ""
@@ -257,6 +266,7 @@ class _Call:
         self.has_arguments = False
         self._index = index
         self._emit = emit
+        self._ids = ids
         self._wants_id = wants_id
         self._names = names
         self._held: list[str] = []
@@ -293,7 +303,10 @@ class _Call:
 
     def _announce(self) -> None:
         self.announced = True
-        self._emit(CallStart(self._index, self.id or new_call_id(), self.name))
+        if not self.id or self.id in self._ids:  # small models repeat theirs
+            self.id = new_call_id()
+        self._ids.add(self.id)
+        self._emit(CallStart(self._index, self.id, self.name))
         for text in self._held:
             self._emit(CallArguments(self._index, text))
         self._held.clear()

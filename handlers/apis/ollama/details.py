@@ -53,6 +53,8 @@ _QUANTIZATIONS = {
     39: "NVFP4",
     40: "Q1_0",
 }
+MAX_WORDS = 1000
+"""Characters of a description in the list of models: a file may have any."""
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
@@ -69,6 +71,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # bytes of all weights
     family: str
     quantization: str  # of most weights; "" if the file doesn't say
+    description: str = ""  # in the words of its file, as the next one, if it was loaded
+    license: str = ""
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":
@@ -83,6 +87,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             size=info.size,
             family=info.metadata.get("general.architecture", ""),
             quantization=quantization(info.metadata.get("general.file_type", "")),
+            description=info.metadata.get("general.description", "")[:MAX_WORDS],
+            license=info.metadata.get("general.license", "")[:MAX_WORDS],
         )
 
     @classmethod
@@ -109,7 +115,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             "n_params": self.n_params,
             "size": self.size,
         }
-        return known if self.n_ctx is None else {**known, "n_ctx": self.n_ctx, "ftype": self.ftype}
+        if self.n_ctx is None:
+            return known
+        words = {"description": self.description, "license": self.license}
+        told = {key: text for key, text in words.items() if text}
+        return {**known, "n_ctx": self.n_ctx, "ftype": self.ftype, **told}
 
 
 def facts(current: Runtime, entry: Entry) -> Facts | None:

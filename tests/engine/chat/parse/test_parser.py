@@ -359,6 +359,14 @@ def test_an_id_that_is_missing_is_made_up() -> None:
     assert len(found.calls[0].id) >= 24
 
 
+def test_an_id_that_comes_again_is_made_anew() -> None:
+    call = '{"name": "f", "arguments": {}, "id": "abc123XYZ"}'
+    found = parse(SYNTAXES["mistral nemo"], f"[TOOL_CALLS][{', '.join([call] * 3)}]")
+    assert found.calls[0].id == "abc123XYZ"
+    assert len({each.id for each in found.calls}) == 3
+    assert all(each.id.isalnum() for each in found.calls)
+
+
 def test_an_id_spelled_out_of_name_and_index() -> None:
     text = (
         "<|tool_calls_section_begin|>\n<|tool_call_begin|>functions.f:3"
