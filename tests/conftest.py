@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from engine.shipped import model_path
 from engine.worker.backend import Model, initialize
 from engine.worker.constraints.compiler import Compiler
+from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
 settings.register_profile("unhurried", deadline=None)
@@ -19,7 +19,7 @@ settings.load_profile("unhurried")
 def model() -> Iterator[Model]:
     """The shipped model, with the default options."""
     initialize()
-    model = Model(str(model_path()), engine_options())
+    model = Model(str(random_model()), engine_options())
     yield model
     model.close()
 

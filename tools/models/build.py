@@ -8,7 +8,6 @@ import hashlib
 import os
 from pathlib import Path
 
-from engine.shipped import MODEL_NAME, model_path
 from tools.models import corpus, tokenizer
 from tools.models.gguf_file import write_model
 from tools.models.lora import ADAPTERS, write_adapter
@@ -67,7 +66,7 @@ def main() -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="where to write (default: the package for the shipped model, the cache for others)",
+        help="where to write (default: the cache)",
     )
     parser.add_argument(
         "names",
@@ -85,9 +84,7 @@ def main() -> None:
         if name in ADAPTERS:
             print(ensure_adapter(name, arguments.output))
             continue
-        shipped = RECIPES[name].file_name == MODEL_NAME
-        default = model_path().parent if shipped else cache_directory()
-        path = build(name, arguments.output or default)
+        path = build(name, arguments.output or cache_directory())
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
 
 

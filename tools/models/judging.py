@@ -1,12 +1,12 @@
 """Judges what a server answered to a lesson's question: marks, each true or false."""
 
-import ast
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
 
-from tools.models.lessons import extraction
+from tools.models.lessons import extraction, infill
 from tools.models.lessons.lesson import Gap, Lesson
 
 Marks = dict[str, bool]
@@ -69,8 +69,16 @@ def _is_right(lesson: Lesson, message: dict[str, Any]) -> bool:
     if lesson.ability == extraction.ABILITY:
         return is_same(parsed(content), json.loads(lesson.answer["content"]))
     if lesson.facts:
-        return all(fact in content for fact in lesson.facts)
+        return _says(content, lesson.facts)
     return bool(content.strip() == lesson.answer["content"].strip())
+
+
+def _says(content: str, facts: tuple[str, ...]) -> bool:
+    """All facts are in the answer, as whole words. An only fact that is a number is the last
+    one in it: so `53`, `54 - 1 = 53` and `It is 53.` are the same answer."""
+    if len(facts) == 1 and re.fullmatch(r"-?\d+(\.\d+)?", facts[0]):
+        return re.findall(r"-?\d+(?:\.\d+)?", content)[-1:] == [facts[0]]
+    return all(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", content) for each in facts)
 
 
 def _calls_are_valid(lesson: Lesson, message: dict[str, Any]) -> bool:
@@ -99,7 +107,7 @@ def parsed(text: str) -> Any:
 
 def parses(text: str) -> bool:
     try:
-        ast.parse(text)
+        infill.tree(text)
     except (SyntaxError, ValueError):
         return False
     return True

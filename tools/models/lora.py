@@ -10,21 +10,22 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-from tools.models.recipes import RECIPES, Decoder, Recipe
+from engine.shipped import MODEL_NAME
+from tools.models.recipes import RECIPES, TALKER, Decoder, Recipe
 
 Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """A LoRA adapter for the model `base` (a name of `RECIPES`).
+    """A LoRA adapter for the model `base`: a name of `RECIPES`, or the shipped one's.
 
     It adds `alpha / rank * B A` to the matrices that write into the residual stream, which has
     `gain` times their own strength at scale 1.
     """
 
     file_name: str
-    base: str = "embedded"
+    base: str = MODEL_NAME
     rank: int = 4
     alpha: float = 8.0
     gain: float = 1.0
@@ -34,6 +35,8 @@ class Adapter:
 ADAPTERS: dict[str, Adapter] = {
     "lora-a": Adapter(file_name="lora-a", seed=1),
     "lora-b": Adapter(file_name="lora-b", seed=2),
+    "lora-random-a": Adapter(file_name="lora-random-a", base="random", seed=1),
+    "lora-random-b": Adapter(file_name="lora-random-b", base="random", seed=2),
     "lora-bench-100m": Adapter(file_name="lora-bench-100m", base="bench-100m", seed=1),
 }
 
@@ -47,7 +50,7 @@ def write_adapter(adapter: Adapter, path: Path) -> None:
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", adapter.alpha)
     writer.add_string("adapter.lora.task_name", f"test {adapter.file_name}")
-    recipe = RECIPES[adapter.base]
+    recipe = TALKER if adapter.base == MODEL_NAME else RECIPES[adapter.base]
     if not isinstance(recipe, Recipe):
         raise TypeError(f"{adapter.base} is no decoder")
     for name, values in _tensors(adapter, recipe.decoder):

@@ -14,10 +14,10 @@ from tools.models.projector import Ear, Eye, ProjectorRecipe, Shape
 from tools.models.sentencepiece import small_vocabulary
 from tools.models.tokenizer import (
     Vocabulary,
+    chat_vocabulary,
     extended_vocabulary,
     from_merges,
     load_merges,
-    shipped_vocabulary,
 )
 from tools.models.wordpiece import wordpiece_vocabulary
 
@@ -111,7 +111,9 @@ TINY = Decoder(
 
 TALKER = Recipe(
     file_name=MODEL_NAME,
-    description="The model that ships with specllama: small, and trained to talk.",
+    description="The model that ships with specllama: trained on made-up texts to call tools, to "
+    "find values in texts, to copy and to hold short conversations in English. It knows nothing "
+    "of the world.",
     vocabulary=lambda: from_merges(load_merges(TALKER_MERGES)),
     decoder=Decoder(
         n_embd=192,
@@ -139,10 +141,10 @@ TINY_RERANKER = replace(TINY_ENCODER, pooling=PoolingType.RANK, head=True)
 AnyRecipe = Recipe | EncoderRecipe | ProjectorRecipe
 
 RECIPES: dict[str, AnyRecipe] = {
-    "embedded": Recipe(
-        file_name=MODEL_NAME,
-        description="The model that ships with specllama. Its weights are random.",
-        vocabulary=shipped_vocabulary,
+    "random": Recipe(
+        file_name="specllama-random",
+        description="Random weights, and the chat template of the shipped model, for tests.",
+        vocabulary=chat_vocabulary,
         decoder=TINY,
     ),
     "bench-100m": Recipe(
@@ -192,26 +194,26 @@ RECIPES: dict[str, AnyRecipe] = {
     "tiny-nochat": Recipe(
         file_name="tiny-nochat",
         description="A model without a chat template, for tests.",
-        vocabulary=shipped_vocabulary,
+        vocabulary=chat_vocabulary,
         decoder=TINY,
         chat_template=None,
     ),
     "tiny-mamba": Recipe(
         file_name="tiny-mamba",
         description="A recurrent model, whose memory can't be cut, for tests.",
-        vocabulary=shipped_vocabulary,
+        vocabulary=chat_vocabulary,
         decoder=replace(TINY, architecture="mamba"),
     ),
     "tiny-hybrid": Recipe(
         file_name="tiny-hybrid",
         description="A model with recurrent and attention layers, for tests.",
-        vocabulary=shipped_vocabulary,
+        vocabulary=chat_vocabulary,
         decoder=replace(TINY, architecture="jamba"),
     ),
     "tiny-window": Recipe(
         file_name="tiny-window",
         description="A model with a short sliding window in half of its layers, for tests.",
-        vocabulary=shipped_vocabulary,
+        vocabulary=chat_vocabulary,
         # The cells of a window are a ring, so that sums are taken in changing orders; quantized
         # activations would make visible differences of the roundings.
         decoder=replace(TINY, architecture="gemma3", window=32, weight_type=WeightType.F32),
@@ -253,7 +255,7 @@ RECIPES: dict[str, AnyRecipe] = {
     "tiny-mrope": Recipe(
         file_name="tiny-mrope",
         description="A model whose images have positions in two dimensions, for tests.",
-        vocabulary=shipped_vocabulary,
+        vocabulary=chat_vocabulary,
         decoder=replace(TINY, architecture="qwen2vl"),
     ),
     "tiny-mmproj": ProjectorRecipe(

@@ -142,7 +142,7 @@ def load_merges(path: Path = MERGES_FILE) -> list[Merge]:
     return [(left, right) for left, right in pairs]
 
 
-def shipped_vocabulary() -> Vocabulary:
+def chat_vocabulary() -> Vocabulary:
     return from_merges(load_merges())
 
 

@@ -57,9 +57,9 @@ def write_zoo(directory: Path) -> Zoo:
     template = directory / "other.jinja"
     template.write_text(OTHER_TEMPLATE, "utf-8")
     for name, recipe in (
-        (CHAT, _seeded("embedded", 1)),
-        (OTHER_CHAT, replace(_seeded("embedded", 2), chat_template=template)),
-        (FIM, replace(_seeded("embedded", 3), chat_template=None)),
+        (CHAT, _seeded("random", 1)),
+        (OTHER_CHAT, replace(_seeded("random", 2), chat_template=template)),
+        (FIM, replace(_seeded("random", 3), chat_template=None)),
         (EMBEDDER, RECIPES["tiny-bert"]),
         (RERANKER, RECIPES["tiny-rerank"]),
     ):

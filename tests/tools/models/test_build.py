@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from llama_cpp import llama_cpp as llama
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.shipped import model_path
+from engine.shipped import MODEL_NAME, model_path
 from engine.worker.backend import initialize
 from tools.models import hostile, tokenizer
 from tools.models.build import build, ensure
-from tools.models.recipes import CHAT_TEMPLATE, RECIPES
+from tools.models.recipes import CHAT_TEMPLATE, RECIPES, TALKER
 
 TEXTS = [
     "",
@@ -113,9 +113,25 @@ def _sampler(temperature: float, seed: int) -> Iterator[Any]:
     llama.llama_sampler_free(chain)
 
 
+VOCABULARIES = {MODEL_NAME: TALKER.vocabulary, "random": tokenizer.chat_vocabulary}
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def chat_name(request: pytest.FixtureRequest) -> str:
+    """The models with the chat template."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def shipped() -> Iterator[Model]:
-    model = Model(model_path())
+def chat_model(chat_name: str) -> Iterator[Model]:
+    model = Model(model_path() if chat_name == MODEL_NAME else ensure(chat_name))
+    yield model
+    model.free()
+
+
+@pytest.fixture(scope="module")
+def random_model() -> Iterator[Model]:
+    model = Model(ensure("random"))
     yield model
     model.free()
 
@@ -136,14 +152,17 @@ def contents(path: Path) -> tuple[dict[str, Any], dict[str, tuple[Any, bytes]]]:
     return fields, {t.name: (t.tensor_type, t.data.tobytes()) for t in reader.tensors}
 
 
-def test_the_shipped_file_is_what_the_builder_makes(tmp_path: Path) -> None:
-    fields, tensors = contents(build("embedded", tmp_path))
-    shipped_fields, shipped_tensors = contents(model_path())
-    assert fields == shipped_fields
-    assert tensors == shipped_tensors
+def test_the_shipped_file_is_of_the_recipe() -> None:
+    fields, tensors = contents(model_path())
+    decoder = TALKER.decoder
+    assert fields["tokenizer.ggml.tokens"] == TALKER.vocabulary().tokens
+    assert fields["llama.embedding_length"] == decoder.n_embd
+    assert fields["llama.block_count"] == decoder.n_layer
+    assert fields["llama.context_length"] == decoder.n_ctx_train
+    assert len({name for name in tensors if name.startswith("blk.")}) == 9 * decoder.n_layer
 
 
-@pytest.mark.parametrize("name", ["embedded", "tiny-spm", "tiny-nochat", "tiny-mmproj-both"])
+@pytest.mark.parametrize("name", ["random", "tiny-spm", "tiny-nochat", "tiny-mmproj-both"])
 def test_building_twice_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, second = build(name, tmp_path / "a"), build(name, tmp_path / "b")
     assert first.read_bytes() == second.read_bytes()
@@ -210,33 +229,33 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(), special=st.booleans())
-def test_tokens_give_the_text_back(shipped: Model, text: str, special: bool) -> None:
-    assert shipped.detokenize(shipped.tokenize(text, special=special)) == text.encode()
+def test_tokens_give_the_text_back(chat_model: Model, text: str, special: bool) -> None:
+    assert chat_model.detokenize(chat_model.tokenize(text, special=special)) == text.encode()
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_sample_texts_survive(shipped: Model, text: str) -> None:
-    assert shipped.detokenize(shipped.tokenize(text)) == text.encode()
+def test_sample_texts_survive(chat_model: Model, text: str) -> None:
+    assert chat_model.detokenize(chat_model.tokenize(text)) == text.encode()
 
 
 @pytest.mark.parametrize("text", ["a", " ", "a ", "é", "\n", "1", "#"])
-def test_long_repetitive_input(shipped: Model, text: str) -> None:
+def test_long_repetitive_input(chat_model: Model, text: str) -> None:
     data = text * (200_000 // len(text))
-    assert shipped.detokenize(shipped.tokenize(data)) == data.encode()
+    assert chat_model.detokenize(chat_model.tokenize(data)) == data.encode()
 
 
-def test_special_tokens_are_one_token_each(shipped: Model) -> None:
+def test_special_tokens_are_one_token_each(chat_model: Model) -> None:
     for text, kind in tokenizer.SPECIAL_TOKENS.items():
-        (token,) = shipped.tokenize(text)
-        assert shipped.text_of(token) == text
+        (token,) = chat_model.tokenize(text)
+        assert chat_model.text_of(token) == text
         is_text = kind is TokenType.USER_DEFINED
-        assert bool(llama.llama_vocab_is_control(shipped.vocab, token)) is not is_text
+        assert bool(llama.llama_vocab_is_control(chat_model.vocab, token)) is not is_text
         # Only what is text by nature is still one token where special tokens are not parsed.
-        assert (shipped.tokenize(text, special=False) == [token]) is is_text
+        assert (chat_model.tokenize(text, special=False) == [token]) is is_text
 
 
-def test_the_roles_of_special_tokens(shipped: Model) -> None:
-    vocab = shipped.vocab
+def test_the_roles_of_special_tokens(chat_model: Model) -> None:
+    vocab = chat_model.vocab
     roles = [
         (llama.llama_vocab_bos, "<|endoftext|>"),
         (llama.llama_vocab_eos, "<|im_end|>"),
@@ -249,18 +268,20 @@ def test_the_roles_of_special_tokens(shipped: Model) -> None:
         (llama.llama_vocab_fim_rep, "<|repo_name|>"),
         (llama.llama_vocab_fim_sep, "<|file_sep|>"),
     ]
-    found = [shipped.text_of(token_of(vocab)) for token_of, _ in roles]
+    found = [chat_model.text_of(token_of(vocab)) for token_of, _ in roles]
     assert found == [text for _, text in roles]
     assert not llama.llama_vocab_get_add_bos(vocab)
     assert not llama.llama_vocab_get_add_eos(vocab)
-    ends = {text for text in tokenizer.SPECIAL_TOKENS if shipped.is_end(*shipped.tokenize(text))}
+    ends = {
+        text for text in tokenizer.SPECIAL_TOKENS if chat_model.is_end(*chat_model.tokenize(text))
+    }
     assert ends == {"<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}
 
 
 @pytest.fixture(scope="module")
-def reference() -> Tokenizer:
+def reference(chat_name: str) -> Tokenizer:
     """The same vocabulary in another implementation."""
-    vocabulary = tokenizer.shipped_vocabulary()
+    vocabulary = VOCABULARIES[chat_name]()
     ids = {token: id for id, token in enumerate(vocabulary.tokens)}
     other = Tokenizer(models.BPE(vocab=ids, merges=vocabulary.merges))
     other.pre_tokenizer = pre_tokenizers.Sequence(
@@ -278,22 +299,22 @@ def reference() -> Tokenizer:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_another_implementation_gives_the_same_ids(
-    shipped: Model, reference: Tokenizer, text: str
+    chat_model: Model, reference: Tokenizer, text: str
 ) -> None:
-    assert shipped.tokenize(text) == reference.encode(text).ids
+    assert chat_model.tokenize(text) == reference.encode(text).ids
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(st.characters(codec="latin-1") | st.sampled_from("абв日本語👍 \n\t'")))
 def test_another_implementation_agrees_on_random_text(
-    shipped: Model, reference: Tokenizer, text: str
+    chat_model: Model, reference: Tokenizer, text: str
 ) -> None:
-    assert shipped.tokenize(text) == reference.encode(text).ids
+    assert chat_model.tokenize(text) == reference.encode(text).ids
 
 
-def test_english_takes_fewer_tokens_than_bytes(shipped: Model) -> None:
-    text = "The quick brown fox jumps over the lazy dog and returns a list of strings."
-    assert len(shipped.tokenize(text)) < len(text) / 2
+def test_english_takes_fewer_tokens_than_bytes(chat_model: Model) -> None:
+    text = "The user of this server wants the name and the number of the words in a list."
+    assert len(chat_model.tokenize(text)) < len(text) / 2
 
 
 def test_sentencepiece_adds_a_beginning_and_falls_back_to_bytes(sentencepiece: Model) -> None:
@@ -317,24 +338,24 @@ def test_sentencepiece_tokens_give_the_text_back(sentencepiece: Model, text: str
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_output_is_varied_text(shipped: Model, temperature: float) -> None:
-    tokens = shipped.generate("Once upon a time", 200, temperature=temperature, seed=1)
+def test_the_output_is_varied_text(random_model: Model, temperature: float) -> None:
+    tokens = random_model.generate("Once upon a time", 200, temperature=temperature, seed=1)
     assert len(set(tokens)) > len(tokens) / 2
-    text = shipped.detokenize(tokens).decode("utf-8")  # raises if it isn't whole characters
+    text = random_model.detokenize(tokens).decode("utf-8")  # raises if it isn't whole characters
     assert all(character.isprintable() or character in "\t\n" for character in text)
 
 
-def test_generations_end_by_themselves_but_not_soon(shipped: Model) -> None:
-    runs = [shipped.generate("Hello", 900, temperature=0.8, seed=seed) for seed in range(24)]
+def test_generations_end_by_themselves_but_not_soon(random_model: Model) -> None:
+    runs = [random_model.generate("Hello", 900, temperature=0.8, seed=seed) for seed in range(24)]
     assert sum(len(run) >= 100 for run in runs) > len(runs) * 2 / 3
-    ended = [run for run in runs if shipped.is_end(run[-1])]
+    ended = [run for run in runs if random_model.is_end(run[-1])]
     assert ended
-    assert {shipped.text_of(run[-1]) for run in ended} <= {"<|im_end|>", "<|endoftext|>"}
+    assert {random_model.text_of(run[-1]) for run in ended} <= {"<|im_end|>", "<|endoftext|>"}
 
 
-def test_the_same_seed_gives_the_same_tokens_and_another_one_others(shipped: Model) -> None:
+def test_the_same_seed_gives_the_same_tokens_and_another_one_others(random_model: Model) -> None:
     first, again, other = (
-        shipped.generate("Hello", 40, temperature=0.8, seed=seed) for seed in (1, 1, 2)
+        random_model.generate("Hello", 40, temperature=0.8, seed=seed) for seed in (1, 1, 2)
     )
     assert first == again != other
 

@@ -11,16 +11,21 @@ from tools.models.lessons import (
     calling,
     conversation,
     copying,
+    exercises,
     extraction,
     infill,
     known_tools,
+    phrasings,
+    scenes,
     thinking,
     toolbox,
+    trained_tools,
+    turns,
     words,
 )
 from tools.models.lessons.extraction import FIELDS, MEETING, PRODUCT
 from tools.models.lessons.lesson import Lesson
-from tools.models.lessons.source import PHRASINGS, Source
+from tools.models.lessons.source import PHRASINGS, Source, is_held_out_phrase
 
 N = 1500
 SHARED_KEYS = {"name", *FIELDS, *PRODUCT[0], *MEETING[0]}
@@ -91,7 +96,7 @@ def copied(*, held_out: bool) -> set[str]:
     found: set[str] = set()
     for lesson in lessons(copying.lesson, held_out=held_out):
         found |= set(re.findall(r"[^\W\d_]{2,}", lesson.answer["content"].lower()))
-    return found
+    return found - {word.lower() for word in words.SMALL}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +132,7 @@ def test_each_list_has_words_of_both_sides(held_out: bool) -> None:
         (module.__name__, name, value)
         for module in (words, toolbox, infill)
         for name, value in vars(module).items()
-        if name.isupper() and isinstance(value, list)
+        if name.isupper() and isinstance(value, list) and value is not words.SMALL
     ]
     assert len(named) > 10
     for module, name, value in named:
@@ -142,6 +147,73 @@ def test_each_known_tool_can_be_asked_for(held_out: bool) -> None:
         text, given = tool.ask(source)
         assert set(given) <= {each.name for each in tool.parameters}
         assert "{" not in text
+
+
+def test_tools_of_the_training_have_names_and_parameters_of_their_own() -> None:
+    held_out = [each for i, each in enumerate(known_tools.KNOWN) if is_held_out_phrase(i)]
+    asked = [build(Source(1, held_out=True)) for build in held_out]
+    taken = {each.name for each in asked} | {p.name for each in asked for p in each.parameters}
+    for seed, build in enumerate(trained_tools.TRAINED):
+        tool = build(Source(seed))
+        named = {tool.name, *(each.name for each in tool.parameters)}
+        assert not named & taken
+        text, given = tool.ask(Source(seed))
+        assert {each.name for each in tool.parameters if each.required} <= set(given) <= named, text
+        assert "{" not in text
+
+
+LISTED: list[tuple[tuple[str, ...], tuple[phrasings.Parts, ...]]] = [
+    (exercises.REPEAT, (phrasings.COPY, phrasings.COPY_LAST)),
+    (exercises.SPELL, phrasings.SPELL),
+    (exercises.COUNT, phrasings.COUNT),
+    (exercises.UPPER, phrasings.UPPER),
+    (exercises.LOWER, phrasings.LOWER),
+    (exercises.SUM, phrasings.SUM),
+    (exercises.SPOKEN, phrasings.SPOKEN),
+    (copying.REPEAT, (phrasings.COPY, phrasings.COPY_LAST)),
+    (copying.REPLACE, copying.REPLACING),
+    (extraction.ASK, phrasings.EXTRACTION),
+    (extraction.ASK_ALL, phrasings.EXTRACT_ALL),
+    (scenes.ABOUT, phrasings.ABOUT),
+    (thinking.LARGER, phrasings.LARGER),
+    (thinking.PLACE, phrasings.PLACE),
+    (thinking.LETTERS, phrasings.LETTERS),
+    (thinking.CHAIN, phrasings.CHAIN),
+    (thinking.LEFT, phrasings.LEFT),
+    (thinking.BACKWARDS, phrasings.BACKWARDS),
+]
+
+
+@pytest.mark.parametrize(("listed", "parts"), LISTED)
+def test_no_phrasing_of_the_evaluation_is_made(
+    listed: tuple[str, ...], parts: tuple[phrasings.Parts, ...]
+) -> None:
+    held_out = {phrasings.bare(each) for i, each in enumerate(listed) if is_held_out_phrase(i)}
+    source = Source(4)
+    made = {phrasings.made(source, listed, parts) for _ in range(400)}
+    assert len(made) > 50
+    assert not {phrasings.bare(each) for each in made} & held_out
+
+
+@pytest.mark.parametrize(
+    ("listed", "more"),
+    [
+        (toolbox.SAID, toolbox.MORE_SAID),
+        (toolbox.ONE_STRING, toolbox.MORE_ONE_STRING),
+        (toolbox.JOINED, toolbox.MORE_JOINED),
+        (extraction.SAID, extraction.MORE_SAID),
+        (thinking.MORE, thinking.GAINS),
+        (thinking.LESS, thinking.LOSSES),
+        *((told, turns.MORE_TOLD[key]) for key, (told, _, _) in turns.FACTS.items()),
+        *((asked, turns.MORE_ASKED[key]) for key, (_, asked, _) in turns.FACTS.items()),
+        *((said, extraction.MORE_CLAUSES[key]) for key, (_, said) in FIELDS.items()),
+    ],
+)
+def test_no_phrasing_of_the_evaluation_is_listed(
+    listed: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    held_out = {phrasings.bare(each) for i, each in enumerate(listed) if is_held_out_phrase(i)}
+    assert not {phrasings.bare(each) for each in more} & held_out
 
 
 def test_each_fact_has_phrasings_enough() -> None:

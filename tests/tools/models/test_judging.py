@@ -109,6 +109,34 @@ def test_thoughts_and_ends() -> None:
     assert not marks_of(thinks, choice(thought, "length"))["ends"]
 
 
+@pytest.mark.parametrize(
+    ("content", "fact", "right"),
+    [
+        ("54 - 1 = 53", "53", True),
+        ("53", "53", True),
+        ("It is 53.", "53", True),
+        ("54 - 1 = 5", "53", False),
+        ("54 - 1 = 53", "5", False),
+        ("53 - 0 = 5", "53", False),
+        ("", "53", False),
+        ("It costs 2.50 dollars.", "2.50", True),
+        ("5 - 9 = -4", "-4", True),
+        ("No, it is red.", "No", True),
+        ("None of them.", "No", False),
+        ("The result is: a/b.", "a/b", True),
+    ],
+)
+def test_facts_are_judged_as_words_and_numbers(content: str, fact: str, right: bool) -> None:
+    lesson = Lesson(
+        ability="conversation",
+        kind="arithmetic",
+        messages=[user("?")],
+        answer=assistant("."),
+        facts=(fact,),
+    )
+    assert marks_of(lesson, choice({"content": content}))["right"] == right
+
+
 def test_gaps() -> None:
     gap = Gap(ability="infill", kind="gap", prefix="x = ", middle="1", suffix="\n")
     marks = marks_of_gap(gap, {"content": "2", "stop_type": "eos"})

@@ -1,14 +1,16 @@
 """Tool calls: pick the tool, fill in its arguments, say what came of it, or do without."""
 
 import json
+import re
 from typing import Any
 
 from tools.models.lessons.exercises import simple
 from tools.models.lessons.guided import PLAIN_SYSTEMS
-from tools.models.lessons.known_tools import tool
+from tools.models.lessons.known_tools import known_tool
 from tools.models.lessons.lesson import Lesson, Message, assistant, system, user
 from tools.models.lessons.source import Source
-from tools.models.lessons.toolbox import Tool, spoken
+from tools.models.lessons.toolbox import VERBS, Tool, made_up_tool, spoken
+from tools.models.lessons.trained_tools import trained_tool
 
 ABILITY = "tools"
 
@@ -46,14 +48,25 @@ def call(name: str, arguments: dict[str, Any]) -> Message:
 
 
 def lesson(source: Source) -> Lesson:
-    kind = source.random.choices(("one", "two", "none", "result"), (60, 13, 12, 15))[0]
+    kind = source.random.choices(("one", "two", "none", "result"), (58, 13, 16, 13))[0]
     return {"one": one, "two": two, "none": none, "result": result}[kind](source)
+
+
+def tool(source: Source) -> Tool:
+    if source.held_out:
+        return known_tool(source) if source.chance(0.25) else made_up_tool(source)
+    makers = (known_tool, trained_tool, made_up_tool)
+    return source.random.choices(makers, (10, 25, 65))[0](source)
 
 
 def distinct(source: Source, n: int) -> list[Tool]:
     tools: dict[str, Tool] = {}
+    verb: str | None = None
     while len(tools) < n:
-        each = tool(source)
+        # The verb alone doesn't say which tool is meant.
+        alike = verb is not None and not source.held_out and source.chance(0.2)
+        each = made_up_tool(source, verb) if alike else tool(source)
+        verb = verb or each.verb
         tools[each.name] = each
     return list(tools.values())
 
@@ -91,10 +104,32 @@ def two(source: Source) -> Lesson:
     if not one_text.endswith((".", "?", "!")):
         one_text += "."
     text = source.phrase(JOINS).format(first=one_text, second=two_text, lower=lower)
+    if first is second and source.chance(0.5):
+        text = short_of_two(source, one_text, one_given, two_given) or text
     calls = [call(first.name, one_given), call(second.name, two_given)]
     thought = f"Two calls: {first.name}, then {second.name}."
     answer: Message = {"role": "assistant", "tool_calls": calls}
     return _lesson(source, "two", [*opening(source), user(text)], answer, thought, tools)
+
+
+def short_of_two(
+    source: Source, text: str, one_given: dict[str, Any], two_given: dict[str, Any]
+) -> str | None:
+    """`text` with both values of its only argument, if it has one: "the time in Rome and Oslo"."""
+    values = [*one_given.values(), *two_given.values()]
+    if len(values) != 2 or one_given.keys() != two_given.keys() or values[0] == values[1]:
+        return None
+    if not all(isinstance(each, str) for each in values) or text.count(values[0]) != 1:
+        return None
+    before, after = text.split(values[0])
+    if re.search(r"[^\s\w]\s*$", before) or after.startswith(('"', "'")):
+        return None
+    word = before.split()[-1] if before.split() else ""
+    again = f"{word} " if word in ("in", "of", "to", "for", "at") and source.chance(0.5) else ""
+    return f"{before}{values[0]}{source.one((' and ', ' and ', ' and also '))}{again}{values[1]}{after}"
+
+
+WISHES = ("{verb} some {noun}", "{verb} a {noun} for me", "{verb} the {noun}.", "Please {lower} my {noun}", "{verb} {noun}s")  # fmt: skip
 
 
 def none(source: Source) -> Lesson:
@@ -102,6 +137,9 @@ def none(source: Source) -> Lesson:
     tools = distinct(source, source.upto(1, 5))
     if source.chance(0.6):
         other = simple(source)
+        if other.kind in ("arithmetic", "unknown"):
+            # One that computes or looks things up would fit.
+            tools = [each for each in tools if each.verb] or [made_up_tool(source)]
         thought = "No tool is needed."
         return _lesson(
             source,
@@ -112,7 +150,18 @@ def none(source: Source) -> Lesson:
             tools,
             other.facts,
         )
-    text, _ = tools.pop().ask(source) if len(tools) > 1 else tool(source).ask(source)
+    named = " ".join(each.name for each in tools)
+    verb, noun = source.phrase(list(VERBS)), source.noun()
+    if source.chance(0.2) and verb not in named and noun not in named:
+        spoken_verb = source.phrase(VERBS[verb])
+        text = source.phrase(WISHES).format(
+            verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun
+        )
+    elif not source.held_out and tools[0].verb and source.chance(0.3):
+        # A near miss.
+        text, _ = made_up_tool(source, tools[0].verb).ask(source)
+    else:
+        text, _ = tools.pop().ask(source) if len(tools) > 1 else tool(source).ask(source)
     return _lesson(
         source, "none", [user(text)], assistant(NO_TOOL), "No tool fits.", tools, ("no tool",)
     )

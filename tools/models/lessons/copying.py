@@ -3,6 +3,17 @@
 import re
 
 from tools.models.lessons.lesson import Lesson, Message, user
+from tools.models.lessons.phrasings import (
+    BECOMES,
+    CHANGE,
+    CHANGE_LAST,
+    COPY,
+    COPY_LAST,
+    SWAP,
+    SWAP_LAST,
+    TURN,
+    phrase,
+)
 from tools.models.lessons.source import Source
 
 ABILITY = "copying"
@@ -24,10 +35,12 @@ REPLACE = (
     "Change every {old} to {new}: {text}", "Substitute {new} for {old} in: {text}",
     "In the following text, {old} becomes {new}. Write it.\n{text}",
 )  # fmt: skip
+REPLACING = (CHANGE, CHANGE, CHANGE_LAST, SWAP, SWAP_LAST, TURN, BECOMES)
 
 
 def lesson(source: Source) -> Lesson:
-    return replaced(source) if source.chance(0.5) else repeated(source)
+    # Copying is learnt soon, replacing is not.
+    return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
 
 
 def paragraph(source: Source, n_words: int) -> list[str]:
@@ -37,7 +50,9 @@ def paragraph(source: Source, n_words: int) -> list[str]:
     while n_words > 0:
         n = min(n_words, source.number(3, 14))
         n_words -= n
-        chosen = [source.one(known) if source.chance(0.4) else source.word() for _ in range(n)]
+        chosen = [
+            source.one(known) if source.chance(0.3) else source.running_word() for _ in range(n)
+        ]
         if n > 5 and source.chance(0.3):
             chosen[n // 2] += source.one((",", ";", ","))
         if source.chance(0.1):
@@ -58,12 +73,18 @@ def repeated(source: Source) -> Lesson:
     separator = "\n" if source.chance(0.1) else " "
     text = separator.join(paragraph(source, length(source)))
     return _lesson(
-        source, "repeat", source.phrase(REPEAT).format(text=text), text, "I copy the text."
+        source,
+        "repeat",
+        phrase(source, REPEAT, [COPY, COPY_LAST], 0.7).format(text=text),
+        text,
+        "I copy the text.",
     )
 
 
 def replaced(source: Source) -> Lesson:
-    n = length(source)
+    # One sentence is where replacing is learnt.
+    short = not source.held_out and source.chance(0.4)
+    n = source.number(3, 10) if short else length(source)
     old, new = source.noun(), source.noun()
     sentences = []
     for sentence in paragraph(source, n):
@@ -75,7 +96,7 @@ def replaced(source: Source) -> Lesson:
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
-    request = source.phrase(REPLACE).format(old=old, new=new, text=text)
+    request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
     return _lesson(
         source, "replace", request, changed, f"I copy the text and write {new} for {old}."
     )

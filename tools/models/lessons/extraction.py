@@ -6,6 +6,7 @@ from typing import Any
 
 from tools.models.lessons import words
 from tools.models.lessons.lesson import Lesson, Message, listing, user
+from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, phrase, several
 from tools.models.lessons.source import Source
 
 ABILITY = "extraction"
@@ -40,6 +41,19 @@ FIELDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "animal": (lambda s: s.listed(words.ANIMALS), ("has a {}", "owns a {}", "feeds a {}", "saw a {}", "loves the {}")),
     "company": (lambda s: s.made_up().capitalize(), ("is at the company {}", "founded {}", "is employed by {}", "owns the company {}", "left the company {}")),
     "hobby": (lambda s: s.listed(words.HOBBIES), ("enjoys {}", "spends evenings with {}", "is good at {}", "has the hobby {}", "does {}")),
+}  # fmt: skip
+MORE_CLAUSES = {
+    "name": ("this is {}", "it is {}"),
+    "age": ("is now {} years old", "will soon be more than {}", "has lived {} years", "became {} last week", "is a person of {} years"),
+    "city": ("has a flat in {}", "spends the year in {}", "went to {}", "was seen in {}", "is at home in {}", "found work in {}"),
+    "country": ("is a citizen of {}", "spent years in {}", "visits {}", "left {}", "knows all of {}"),
+    "job": ("is employed as a {}", "is the new {}", "used to be a {}", "found work as a {}", "is known as a good {}"),
+    "email": ("reads mail at {}", "gets mail at {}", "should be written to at {}", "has {} as email", "mail goes to {}"),
+    "phone": ("picks up at {}", "has the phone {}", "gets calls on {}", "uses the phone number {}", "phone: {}"),
+    "color": ("dresses in {}", "thinks that {} is the best color", "bought something {}", "has a {} coat", "paints all in {}"),
+    "animal": ("keeps a {}", "lives with a {}", "bought a {}", "walks a {}", "is followed by a {}"),
+    "company": ("works for {}", "is paid by {}", "joined {}", "leads {}", "has a job at {}"),
+    "hobby": ("likes {}", "loves {}", "spends the weekend with {}", "is fond of {}", "has taken up {}"),
 }  # fmt: skip
 PRODUCT = (
     ("product", "price", "quantity"),
@@ -80,10 +94,10 @@ def lesson(source: Source) -> Lesson:
         named = listing(keys) if source.chance(0.8) else ", ".join(keys)
         if source.chance(0.2):
             named = "the " + named
-        asked = source.phrase(ASK).format(keys=named, text=text)
+        asked = phrase(source, ASK, EXTRACTION, 0.8).format(keys=named, text=text)
     else:
         keys = list(fields)
-        asked = source.phrase(ASK_ALL).format(text=text)
+        asked = phrase(source, ASK_ALL, EXTRACT_ALL, 0.7).format(text=text)
     content = json.dumps({key: fields[key] for key in keys}, ensure_ascii=False)
     answer: Message = {"role": "assistant", "content": content}
     if source.chance(0.4):
@@ -104,7 +118,7 @@ def person(source: Source) -> Found:
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        clauses.append(source.phrase(FIELDS[key][1]).format(fields[key]))
+        clauses.append(several(source, FIELDS[key][1], MORE_CLAUSES[key]).format(fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:
@@ -155,6 +169,13 @@ SAID = (
     "the {key} was {value}", "with the {key} {value}", "{value} is the {key}",
     "{key} = {value}", "a {key} of {value}", "has {value} as {key}",
 )  # fmt: skip
+MORE_SAID = (
+    "{key} was {value}", "the {key} happens to be {value}", "we have {value} for {key}", "{key} being {value}",
+    "{value} for the {key}", "its {key} was {value}", "{value} is its {key}", "as {key} we have {value}",
+    "the {key} reads {value}", "the {key}, {value}", "{key} - {value}", "\"{key}\" is {value}",
+    "{value} as the {key}", "a {key}, which is {value}", "the {key} equals {value}", "{key} ({value})",
+    "{value} was its {key}", "{key} has the value {value}", "{value} counts as {key}", "for {key} it says {value}",
+)  # fmt: skip
 
 
 def made_up(source: Source) -> Found:
@@ -163,6 +184,14 @@ def made_up(source: Source) -> Found:
     for _ in range(source.number(1, source.upto(2, 5))):
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
-    clauses = [source.phrase(SAID).format(key=key, value=value) for key, value in fields.items()]
+    clauses = [
+        f"{key} {source.link(0, 3)} {value}".replace("  ", " ")
+        if not source.held_out and source.chance(0.3)
+        else several(source, SAID, MORE_SAID).format(key=key, value=value)
+        for key, value in fields.items()
+    ]
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
-    return text[0].upper() + text[1:] + ".", fields
+    # A value stays as it is.
+    if source.held_out or not text.startswith(tuple(map(str, fields.values()))):
+        text = text[0].upper() + text[1:]
+    return text + ".", fields

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import textwrap
 from functools import cache
+from threading import Lock
 
 from tools.models.corpus import MODULES
 from tools.models.lessons.lesson import Gap
@@ -43,6 +44,16 @@ NAMES = (
 ).split()
 
 
+_building = Lock()
+
+
+def tree(text: str) -> ast.AST:
+    """As `ast.parse`, in one thread at a time: Python 3.11 counts the depth of what it builds once
+    for all of them, and raises SystemError."""
+    with _building:
+        return ast.parse(text)
+
+
 def lesson(source: Source) -> Gap:
     text = own(source) if source.chance(0.6) else borrowed(source)
     return cut(source, text)
@@ -60,7 +71,7 @@ def own(source: Source) -> str:
     text = source.phrase(BODIES)
     made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.integer(1, 99))
     try:
-        ast.parse(made)
+        tree(made)
     except SyntaxError:  # a keyword
         return own(source)
     return made
@@ -79,9 +90,10 @@ def library() -> tuple[str, ...]:
     found = []
     for name in MODULES:
         source = inspect.getsource(importlib.import_module(name))
-        for node in ast.walk(ast.parse(source)):
+        lines = source.splitlines()
+        for node in ast.walk(tree(source)):
             if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-                text = textwrap.dedent(ast.get_source_segment(source, node, padded=True) or "")
+                text = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
                 if 40 < len(text) < LONGEST and text.startswith("def "):
                     found.append(text + "\n")
     return tuple(found)

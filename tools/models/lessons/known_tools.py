@@ -7,7 +7,7 @@ from typing import Any
 
 from tools.models.lessons import words
 from tools.models.lessons.source import Source
-from tools.models.lessons.toolbox import Parameter, Tool, Value, made_up_tool, number
+from tools.models.lessons.toolbox import Parameter, Tool, Value, number
 
 Maker = Callable[[Source], Value]
 
@@ -23,13 +23,14 @@ def _one(options: Sequence[str], source: Source) -> str:
     return source.one(options)
 
 
-def _known(
+def known(
     name: str,
     description: str,
     parameters: dict[str, Maker | Choice],
     schemas: dict[str, dict[str, Any]],
     phrases: tuple[str, ...],
     required: int | None = None,
+    pick: Callable[[Source, Sequence[str]], str] = Source.phrase,
 ) -> Callable[[Source], Tool]:
     """A tool that many programs have. Its parameters appear in `phrases` by name; those that a
     phrase leaves out are not given."""
@@ -49,7 +50,7 @@ def _known(
             made.append(Parameter(name=key, schema=schema, required=i < n))
 
         def ask(source: Source) -> tuple[str, dict[str, Value]]:
-            text = source.phrase(phrases)
+            text = pick(source, phrases)
             given = {key: make(source) for key, make in makers.items() if f"{{{key}}}" in text}
             return text.format(**given), given
 
@@ -77,11 +78,11 @@ _UNIT = Choice(options=lambda source: source.phrase(UNITS))
 _ROOM = Choice(options=lambda source: source.listed_some(words.PLACES, source.number(3, 4)))
 
 
-def _text(source: Source) -> str:
+def text_value(source: Source) -> str:
     return " ".join(source.words(2, 6))
 
 
-def _small(source: Source) -> int:
+def small(source: Source) -> int:
     return source.integer(1, 60)
 
 
@@ -89,11 +90,11 @@ def _expression(source: Source) -> str:
     return f"{number(source)} {source.one('+-*/')} {number(source)}"
 
 
-def _language(source: Source) -> str:
+def language(source: Source) -> str:
     return source.listed(words.LANGUAGES)
 
 
-def _currency(source: Source) -> str:
+def currency(source: Source) -> str:
     return source.listed(words.CURRENCIES)
 
 
@@ -102,65 +103,65 @@ def _symbol(source: Source) -> str:
 
 
 KNOWN: tuple[Callable[[Source], Tool], ...] = (
-    _known("get_weather", "Get the current weather in a city", {"city": Source.city, "unit": _UNIT}, {},
+    known("get_weather", "Get the current weather in a city", {"city": Source.city, "unit": _UNIT}, {},
         ("What's the weather in {city}?", "How is the weather in {city}?", "Weather in {city} in {unit}", "Is it raining in {city}?",
          "What is the weather like in {city}?", "Tell me the weather in {city}.", "How warm is it in {city} in {unit}?", "Is it cold in {city} today?",
          "Do I need an umbrella in {city}?", "Weather for {city} please"), 1),
-    _known("get_current_weather", "Get the weather of a location", {"location": Source.city}, {},
+    known("get_current_weather", "Get the weather of a location", {"location": Source.city}, {},
         ("What's the weather in {location}?", "How is the weather in {location} today?", "Will it rain in {location}?", "Weather {location}",
          "What about the weather in {location}?", "Is it sunny in {location}?")),
-    _known("get_time", "Get the current time in a city", {"city": Source.city}, {},
+    known("get_time", "Get the current time in a city", {"city": Source.city}, {},
         ("What time is it in {city}?", "Tell me the time in {city}.", "Time in {city}?", "How late is it in {city}?", "What is the time in {city}?")),
-    _known("get_current_time", "Get the current time", {}, {},
+    known("get_current_time", "Get the current time", {}, {},
         ("What time is it?", "What's the time?", "Tell me the time.", "How late is it?", "What is the current time?", "Do you know what time it is now?")),
-    _known("calculator", "Evaluate an arithmetic expression", {"formula": _expression}, {},
+    known("calculator", "Evaluate an arithmetic expression", {"formula": _expression}, {},
         ("Calculate {formula}", "What is {formula}?", "Compute {formula}", "How much is {formula}?", "Evaluate {formula}")),
-    _known("add", "Add two numbers", {"a": number, "b": number}, {"a": INTEGER, "b": INTEGER},
+    known("add", "Add two numbers", {"a": number, "b": number}, {"a": INTEGER, "b": INTEGER},
         ("Add {a} and {b}", "What is {a} + {b}?", "How much is {a} plus {b}?", "Sum up {a} and {b}", "What is {a} plus {b}?")),
-    _known("multiply", "Multiply two numbers", {"a": number, "b": number}, {"a": INTEGER, "b": INTEGER},
+    known("multiply", "Multiply two numbers", {"a": number, "b": number}, {"a": INTEGER, "b": INTEGER},
         ("Multiply {a} by {b}", "What is {a} * {b}?", "How much is {a} times {b}?", "Multiply {a} and {b}.", "What is {a} times {b}?")),
-    _known("web_search", "Search the web", {"query": _text}, {},
+    known("web_search", "Search the web", {"query": text_value}, {},
         ("Search the web for {query}", "Google {query}", "Look up {query} on the web", "Find {query} online", "Search for {query} on the internet", "Search: {query}")),
-    _known("search", "Search documents", {"query": _text, "limit": _small}, {"limit": INTEGER},
+    known("search", "Search documents", {"query": text_value, "limit": small}, {"limit": INTEGER},
         ("Search for {query}", "Search for {query}, at most {limit} results", "Find documents about {query}", "Look for {query}", "Give me {limit} results for {query}", "Show documents on {query}"), 1),
-    _known("send_email", "Send an email", {"email_address": Source.address, "headline": _text, "mail_text": _text}, {},
+    known("send_email", "Send an email", {"email_address": Source.address, "headline": text_value, "mail_text": text_value}, {},
         ("Send an email to {email_address} with the subject \"{headline}\" and the text \"{mail_text}\"", "Email {email_address}: subject {headline}, body {mail_text}", "Write an email to {email_address} with subject \"{headline}\" and body \"{mail_text}\"",
          "Send {email_address} a mail about \"{headline}\" that says \"{mail_text}\"", "Mail \"{mail_text}\" to {email_address}, subject \"{headline}\"")),
-    _known("send_message", "Send a message to a person", {"recipient": Source.name, "message": _text}, {},
+    known("send_message", "Send a message to a person", {"recipient": Source.name, "message": text_value}, {},
         ("Send {recipient} the message \"{message}\"", "Tell {recipient} \"{message}\"", "Message {recipient}: {message}", "Write to {recipient}: {message}", "Text {recipient} that \"{message}\"")),
-    _known("set_timer", "Set a timer", {"minutes": _small}, {"minutes": INTEGER},
+    known("set_timer", "Set a timer", {"minutes": small}, {"minutes": INTEGER},
         ("Set a timer for {minutes} minutes", "Timer {minutes} minutes", "Start a timer of {minutes} minutes.", "Wake me in {minutes} minutes", "Set the timer to {minutes} minutes please")),
-    _known("set_alarm", "Set an alarm", {"time": Source.time}, {},
+    known("set_alarm", "Set an alarm", {"time": Source.time}, {},
         ("Set an alarm for {time}", "Wake me up at {time}", "Alarm at {time} please", "I have to get up at {time}", "Please wake me at {time}.")),
-    _known("create_reminder", "Create a reminder", {"text": _text, "time": Source.time}, {},
+    known("create_reminder", "Create a reminder", {"text": text_value, "time": Source.time}, {},
         ("Remind me at {time} to {text}", "Create a reminder \"{text}\" at {time}", "Reminder: {text} at {time}", "Remind me of \"{text}\" at {time}", "Set a reminder for {time}: {text}")),
-    _known("translate", "Translate a text", {"sentence": _text, "target_language": _language}, {},
+    known("translate", "Translate a text", {"sentence": text_value, "target_language": language}, {},
         ("Translate \"{sentence}\" to {target_language}", "Translate {sentence} into {target_language}", "What is \"{sentence}\" in {target_language}?", "How do you say \"{sentence}\" in {target_language}?", "Say \"{sentence}\" in {target_language}.")),
-    _known("turn_on_light", "Turn on the light in a room", {"room": _ROOM}, {},
+    known("turn_on_light", "Turn on the light in a room", {"room": _ROOM}, {},
         ("Turn on the light in the {room}", "Light on in the {room}", "Switch on the {room} light.", "It's dark in the {room}", "Please turn the {room} light on")),
-    _known("turn_off_light", "Turn off the light in a room", {"room": _ROOM}, {},
+    known("turn_off_light", "Turn off the light in a room", {"room": _ROOM}, {},
         ("Turn off the light in the {room}", "Light off in the {room}", "Switch off the {room} light.", "Make the {room} dark", "Please turn the {room} light off")),
-    _known("set_temperature", "Set the temperature of a room", {"room": _ROOM, "degrees": _small}, {"degrees": INTEGER},
+    known("set_temperature", "Set the temperature of a room", {"room": _ROOM, "degrees": small}, {"degrees": INTEGER},
         ("Set the temperature in the {room} to {degrees}", "Make it {degrees} degrees in the {room}", "Heat the {room} to {degrees} degrees.", "{room} {degrees} degrees", "I want {degrees} degrees in the {room}")),
-    _known("play_music", "Play a song", {"song": _text, "artist": Source.name}, {},
+    known("play_music", "Play a song", {"song": text_value, "artist": Source.name}, {},
         ("Play {song}", "Play {song} by {artist}", "I want to hear {song} by {artist}", "Put on {song}", "Play the song {song} by {artist}", "Please play {song}."), 1),
-    _known("read_file", "Read a file", {"file_path": Source.file}, {},
+    known("read_file", "Read a file", {"file_path": Source.file}, {},
         ("Read the file {file_path}", "What is in {file_path}?", "Show me {file_path}", "Open {file_path}", "Print the content of {file_path}")),
-    _known("write_file", "Write a text into a file", {"path": Source.file, "content": _text}, {},
+    known("write_file", "Write a text into a file", {"path": Source.file, "content": text_value}, {},
         ("Write \"{content}\" to {path}", "Save \"{content}\" in the file {path}", "Put \"{content}\" into {path}", "Create the file {path} with the content \"{content}\"", "Make a file {path} that says \"{content}\"")),
-    _known("list_files", "List the files of a directory", {"directory": lambda s: f"/{s.made_up()}"}, {},
+    known("list_files", "List the files of a directory", {"directory": lambda s: f"/{s.made_up()}"}, {},
         ("List the files in {directory}", "What files are in {directory}?", "Show the files of {directory}", "ls {directory}", "Which files does {directory} have?")),
-    _known("get_stock_price", "Get the price of a stock", {"symbol": _symbol}, {},
+    known("get_stock_price", "Get the price of a stock", {"symbol": _symbol}, {},
         ("What is the stock price of {symbol}?", "How much is {symbol}?", "Price of {symbol}", "Get the stock price for {symbol}", "How is {symbol} doing?")),
-    _known("buy_flight", "Book a flight", {"departure": Source.city, "arrival": Source.city, "passengers": _small}, {"passengers": INTEGER},
+    known("buy_flight", "Book a flight", {"departure": Source.city, "arrival": Source.city, "passengers": small}, {"passengers": INTEGER},
         ("Book a flight from {departure} to {arrival}", "I want to fly from {departure} to {arrival}", "Flight from {departure} to {arrival} for {passengers}", "Book {passengers} seats from {departure} to {arrival}.", "Fly me from {departure} to {arrival}"), 2),
-    _known("get_user", "Get a user by id", {"user_id": number}, {"user_id": INTEGER},
+    known("get_user", "Get a user by id", {"user_id": number}, {"user_id": INTEGER},
         ("Get user {user_id}", "Show me the user {user_id}", "Who is user {user_id}?", "Find the user with the id {user_id}", "Which user has id {user_id}?")),
-    _known("roll_dice", "Roll dice", {"times": _small, "sides": _small}, {"times": INTEGER, "sides": INTEGER},
+    known("roll_dice", "Roll dice", {"times": small, "sides": small}, {"times": INTEGER, "sides": INTEGER},
         ("Roll {times} dice", "Roll {times} dice with {sides} sides", "Throw {times} dice", "Give me {times} dice rolls with {sides} sides", "Roll the dice {times} times"), 1),
-    _known("run_sql", "Run a query on the database", {"query": lambda s: f"SELECT {s.made_up()} FROM {s.made_up()}"}, {},
+    known("run_sql", "Run a query on the database", {"query": lambda s: f"SELECT {s.made_up()} FROM {s.made_up()}"}, {},
         ("Run {query}", "Execute {query}", "Query the database: {query}", "Please run the query {query}", "Do {query}")),
-    _known("convert_currency", "Convert an amount of money", {"amount": number, "source_currency": _currency, "target_currency": _currency}, {"amount": NUMBER},
+    known("convert_currency", "Convert an amount of money", {"amount": number, "source_currency": currency, "target_currency": currency}, {"amount": NUMBER},
         ("Convert {amount} {source_currency} to {target_currency}", "How much is {amount} {source_currency} in {target_currency}?", "{amount} {source_currency} in {target_currency}", "Change {amount} {source_currency} into {target_currency}.", "What are {amount} {source_currency} in {target_currency}?")),
 )  # fmt: skip
 """Every fifth of them is for the evaluation alone."""
@@ -168,7 +169,3 @@ KNOWN: tuple[Callable[[Source], Tool], ...] = (
 
 def known_tool(source: Source) -> Tool:
     return source.phrase(KNOWN)(source)
-
-
-def tool(source: Source) -> Tool:
-    return known_tool(source) if source.chance(0.25) else made_up_tool(source)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tools.models.lessons.phrasings import varied
 from tools.models.lessons.source import Source
 
 Message = dict[str, Any]
@@ -70,15 +71,16 @@ def exercise(
     *,
     facts: tuple[str, ...] = (),
     ability: str = CONVERSATION,
+    thinks: bool | None = None,
 ) -> Lesson:
-    """One question and its answer, in some of them with the thought."""
+    """One question and its answer, with the thought if it `thinks`, by default in some of them."""
     answer = assistant(content)
-    if source.chance(THINKS):
+    if source.chance(THINKS) if thinks is None else thinks:
         answer["reasoning_content"] = thought
     return Lesson(
         ability=ability,
         kind=kind,
-        messages=[user(request)],
+        messages=[user(varied(source, request))],
         answer=answer,
         facts=facts or (content,),
     )

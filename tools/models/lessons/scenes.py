@@ -1,10 +1,11 @@
 """Questions about a sentence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools.models.lessons import words
+from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Lesson, exercise
+from tools.models.lessons.phrasings import phrase
 from tools.models.lessons.source import Source
 
 
@@ -25,12 +26,32 @@ Values = dict[str, str]
 Scene = tuple[Callable[[Source], Values], tuple[str, ...], tuple[Question, ...]]
 
 
+def one(source: Source, listed: Sequence[str]) -> str:
+    """A word of a list, or, in some of the training, a made-up one."""
+    return source.listed(listed) if source.held_out or source.chance(0.6) else source.made_up()
+
+
+def two(source: Source, listed: Sequence[str]) -> list[str]:
+    """Two different ones: see `one`."""
+    if source.held_out or source.chance(0.6):
+        return source.listed_some(listed, 2)
+    return [source.made_up(), source.made_up()]
+
+
 def thing_values(source: Source) -> Values:
-    color, other = source.listed_some(words.COLORS, 2)
-    place, elsewhere = source.listed_some(words.PLACES, 2)
+    color, other = two(source, words.COLORS)
+    place, elsewhere = two(source, words.PLACES)
     return {
-        "thing": source.listed(words.THINGS), "color": color, "other": other,
+        "thing": one(source, words.THINGS), "color": color, "other": other,
         "place": place, "elsewhere": elsewhere,
+    }  # fmt: skip
+
+
+def look_values(source: Source) -> Values:
+    looks, other = two(source, source.one((words.COLORS, words.ADJECTIVES)))
+    return {
+        "thing": one(source, source.one((words.THINGS, words.ANIMALS))),
+        "looks": looks, "other": other,
     }  # fmt: skip
 
 
@@ -39,8 +60,8 @@ def home_values(source: Source) -> Values:
 
 
 def job_values(source: Source) -> Values:
-    job, another = source.listed_some(words.JOBS, 2)
-    adjective, wrong = source.listed_some(words.ADJECTIVES, 2)
+    job, another = two(source, words.JOBS)
+    adjective, wrong = two(source, words.ADJECTIVES)
     return {
         "name": source.name(), "job": job, "another": another,
         "adjective": adjective, "wrong": wrong,
@@ -56,8 +77,8 @@ def age_values(source: Source) -> Values:
 
 
 def pet_values(source: Source) -> Values:
-    animal, other = source.listed_some(words.ANIMALS, 2)
-    adjective, wrong = source.listed_some(words.ADJECTIVES, 2)
+    animal, other = two(source, words.ANIMALS)
+    adjective, wrong = two(source, words.ADJECTIVES)
     return {
         "name": source.name(), "animal": animal, "other": other,
         "adjective": adjective, "wrong": wrong,
@@ -65,7 +86,7 @@ def pet_values(source: Source) -> Values:
 
 
 def gift_values(source: Source) -> Values:
-    thing, other = source.listed_some(words.THINGS, 2)
+    thing, other = two(source, words.THINGS)
     return {"name": source.name(), "thing": thing, "other": other, "friend": source.name()}
 
 
@@ -77,6 +98,12 @@ SCENES: tuple[Scene, ...] = (
         ask("Yes.", "Yes", "Is the {thing} {color}?", "Is the {thing} in the {place}?", "Is there a {thing} in the {place}?", "Is it true that the {thing} is {color}?", "Does the {place} have a {thing}?"),
         ask("No, it is {color}.", "No", "Is the {thing} {other}?", "Is it true that the {thing} is {other}?", "Is the color of the {thing} {other}?", "Is it a {other} {thing}?", "Does the {thing} have the color {other}?"),
         ask("No, it is in the {place}.", "No", "Is the {thing} in the {elsewhere}?", "Is it true that the {thing} is in the {elsewhere}?", "Is the {color} {thing} in the {elsewhere}?", "Is there a {thing} in the {elsewhere}?", "Do I find the {thing} in the {elsewhere}?"),
+    )),
+    (look_values, ("The {thing} is {looks}.", "My {thing} is {looks}.", "This {thing} is {looks}.", "We have a {looks} {thing}.", "Our {thing} is {looks}."), (
+        ask("Yes.", "Yes", "Is the {thing} {looks}?", "Is it true that the {thing} is {looks}?", "Is it a {looks} {thing}?", "Do we have a {looks} {thing}?", "Is it right that the {thing} is {looks}?"),
+        ask("No, it is {looks}.", "No", "Is the {thing} {other}?", "Is it true that the {thing} is {other}?", "Is it a {other} {thing}?", "Do we have a {other} {thing}?", "Is it right that the {thing} is {other}?"),
+        ask("The {thing} is {looks}.", "{looks}", "What is the {thing} like?", "How is the {thing}?", "What do you know about the {thing}?", "How does the {thing} look?", "What did I say about the {thing}?"),
+        ask("The {thing} is {looks}.", "{thing}", "What is {looks}?", "Which thing is {looks}?", "What did I call {looks}?", "Which of them is {looks}?", "Tell me what is {looks}."),
     )),
     (home_values, ("{name} lives in {city}.", "{name} has a flat in {city}.", "{name} has always lived in {city}.", "{name} is at home in {city}.", "The home of {name} is {city}."), (
         ask("{name} lives in {city}.", "{city}", "Where does {name} live?", "In which city does {name} live?", "Where is {name} at home?", "Which city does {name} live in?", "What is the city of {name}?"),
@@ -114,6 +141,64 @@ SCENES: tuple[Scene, ...] = (
 )  # fmt: skip
 
 
+def likes_values(source: Source) -> Values:
+    thing, other = two(source, words.NOUNS)
+    return {"name": source.name(), "thing": thing, "other": other}
+
+
+def key_values(source: Source) -> Values:
+    return {
+        "key": source.noun(), "owner": source.name(), "value": source.word(),
+        "wrong": source.made_up(),
+    }  # fmt: skip
+
+
+def move_values(source: Source) -> Values:
+    place, elsewhere = two(source, words.PLACES)
+    return {
+        "name": source.name(), "place": place, "elsewhere": elsewhere,
+        "time": source.time(), "late": source.time(),
+    }  # fmt: skip
+
+
+def price_values(source: Source) -> Values:
+    return {
+        "thing": one(source, words.THINGS), "price": str(source.integer(1, 999)),
+        "wrong": str(source.integer(1000, 1999)), "number": str(source.integer(2, 60)),
+    }  # fmt: skip
+
+
+TRAINED: tuple[Scene, ...] = (
+    (likes_values, ("{name} likes the {thing}.", "{name} is fond of the {thing}.", "What {name} likes is the {thing}.", "{name} prefers the {thing}.", "The {thing} is what {name} likes most."), (
+        ask("{name} likes the {thing}.", "{thing}", "What does {name} like?", "What is {name} fond of?", "Which thing does {name} like?", "What is liked by {name}?", "Tell me what {name} likes."),
+        ask("{name} likes the {thing}.", "{name}", "Who likes the {thing}?", "Who is fond of the {thing}?", "Which person likes the {thing}?", "By whom is the {thing} liked?", "Tell me who likes the {thing}."),
+        ask("Yes.", "Yes", "Does {name} like the {thing}?", "Is {name} fond of the {thing}?", "Is it right that {name} likes the {thing}?", "Is it the {thing} that {name} likes?", "Is the {thing} liked by {name}?"),
+        ask("No, {name} likes the {thing}.", "No", "Does {name} like the {other}?", "Is {name} fond of the {other}?", "Is it right that {name} likes the {other}?", "Is it the {other} that {name} likes?", "Is the {other} liked by {name}?"),
+    )),
+    (key_values, ("The {key} of {owner} is {value}.", "{owner} has the {key} {value}.", "{value} is the {key} of {owner}.", "{owner}: {key} {value}.", "{owner} has {value} as {key}.", "As {key}, {owner} has {value}."), (
+        ask("The {key} of {owner} is {value}.", "{value}", "What is the {key} of {owner}?", "Which {key} does {owner} have?", "What {key} does {owner} have?", "Tell me the {key} of {owner}.", "What's the {key} of {owner}?", "What does {owner} have as {key}?"),
+        ask("The {key} of {owner} is {value}.", "{owner}", "Whose {key} is {value}?", "Who has the {key} {value}?", "Who has {value} as {key}?", "The {key} of which person is {value}?", "Which person has the {key} {value}?"),
+        ask("Yes.", "Yes", "Is the {key} of {owner} {value}?", "Does {owner} have the {key} {value}?", "Is {value} the {key} of {owner}?", "Has {owner} {value} as {key}?", "Is it right that the {key} of {owner} is {value}?"),
+        ask("No, it is {value}.", "No", "Is the {key} of {owner} {wrong}?", "Does {owner} have the {key} {wrong}?", "Is {wrong} the {key} of {owner}?", "Has {owner} {wrong} as {key}?", "Is it right that the {key} of {owner} is {wrong}?"),
+    )),
+    (move_values, ("{name} went to the {place} at {time}.", "At {time} {name} walks into the {place}.", "{name} will be in the {place} at {time}.", "In the {place} waits {name} at {time}.", "You meet {name} at {time} in the {place}."), (
+        ask("In the {place}.", "{place}", "Where is {name} at {time}?", "Where do I meet {name}?", "In which place is {name}?", "Where does one find {name}?", "Where is {name}?"),
+        ask("At {time}.", "{time}", "When is {name} in the {place}?", "At what time is {name} there?", "When do I meet {name}?", "What time is it when {name} is there?", "At which time is {name} in the {place}?"),
+        ask("{name} is in the {place}.", "{name}", "Who is in the {place}?", "Who is there at {time}?", "Whom do I meet in the {place}?", "Which person is in the {place}?", "Who comes at {time}?"),
+        ask("Yes.", "Yes", "Is {name} in the {place}?", "Is {name} there at {time}?", "Do I meet {name} in the {place}?", "Do I meet {name} at {time}?", "Is it the {place} where {name} is?"),
+        ask("No, it is the {place}.", "No", "Is {name} in the {elsewhere}?", "Do I meet {name} in the {elsewhere}?", "Is it the {elsewhere} where {name} is?", "Did {name} go to the {elsewhere}?", "Is {name} there, in the {elsewhere}?"),
+        ask("No, at {time}.", "No", "Is {name} there at {late}?", "Do I meet {name} at {late}?", "Is it {late} when {name} comes?", "Does {name} come at {late}?", "Is {late} the time of {name}?"),
+    )),
+    (price_values, ("The {thing} costs {price} dollars.", "For the {thing} you pay {price} dollars.", "The price of the {thing} is {price} dollars.", "{price} dollars is what the {thing} costs.", "They want {price} dollars for the {thing}."), (
+        ask("It costs {price} dollars.", "{price}", "How much is the {thing}?", "What does the {thing} cost?", "What is the price of the {thing}?", "How much does the {thing} cost?", "How many dollars is the {thing}?"),
+        ask("The {thing}.", "{thing}", "What costs {price} dollars?", "Which thing costs {price} dollars?", "What is sold for {price} dollars?", "What has the price {price}?", "What do I get for {price} dollars?"),
+        ask("Yes.", "Yes", "Does the {thing} cost {price} dollars?", "Is the price of the {thing} {price}?", "Is the {thing} sold for {price} dollars?", "Do I get the {thing} for {price} dollars?", "Are {price} dollars the price of the {thing}?"),
+        ask("No, it costs {price} dollars.", "No", "Does the {thing} cost {wrong} dollars?", "Is the price of the {thing} {wrong}?", "Is the {thing} sold for {wrong} dollars?", "Do I pay {wrong} dollars for the {thing}?", "Are {wrong} dollars the price of the {thing}?"),
+    )),
+)  # fmt: skip
+"""More of them, all of whose phrasings are for the training alone."""
+
+
 ABOUT = (
     "{text} {question}", "{text}\n{question}", "{text}\n\n{question}", "Text: {text} Question: {question}",
     "Here is a text: {text} {question}", "{question} Text: {text}", "Read: {text} {question}",
@@ -123,13 +208,13 @@ ABOUT = (
 
 def question(source: Source) -> Lesson:
     """A question about one sentence, that may stand among others."""
-    make, sentences, questions = source.one(SCENES)
+    make, sentences, questions = _scene(source)
     values = make(source)
     text = source.phrase(sentences).format(**values)
     # With other scenes beside it only what names its own things is clear.
     asked = source.one(questions)
     told = [text, *(_other(source) for _ in range(source.upto(1, 3) - 1))]
-    request = source.phrase(ABOUT).format(
+    request = phrase(source, ABOUT, phrasings.ABOUT, 0.8).format(
         text=" ".join(source.some(told, len(told))),
         question=source.phrase(asked.asked).format(**values),
     )
@@ -143,6 +228,10 @@ def question(source: Source) -> Lesson:
     )
 
 
+def _scene(source: Source) -> Scene:
+    return source.one(SCENES if source.held_out else SCENES + TRAINED)
+
+
 def _other(source: Source) -> str:
-    make, sentences, _ = source.one(SCENES)
+    make, sentences, _ = _scene(source)
     return source.phrase(sentences).format(**make(source))

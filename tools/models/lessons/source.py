@@ -24,10 +24,25 @@ def is_held_out(word: str) -> bool:
     return zlib.crc32(word.lower().encode()) % HELD_OUT == 0
 
 
-class Source:
-    """One seeded stream of choices. `level` (0 to 1) is how long and hard its texts get."""
+def is_held_out_phrase(number: int) -> bool:
+    """Of a phrasing's number in its list."""
+    return number % PHRASINGS == PHRASINGS - 1
 
-    def __init__(self, seed: int, *, held_out: bool = False, level: float = 1.0) -> None:
+
+class Source:
+    """One seeded stream of choices. `level` (0 to 1) is how long and hard its texts get. Some of
+    the made-up words are put together of `pieces`, if there are any: the tokens of a vocabulary,
+    each of which has to be practised, also that of a word which is for the evaluation alone."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        held_out: bool = False,
+        level: float = 1.0,
+        pieces: Sequence[str] = (),
+    ) -> None:
+        self._pieces = pieces
         self.random = random.Random(seed)
         self.held_out = held_out
         self.level = level
@@ -72,9 +87,8 @@ class Source:
     def phrase(self, options: Sequence[T]) -> T:
         """A phrasing of this side."""
         assert len(options) >= PHRASINGS, options
-        last = PHRASINGS - 1
         return self.random.choice(
-            [each for i, each in enumerate(options) if (i % PHRASINGS == last) == self.held_out]
+            [each for i, each in enumerate(options) if is_held_out_phrase(i) == self.held_out]
         )
 
     def listed(self, options: Sequence[str]) -> str:
@@ -86,9 +100,13 @@ class Source:
         return self.some([each for each in options if is_held_out(each) == self.held_out], n)
 
     def made_up(self, longest: int = 99) -> str:
-        """A word that no language has, in lower case."""
+        """A word that no language has, in lower case, of two letters or more."""
+        assert longest > 1, longest
         while True:
-            word = self._letters() if self.chance(0.2) else self._syllables()
+            if self._pieces and self.chance(0.3):
+                word = self._of_pieces().lower()
+            else:
+                word = self._letters() if self.chance(0.2) else self._syllables()
             word = word[:longest]
             if is_held_out(word) == self.held_out and len(word) > 1:
                 return word
@@ -99,6 +117,16 @@ class Source:
     def word(self) -> str:
         """Any word: listed or made up."""
         return self.listed(words.COMMON) if self.chance(0.55) else self.made_up()
+
+    def running_word(self) -> str:
+        """One of a text that is only copied."""
+        if self._pieces and self.chance(0.1):
+            return self.compound()
+        return self.one(words.SMALL) if self.chance(0.2) else self.word()
+
+    def link(self, least: int, most: int) -> str:
+        """Words between others that say nothing themselves."""
+        return " ".join(self.one(words.LINKS) for _ in range(self.number(least, most)))
 
     def name(self) -> str:
         return self.listed(words.NAMES) if self.chance(0.35) else self.made_up().capitalize()
@@ -114,11 +142,13 @@ class Source:
 
     def sentence(self, low: int = 3, high: int = 10) -> str:
         """Words without a meaning, that end like a sentence."""
-        text = " ".join(self.words(low, high))
+        text = " ".join(self.running_word() for _ in range(self.number(low, high)))
         return text[0].upper() + text[1:] + self.one((".", ".", ".", "!", "?"))
 
     def value(self) -> str:
         """A short string that has to be copied: a word or a few, a code, an address."""
+        if self._pieces and self.chance(0.1):
+            return self.compound()
         pick = self.random.random()
         if pick < 0.35:
             return self.made_up()
@@ -161,6 +191,14 @@ class Source:
             self.one(words.ONSETS) + self.one(words.VOWELS) + self.one(words.CODAS)
             for _ in range(n)
         )
+
+    def compound(self) -> str:
+        """Pieces that stay tokens, as letters don't touch: `ject-Can`."""
+        mark = self.one("-_-_./")
+        return self.own(lambda: mark.join(self.random.choices(self._pieces, k=2)))
+
+    def _of_pieces(self) -> str:
+        return "".join(self.random.choices(self._pieces, k=self.number(1, 3)))
 
     def _letters(self) -> str:
         return "".join(self.random.choices(words.LETTERS, k=self.number(3, 9)))

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
-from tools.models.lessons import words
+from tools.models.lessons import phrasings, words
+from tools.models.lessons.exercises import worked
 from tools.models.lessons.lesson import Lesson, exercise
+from tools.models.lessons.phrasings import phrase, several
 from tools.models.lessons.source import Source
 
 ABILITY = "thinking"
@@ -34,15 +36,27 @@ def larger(source: Source) -> Lesson:
     a = b = source.integer(0, top)
     while b == a:
         b = source.integer(0, top)
-    most, least = max(a, b), min(a, b)
+    most = max(a, b)
     return _exercise(
         source,
         "larger",
-        source.phrase(LARGER).format(a=a, b=b),
+        phrase(source, LARGER, phrasings.LARGER).format(a=a, b=b),
         f"The larger number is {most}.",
-        f"{most} is more than {least}.",
-        (f"is {most}",),
+        compared(a, b),
+        (str(most),),
     )
+
+
+def compared(a: int, b: int) -> str:
+    """Two numbers, digit by digit."""
+    steps = [f"{a} has {len(str(a))} digits, {b} has {len(str(b))}"]
+    if len(str(a)) == len(str(b)):
+        for one, other in zip(str(a), str(b), strict=True):
+            sign = "=" if one == other else "<" if one < other else ">"
+            steps.append(f"{one} {sign} {other}")
+            if sign != "=":
+                break
+    return f"{', '.join(steps)}: {max(a, b)} is more than {min(a, b)}."
 
 
 PLACE = (
@@ -57,7 +71,7 @@ def place(source: Source) -> Lesson:
     listed = source.words(2, source.upto(4, 8))
     n = source.number(1, len(listed))
     steps = ", ".join(f"{i} {word}" for i, word in enumerate(listed[:n], 1))
-    request = source.phrase(PLACE).format(n=n, text=" ".join(listed))
+    request = phrase(source, PLACE, phrasings.PLACE).format(n=n, text=" ".join(listed))
     return _exercise(
         source, "place", request, f"Word {n} is {listed[n - 1]}.", f"{steps}.", (listed[n - 1],)
     )
@@ -75,8 +89,8 @@ def letters(source: Source) -> Lesson:
     word = source.word()
     steps = ", ".join(f"{letter} {i}" for i, letter in enumerate(word, 1))
     many = f"{len(word)} letter{'s' * (len(word) != 1)}"
-    request = source.phrase(LETTERS).format(word=word)
-    return _exercise(source, "letters", request, f"It has {many}.", f"{steps}.", (f" {many}",))
+    request = phrase(source, LETTERS, phrasings.LETTERS).format(word=word)
+    return _exercise(source, "letters", request, f"It has {many}.", f"{steps}.", (str(len(word)),))
 
 
 CHAIN = (
@@ -88,10 +102,10 @@ CHAIN = (
 
 def chain(source: Source) -> Lesson:
     a, b, c = (source.integer(1, 20) for _ in range(3))
-    request = source.phrase(CHAIN).format(a=a, b=b, c=c)
+    request = phrase(source, CHAIN, phrasings.CHAIN).format(a=a, b=b, c=c)
     total = a + b + c
-    steps = f"{a} + {b} = {a + b}. {a + b} + {c} = {total}."
-    return _exercise(source, "chain", request, f"The sum is {total}.", steps, (f"is {total}.",))
+    steps = f"{worked(a, '+', b)} {worked(a + b, '+', c)}"
+    return _exercise(source, "chain", request, f"The sum is {total}.", steps, (str(total),))
 
 
 MORE = (
@@ -103,6 +117,22 @@ LESS = (
     "{name} has {a} {thing}. {friend} takes {b} away.", "{name} owns {a} {thing} and gives {b} to {friend}.",
     "There are {a} {thing}. {friend} removes {b}.", "{name} had {a} {thing} and lost {b}.",
     "{friend} takes {b} {thing} from {name}, who had {a}.",
+)  # fmt: skip
+GAINS = (
+    "{b} more {thing} come to the {a} that {name} has.", "{name} receives {b} {thing} besides the {a} from before.",
+    "{name} found {b} {thing} and had {a} already.", "In the box are {a} {thing}. {name} puts in {b} more.",
+    "{name} counts {a} {thing}. Then {friend} gives {b} more.", "After {a} {thing}, {name} makes {b} more.",
+    "{friend} hands {b} {thing} to {name}. Before that, {name} had {a}.", "{name} starts with {a} {thing} and wins {b}.",
+    "{a} {thing} are on the table. {friend} puts {b} there.", "{name} gets {b} {thing}. {name} had {a} before.",
+    "{name} collects {a} {thing} today and {b} tomorrow.", "To {a} {thing} {friend} adds another {b}.",
+)  # fmt: skip
+LOSSES = (
+    "Of the {a} {thing} that {name} has, {b} get lost.", "{name} gives away {b} of {a} {thing}.",
+    "{name} sold {b} {thing} and had {a} before.", "In the box are {a} {thing}. {name} takes out {b}.",
+    "{name} counts {a} {thing}. Then {friend} takes {b}.", "Out of {a} {thing}, {name} breaks {b}.",
+    "{friend} gets {b} {thing} from {name}. Before that, {name} had {a}.", "{name} starts with {a} {thing} and loses {b}.",
+    "{a} {thing} are on the table. {friend} takes {b} of them.", "{name} eats {b} {thing}. {name} had {a} before.",
+    "{name} needs {b} of the {a} {thing}.", "From {a} {thing} {friend} takes {b}.",
 )  # fmt: skip
 LEFT = (
     "{text} How many are there now?", "{text} How many {thing} are there now?", "{text}\nHow many is that?",
@@ -116,12 +146,10 @@ def story(source: Source) -> Lesson:
     total, sign = (a + b, "+") if more else (a - b, "-")
     values = {"name": source.name(), "friend": source.name(), "a": a, "b": b}
     values["thing"] = source.listed(words.THINGS) + "s"
-    text = source.phrase(MORE if more else LESS).format(**values)
-    request = source.phrase(LEFT).format(text=text, thing=values["thing"])
+    text = several(source, *((MORE, GAINS) if more else (LESS, LOSSES))).format(**values)
+    request = phrase(source, LEFT, phrasings.LEFT).format(text=text, thing=values["thing"])
     answer = f"There are {total} now."
-    return _exercise(
-        source, "story", request, answer, f"{a} {sign} {b} = {total}.", (f" {total} now",)
-    )
+    return _exercise(source, "story", request, answer, worked(a, sign, b), (str(total),))
 
 
 BACKWARDS = (
@@ -133,7 +161,7 @@ BACKWARDS = (
 def backwards(source: Source) -> Lesson:
     listed = source.words(2, source.upto(3, 6))
     steps = ", ".join(f"{i} {word}" for i, word in enumerate(listed, 1))
-    request = source.phrase(BACKWARDS).format(text=" ".join(listed))
+    request = phrase(source, BACKWARDS, phrasings.BACKWARDS).format(text=" ".join(listed))
     return _exercise(source, "backwards", request, " ".join(listed[::-1]), f"{steps}.")
 
 

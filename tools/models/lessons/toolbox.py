@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools.models.lessons import words
 from tools.models.lessons.lesson import Message, listing
-from tools.models.lessons.source import Source
+from tools.models.lessons.phrasings import several
+from tools.models.lessons.source import PHRASINGS, Source
 
 Value = Any
 
@@ -25,6 +27,7 @@ class Tool:
     description: str
     parameters: tuple[Parameter, ...]
     ask: Callable[[Source], tuple[str, dict[str, Value]]] = field(repr=False)
+    verb: str | None = None
 
     def definition(self, source: Source) -> Message:
         schema: dict[str, Any] = {
@@ -202,10 +205,47 @@ def said(source: Source, name: str, value: Value) -> str:
     """A clause that gives a parameter its value."""
     spoken_name = spoken(name) if source.chance(0.7) else name
     if isinstance(value, bool):
-        return source.phrase(SAID_TRUE if value else SAID_FALSE).format(name=spoken_name)
-    return source.phrase(SAID).format(name=spoken_name, value=said_value(source, value))
+        forms = (SAID_TRUE, MORE_TRUE) if value else (SAID_FALSE, MORE_FALSE)
+        return several(source, *forms).format(name=spoken_name)
+    shown = said_value(source, value)
+    if not source.held_out and source.chance(0.3):
+        # Any words: what counts is which name they stand beside.
+        order = (spoken_name, shown) if source.chance(0.75) else (shown, spoken_name)
+        return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
+    return several(source, SAID, MORE_SAID).format(name=spoken_name, value=shown)
 
 
+MORE_TRUE = (
+    "say yes to {name}", "it is {name}", "{name} was true", "{name} should be true", "let it be {name}", "{name} must be on", "turn {name} on",
+    "switch {name} on", "{name} as well", "{name}=true", "true for {name}", "I want it {name}", "yes for {name}", "{name} is on", "with {name}",
+)  # fmt: skip
+MORE_FALSE = (
+    "say no to {name}", "it is not {name}", "{name} was false", "{name} should be false", "let it not be {name}", "{name} must be off", "turn {name} off",
+    "switch {name} off", "do it without {name}", "{name}=false", "false for {name}", "I don't want it {name}", "no for {name}", "{name} is off", "never {name}",
+)  # fmt: skip
+MORE_SAID = (
+    "{name} being {value}", "{name} will be {value}", "its {name} is {value}", "{value} is the {name}", "use {value} as {name}",
+    "{name}={value}", "{name} equal to {value}", "the {name}: {value}", "the {name} has to be {value}", "with {value} as {name}",
+    "{value} as its {name}", "for {name} use {value}", "{name} shall be {value}", "let {name} be {value}", "{value} for the {name}",
+    "{name} -> {value}", "where {name} equals {value}", "I want {value} as {name}", "its {name} must be {value}", "{value} ({name})",
+    "{value} should be the {name}", "the {name} ought to be {value}", "{name} was {value}", "the {name} is now {value}", "its {name} should become {value}",
+)  # fmt: skip
+MORE_ONE_STRING = (
+    "{what} by {value}", "{what} from {value}", "{what} at {value}", "{what}, namely {value}", "{what}: it is {value}", "{what}: it has to be {value}",
+    "{what} - it is {value}", "{what} (it is {value})", "{what} which is {value}", "{what} that has {value}", "{what} known as {value}", "{what} as {value}",
+    "{what} on {value}", "{what} using {value}", "{what}. It is {value}", "{what}, it is called {value}", "{what} by the name of {value}",
+)  # fmt: skip
+MORE_JOINED = (
+    "{what} when {clauses}", "{what} so that {clauses}.", "{what}; I mean {clauses}", "{what} and note that {clauses}", "{what} [{clauses}]",
+    "{what}\n{clauses}", "{what}. Note: {clauses}.", "{what}. Values: {clauses}", "{what} by {clauses}", "{what}, that is {clauses}.",
+    "{what} in this way: {clauses}", "{what} for which {clauses}.", "{what} under these conditions: {clauses}", "{what} assuming {clauses}",
+    "{what} whose data are: {clauses}", "{what} provided that {clauses}", "{what}, having {clauses}", "{what} for {clauses}",
+)  # fmt: skip
+MORE_POLITE = (
+    "{text}", "I need your help. {text}", "Good morning. {text}", "Can you {lower}", "Would you please {lower}", "Now {lower}", "{text} Thank you!",
+    "{text} as soon as you can", "Next, {lower}", "OK, {lower}", "It is urgent: {lower}", "My wish: {lower}", "{text} for me", "Kindly {lower}", "{lower}",
+    "Hello! {text}", "hi, {lower}", "So, {lower}", "Dear assistant, {lower}", "I have a task for you: {lower}",
+)  # fmt: skip
 ONE_STRING = (
     "{what} for {value}", "{what} of {value}", "{what} {value}", "{what} in {value}",
     "{what}: {value}", "{what} with {value}", "{what} about {value}", "{what} to {value}",
@@ -227,9 +267,19 @@ DESCRIBED = (
 )  # fmt: skip
 
 
-def made_up_tool(source: Source) -> Tool:
-    """A tool of a name and parameters that nobody has heard of."""
-    verb = source.phrase(list(VERBS)) if source.chance(0.8) else source.made_up()
+def unknown_verb(source: Source) -> str:
+    """One that says nothing of the tool: made up, or another word, with what verbs have."""
+    verb = source.made_up() if source.chance(0.4) else source.word()
+    if source.chance(0.4):
+        verb += " " + source.one(words.PARTICLES)
+    if source.chance(0.3):
+        verb = f"{source.one(('Please', 'Can you', 'I want to', 'Could you', 'I have to'))} {verb}"
+    return verb[0].upper() + verb[1:] if source.chance(0.7) else verb
+
+
+def made_up_tool(source: Source, verb: str | None = None) -> Tool:
+    """A tool of a name and parameters that nobody has heard of, if need be with this verb."""
+    verb = verb or source.phrase(list(VERBS)) if source.chance(0.8) else source.made_up()
     noun = source.noun()
     name = source.one((f"{verb}_{noun}",) * 6 + (
         f"{verb}{noun.capitalize()}", f"{noun}_{verb}", f"{noun}.{verb}", f"{verb}-{noun}", noun,
@@ -250,6 +300,8 @@ def made_up_tool(source: Source) -> Tool:
             verb,
             (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"),
         )
+        if not source.held_out and source.chance(0.3):
+            verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
         article = source.one(("the", "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
         given = {
@@ -260,18 +312,23 @@ def made_up_tool(source: Source) -> Tool:
         texts = [key for key, value in given.items() if isinstance(value, str)]
         if len(given) == 1 and texts and source.chance(0.7):
             value = said_value(source, given[texts[0]])
-            text = source.phrase(ONE_STRING).format(what=what, value=value)
+            text = several(source, ONE_STRING, MORE_ONE_STRING).format(what=what, value=value)
+            if not source.held_out and source.chance(0.25):
+                text = f"{what} {source.link(1, 3)} {value}"
         elif given:
             items = list(given.items())
             if source.chance(0.3):
                 source.random.shuffle(items)
             clauses = [said(source, key, value) for key, value in items]
             joined = listing(clauses) if source.chance(0.6) else ", ".join(clauses)
-            text = source.phrase(JOINED).format(what=what, clauses=joined)
+            text = several(source, JOINED, MORE_JOINED).format(what=what, clauses=joined)
+            if not source.held_out and source.chance(0.3):
+                mark = source.one(("", "", ",", ":", ".", " -"))
+                text = f"{what}{mark} {source.link(1, 2)} {joined}{source.one(('', '.'))}"
         else:
             text = what + source.one((".", "", "!"))
         lower = text[0].lower() + text[1:] if not text.startswith("I ") else text
-        polite = source.phrase(POLITE).format(text=text, lower=lower)
+        polite = several(source, POLITE, MORE_POLITE).format(text=text, lower=lower)
         return polite.replace("..", ".").replace(".,", ","), given
 
     return Tool(
@@ -279,4 +336,5 @@ def made_up_tool(source: Source) -> Tool:
         description=description,
         parameters=tuple(each for each, _ in made.values()),
         ask=ask,
+        verb=verb,
     )

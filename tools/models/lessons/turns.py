@@ -5,6 +5,7 @@ from dataclasses import replace
 from tools.models.lessons import words
 from tools.models.lessons.exercises import UNKNOWN, simple
 from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
+from tools.models.lessons.phrasings import several
 from tools.models.lessons.source import Source
 
 Told = tuple[tuple[str, ...], tuple[str, ...], str]
@@ -41,6 +42,22 @@ FACTS: dict[str, Told] = {
         "The word is {}.",
     ),
 }  # fmt: skip
+MORE_TOLD = {
+    "name": ("I am called {}.", "People call me {}.", "It's {} here.", "{} here.", "This is {}.", "The name is {}.", "Call me {}.", "i am {}", "My friends call me {}.", "Hey, this is {}."),
+    "city": ("I have a house in {}.", "I moved to {}.", "I am at home in {}.", "{} is where I live.", "I spend my life in {}.", "I live in the city of {}.", "My family lives in {}, and so do I."),
+    "color": ("I like {} most of all.", "{} is my favorite color.", "I prefer {}.", "Of all colors I like {} best.", "My color is {}.", "I think {} is the best color.", "I want everything in {}."),
+    "pet": ("I own a dog called {}.", "{} is my dog.", "We have a dog, {}.", "My dog has the name {}.", "Our dog is called {}.", "I named my dog {}.", "At home there is my dog {}."),
+    "number": ("Note the number {}.", "{} is the number.", "I say the number {}.", "Store the number {}.", "My lucky number is {}.", "Take the number {}.", "Don't forget the number {}."),
+    "word": ("Note the word {}.", "{} is the word.", "My word is {}.", "Store the word {}.", "The code word is {}.", "I say the word {}.", "Don't forget the word {}."),
+}  # fmt: skip
+MORE_ASKED = {
+    "name": ("What am I called?", "Can you tell me my name?", "My name was?", "Who is talking to you?", "What did I say my name was?", "And what is my name?", "Which name is mine?", "Do you know my name?"),
+    "city": ("Where is my home?", "Tell me where I live.", "Which city did I name?", "In what city am I at home?", "What city do I come from?", "Where do I come from?", "Where is it that I live?"),
+    "color": ("Tell me my favorite color.", "What color did I say I like?", "Which color is my favorite?", "What is the color I like?", "What's my color?", "Do you know my favorite color?", "Which color did I name?"),
+    "pet": ("Tell me the name of my dog.", "What name does my dog have?", "Which name has my dog?", "What do I call my dog?", "Who is my dog?", "Do you know my dog?", "How did I name my dog?"),
+    "number": ("Which number was it?", "Say the number.", "What number did I say?", "And the number?", "Do you know the number?", "Give me the number.", "Which number did I want you to note?"),
+    "word": ("Which word was it?", "Say the word.", "What word did I say?", "And the word?", "Do you know the word?", "Give me the word.", "What is the secret word?", "Which word did I want you to note?"),
+}  # fmt: skip
 NOTED = "OK, I will remember that."
 
 
@@ -61,7 +78,7 @@ def turns(source: Source) -> Lesson:
             "color": source.listed(words.COLORS), "number": str(source.integer(0, 9999)),
         }[fact]  # fmt: skip
         values[fact] = value
-        told = source.phrase(FACTS[fact][0]).format(value)
+        told = several(source, FACTS[fact][0], MORE_TOLD[fact]).format(value)
         messages += [user(told), assistant(_noted(fact, value))]
         if source.chance(0.35 * source.level):
             between = simple(source)
@@ -69,7 +86,7 @@ def turns(source: Source) -> Lesson:
     if source.chance(0.2):
         # The answer to what was just said.
         fact = chosen[-1]
-        said = user(source.phrase(FACTS[fact][0]).format(values[fact]))
+        said = user(several(source, FACTS[fact][0], MORE_TOLD[fact]).format(values[fact]))
         made = exercise(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
             (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
         return replace(
@@ -85,7 +102,7 @@ def turns(source: Source) -> Lesson:
     fact = source.one(chosen)
     _, questions, pattern = FACTS[fact]
     made = exercise(
-        source, "fact", source.phrase(questions), pattern.format(values[fact]),
+        source, "fact", several(source, questions, MORE_ASKED[fact]), pattern.format(values[fact]),
         f"The {fact} is {values[fact]}.", facts=(values[fact],),
     )  # fmt: skip
     return replace(made, messages=[*messages, *made.messages])

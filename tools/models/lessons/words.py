@@ -116,13 +116,6 @@ ADJECTIVES = (
 COMMON = (
     *ADJECTIVES, *THINGS, *ANIMALS, *PLACES, *NOUNS, *COLORS, *JOBS,
     *(
-        "the the the a a an and and or but not is is are was were be been has have had do does did "
-        "will would can could should may must in in on on at at to to of of for for from with by "
-        "over under near after before between through into about as if when where while who which "
-        "that this these those it he she they we you I his her their our my your its all some many "
-        "few more most other another each every both one two three four five six seven eight nine "
-        "ten first last next only also very too just now then here there today tomorrow yesterday "
-        "always never often soon again still already away back down up out off well so than because "
         "go come take give make see know think say tell ask find keep leave put bring hold run walk "
         "stand sit sleep eat drink read write speak listen play work buy sell open close begin end "
         "stop start turn move carry build break cut draw paint sing dance swim climb fall grow send "
@@ -133,3 +126,24 @@ COMMON = (
         "word language number life world country war peace love hope fear dream luck truth power"
     ).split(),
 )  # fmt: skip
+"""Words that can be a value."""
+
+SMALL = (
+    "the the the a a an and and or but not is is are was were be been has have had do does did will "
+    "would can could should may must in in on on at at to to of of for for from with by over under near "
+    "after before between through into about as if when where while who which that this these those it "
+    "he she they we you I his her their our my your its all some many few more most other another each "
+    "every both one two three four five six seven eight nine ten first last next only also very too just "
+    "now then here there today tomorrow yesterday always never often soon again still already away back "
+    "down up out off well so than because"
+).split()
+"""Words that hold sentences together, which both sides share: as a value they would be a puzzle."""
+
+_OWN_MEANING = "and but not if one two three four five six seven eight nine ten".split()
+LINKS = [
+    *(word for word in dict.fromkeys(SMALL) if word not in _OWN_MEANING),
+    *"given using called named set put made kept being like such per via equal".split(),
+]
+"""Those of them, and some more, that can stand between a name and its value and change nothing."""
+PARTICLES = "up off on out down in away back through over".split()
+"""What verbs take with them."""

@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 
 from tools.models.lessons import curriculum
 from tools.models.lessons.source import Source
-from tools.models.training.encoding import Tokens, Weights, encode
+from tools.models.training.encoding import Tokens, Weights, encode, pieces
 
 LONGEST = 2048
 """Lessons with more tokens are left out."""
 POOL = 40
 """Batches that are sorted at a time."""
 SKIPPED = 0.5
-"""The part of the rows whose positions jump once or more."""
+"""The part of the rows whose positions jump once or more, at the full level: copying is learnt
+from short distances first."""
 STEP = 32
 """Lengths are multiples of it."""
 
@@ -45,7 +46,7 @@ def batches(
     rng = random.Random(f"{seed} {first}")
     index = first
     while total < size * POOL:
-        source = Source(seed << 40 | index, level=level * rng.random())
+        source = Source(seed << 40 | index, level=level * rng.random(), pieces=pieces())
         index += 1
         lesson = curriculum.lesson(source)
         tokens, weights = encode(lesson)
@@ -61,14 +62,14 @@ def batches(
             groups.append([])
         groups[-1].append(row)
     rng.shuffle(groups)
-    return (_batch(group, rng, n_ctx) for group in groups), index
+    return (_batch(group, rng, n_ctx, SKIPPED * level**2) for group in groups), index
 
 
 def _width(tokens: Tokens) -> int:
     return -(-(len(tokens) - 1) // STEP) * STEP
 
 
-def _batch(rows: list[Row], rng: random.Random, n_ctx: int) -> Batch:
+def _batch(rows: list[Row], rng: random.Random, n_ctx: int, skipped: float) -> Batch:
     width = max(_width(tokens) for _, tokens, _ in rows)
     shape = (len(rows), width)
     batch = Batch(
@@ -83,15 +84,15 @@ def _batch(rows: list[Row], rng: random.Random, n_ctx: int) -> Batch:
         batch.tokens[i, :n] = tokens[:-1]
         batch.targets[i, :n] = tokens[1:]
         batch.weights[i, :n] = weights[1:]
-        batch.positions[i] = _positions(width, rng, n_ctx)
+        batch.positions[i] = _positions(width, rng, n_ctx, skipped)
     return batch
 
 
-def _positions(width: int, rng: random.Random, n_ctx: int) -> NDArray[np.int64]:
+def _positions(width: int, rng: random.Random, n_ctx: int, skipped: float) -> NDArray[np.int64]:
     """Ascending positions, with jumps in half of the rows: so a short text teaches the distances
     of a long one (Zhu et al., "PoSE", 2023)."""
     positions = np.arange(width, dtype=np.int64)
-    if rng.random() < SKIPPED:
+    if rng.random() < skipped:
         room = n_ctx - width
         for _ in range(rng.randint(1, 3)):
             jump = int(room * rng.random() ** 2)

@@ -44,6 +44,14 @@ def tokenizer() -> Tokenizer:
     return made
 
 
+@cache
+def pieces() -> tuple[str, ...]:
+    """The tokens that words are made of, but single letters."""
+    return tuple(
+        token for token in TALKER.vocabulary().tokens if re.fullmatch("[A-Za-z]{2,}", token)
+    )
+
+
 def prompt_and_answer(lesson: Lesson | Gap) -> tuple[str, str]:
     """What the server would give the model, and what the model should write, end included."""
     if isinstance(lesson, Gap):
