@@ -32,7 +32,7 @@ from benchmarks.scenarios import words
 from benchmarks.servers import Server, started
 from tools.models.build import ensure
 
-MODELS = {"bench-100m": "bench-mmproj", "embedded": "tiny-mmproj"}
+MODELS = {"bench-100m": "bench-mmproj", "random": "tiny-mmproj"}
 """Models of the builder, with their projectors."""
 TOKENS_PER_WORD = 1.3  # about
 N_CTX = 4096  # tokens of a slot

@@ -30,6 +30,7 @@ from tools.models.build import ensure
 
 MODELS: dict[str, Callable[[], Path]] = {
     "shipped": model_path,
+    "random": lambda: ensure("random"),
     "bench-100m": lambda: ensure("bench-100m"),
 }
 STREAMS = (1, 4, 8)

@@ -2,6 +2,7 @@
 
 - `<!-- not run: REASON -->`: it is not executed.
 - `<!-- server: OPTIONS -->`: it is sent to a server with these options, not to a plain one.
+- `<!-- prints: TEXT -->`: this is in what it prints.
 """
 
 import re
@@ -17,7 +18,7 @@ PARSED = frozenset({"json", "yaml", "toml", "ini"})
 SHOWN = frozenset({"text"})
 """What a program prints, and drawings."""
 
-_MARK = re.compile(r"<!-- (not run|server): (.+?) -->", re.DOTALL)
+_MARK = re.compile(r"<!-- (not run|server|prints): (.+?) -->", re.DOTALL)
 
 
 @dataclass(frozen=True)
