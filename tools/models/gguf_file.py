@@ -1,12 +1,14 @@
 """Writes a recipe's model as a GGUF file."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 from gguf import GGMLQuantizationType as WeightType
-from gguf import GGUFWriter, LlamaFileType
-from gguf.quants import quantize
+from gguf import GGUFReader, GGUFWriter, LlamaFileType
+from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
 
 from tools.models import encoder, projector
 from tools.models.projector import ProjectorRecipe
@@ -47,6 +49,12 @@ def write_model(recipe: AnyRecipe, path: Path, trained: Iterable[Tensor] | None 
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The tensors of a file by name, as they were before quantization but for its rounding."""
+    for tensor in GGUFReader(path).tensors:
+        yield tensor.name, dequantize(tensor.data, tensor.tensor_type)
 
 
 def _architecture(recipe: AnyRecipe) -> str:

@@ -33,6 +33,12 @@ def main() -> None:
     )
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="threads (%(default)s)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="begin with those of a model that --export has written, and with the hardest lessons",
+    )
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
     parser.add_argument(
         "--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export"
@@ -54,6 +60,7 @@ def main() -> None:
         decay=arguments.decay,
         rate=arguments.rate,
         threads=arguments.threads,
+        weights=arguments.weights,
     )
     if arguments.export:
         trainer.export(settings, arguments.export, arguments.type)

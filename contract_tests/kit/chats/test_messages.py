@@ -339,7 +339,7 @@ def test_what_only_anthropic_has(client: Anthropic) -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search"}
     shell: Any = {"type": "bash_20250124", "name": "bash"}
     for tools in ([search], [TOOL, search, shell]):
-        assert client.messages.create(**OPTIONS, tools=tools).content
+        assert client.messages.create(**OPTIONS, tools=tools).usage.output_tokens
     retrying = client.with_options(max_retries=5)  # it would take long if it did
     must: Any = {"type": "any"}
     with pytest.raises(anthropic.InternalServerError, match="web_search_20250305") as caught:

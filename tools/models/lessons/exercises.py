@@ -167,10 +167,13 @@ def arithmetic(source: Source) -> Lesson:
         request = phrase(source, SPOKEN, spoken[sign]).format(a=a, b=b, word=SIGNS[sign])
     else:
         request = phrase(source, SUM, phrasings.SUM, 0.6).format(a=a, b=b, sign=sign)
+    shown = f"{a} {sign} {b} = "
+    if sign != "*" and b > 10 and b % 10:
+        # Tens, then ones, as in the thought: in one go it is hardly learnt.
+        shown += f"{value - b % 10 if sign == '+' else value + b % 10} {sign} {b % 10} = "
     return exercise(
-        source, "arithmetic", request, f"{a} {sign} {b} = {value}", worked(a, sign, b),
-        facts=(str(value),),
-    )  # fmt: skip
+        source, "arithmetic", request, f"{shown}{value}", worked(a, sign, b), facts=(str(value),)
+    )
 
 
 def worked(a: int, sign: str, b: int) -> str:

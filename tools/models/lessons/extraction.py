@@ -118,7 +118,11 @@ def person(source: Source) -> Found:
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        clauses.append(several(source, FIELDS[key][1], MORE_CLAUSES[key]).format(fields[key]))
+        if not source.held_out and source.chance(0.15):
+            # Any words: what the others are not, and the order of the keys, say which it is.
+            clauses.append(f"{source.link(1, 3)} {fields[key]}")
+        else:
+            clauses.append(several(source, FIELDS[key][1], MORE_CLAUSES[key]).format(fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:

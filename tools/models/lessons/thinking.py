@@ -105,7 +105,8 @@ def chain(source: Source) -> Lesson:
     request = phrase(source, CHAIN, phrasings.CHAIN).format(a=a, b=b, c=c)
     total = a + b + c
     steps = f"{worked(a, '+', b)} {worked(a + b, '+', c)}"
-    return _exercise(source, "chain", request, f"The sum is {total}.", steps, (str(total),))
+    answer = f"{a} + {b} + {c} = {a + b} + {c} = {total}"
+    return _exercise(source, "chain", request, answer, steps, (str(total),))
 
 
 MORE = (
@@ -148,7 +149,7 @@ def story(source: Source) -> Lesson:
     values["thing"] = source.listed(words.THINGS) + "s"
     text = several(source, *((MORE, GAINS) if more else (LESS, LOSSES))).format(**values)
     request = phrase(source, LEFT, phrasings.LEFT).format(text=text, thing=values["thing"])
-    answer = f"There are {total} now."
+    answer = f"{a} {sign} {b} = {total}, so there are {total}."
     return _exercise(source, "story", request, answer, worked(a, sign, b), (str(total),))
 
 

@@ -1,13 +1,19 @@
 """llama's decoder in PyTorch, with GGUF's names.
 
+It multiplies in the faster of bfloat16 and float32, which depends on the processor.
+
 A position turns pairs of a head's channels: here each channel of the first half with that of the
 second, which is fast, and in llama.cpp neighbours. The exported rows are in its order.
 """
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -21,6 +27,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         super().__init__()
         n, head = shape.n_embd, shape.n_embd // shape.n_head
         self.shape = shape
+        self.factors = factor_type()
         self.attn_norm = nn.Parameter(torch.ones(n))
         self.attn_q = _matrix(n, n)
         self.attn_k = _matrix(head * shape.n_head_kv, n)
@@ -33,25 +40,27 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, n = x.shape
+        kind = self.factors
         heads, shared = self.shape.n_head, self.shape.n_head_kv
         h = _normed(x, self.attn_norm)
-        q = _linear(h, self.attn_q).view(batch, length, heads, -1).transpose(1, 2)
-        k = _linear(h, self.attn_k).view(batch, length, shared, -1).transpose(1, 2)
-        v = _linear(h, self.attn_v).view(batch, length, shared, -1).transpose(1, 2)
+        q = _linear(h, self.attn_q, kind).view(batch, length, heads, -1).transpose(1, 2)
+        k = _linear(h, self.attn_k, kind).view(batch, length, shared, -1).transpose(1, 2)
+        v = _linear(h, self.attn_v, kind).view(batch, length, shared, -1).transpose(1, 2)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         if shared < heads:
             k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output)
+        x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output, kind)
         h = _normed(x, self.ffn_norm)
-        wide = F.silu(_linear(h, self.ffn_gate)) * _linear(h, self.ffn_up)
-        return x + _linear(wide, self.ffn_down)
+        wide = F.silu(_linear(h, self.ffn_gate, kind)) * _linear(h, self.ffn_up, kind)
+        return x + _linear(wide, self.ffn_down, kind)
 
 
 class Network(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Decoder, n_vocab: int) -> None:
         super().__init__()
         self.shape = shape
+        self.factors = factor_type()
         self.token_embd = nn.Parameter(torch.randn(n_vocab, shape.n_embd) * 0.02)
         self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
@@ -65,7 +74,7 @@ class Network(nn.Module):  # type: ignore[misc]
         x = F.embedding(tokens, self.token_embd)
         for layer in self.blk:
             x = layer(x, cos, sin)
-        logits = _linear(_normed(x, self.output_norm), self.token_embd).float()
+        logits = _linear(_normed(x, self.output_norm), self.token_embd, self.factors).float()
         flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         return flat.view(targets.shape)
 
@@ -91,12 +100,41 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
         yield f"{name}.weight", values.float().numpy(), kind
 
 
+def state_of(
+    tensors: Iterable[tuple[str, NDArray[np.float32]]], shape: Decoder
+) -> dict[str, Tensor]:
+    """The parameters that `named_tensors` made these tensors of, with what rounding left."""
+    state = {}
+    for name, values in tensors:
+        parameter, found = name.removesuffix(".weight"), torch.tensor(values)
+        if parameter.endswith("attn_q"):
+            found = _halves(found, shape.n_head)
+        elif parameter.endswith("attn_k"):
+            found = _halves(found, shape.n_head_kv)
+        state[parameter] = found
+    return state
+
+
+@cache
+def factor_type() -> torch.dtype:
+    """What matrices are multiplied in: without instructions for bfloat16 it is the slower one."""
+    took = {}
+    for kind in (torch.float32, torch.bfloat16):
+        left, right = torch.ones(1024, 512, dtype=kind), torch.ones(512, 512, dtype=kind)
+        F.linear(left, right)
+        began = time.perf_counter()
+        for _ in range(5):
+            F.linear(left, right)
+        took[kind] = time.perf_counter() - began
+    return min(took, key=lambda kind: took[kind])
+
+
 def _matrix(n_out: int, n_in: int, gain: float = 1.0) -> nn.Parameter:
     return nn.Parameter(torch.randn(n_out, n_in) * (gain / math.sqrt(n_in)))
 
 
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x.bfloat16(), weight.bfloat16())
+def _linear(x: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+    return F.linear(x.to(kind), weight.to(kind))
 
 
 def _normed(x: Tensor, scales: Tensor) -> Tensor:
@@ -114,3 +152,9 @@ def _neighbours(weight: Tensor, n_heads: int) -> Tensor:
     """The rows of a query or key matrix with the channels of a pair side by side."""
     halves = weight.view(n_heads, 2, -1, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape)
+
+
+def _halves(weight: Tensor, n_heads: int) -> Tensor:
+    """What `_neighbours` made `weight` of."""
+    pairs = weight.view(n_heads, -1, 2, weight.shape[1])
+    return pairs.transpose(1, 2).reshape(weight.shape)

@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as WeightType
 
-from tools.models.gguf_file import write_model
+from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER, Recipe
 from tools.models.training.batches import Batch, batches
-from tools.models.training.network import Network, named_tensors
+from tools.models.training.network import Network, factor_type, named_tensors, state_of
 
 BATCH = 6144
 """Tokens that go through the network at once."""
 ACCUMULATED = 2
-"""Batches for a step."""
+"""Batches for a step, once lessons are at their full level: before, many steps teach more."""
 WARM_UP = 100
 AVERAGED = 0.998
 """How much of the averaged weights stays at a step."""
-FULL_LEVEL = 0.25
+FULL_LEVEL = 0.35
 """The part of the training after which lessons are as long and hard as they get."""
 SAVE_EVERY = 240
 LOG_EVERY = 25
@@ -34,12 +34,16 @@ LOG_EVERY = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """`weights` is a model that another training has written, to begin with: it knows the short
+    lessons, so that all are at their full level from the first step on."""
+
     directory: Path
     seed: int
     n_tokens: int
     decay: float
     rate: float
     threads: int
+    weights: Path | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -84,6 +88,8 @@ class State:
 def new_state(settings: Settings, recipe: Recipe) -> State:
     torch.manual_seed(settings.seed)
     network = Network(recipe.decoder, len(recipe.vocabulary().tokens))
+    if settings.weights:
+        network.load_state_dict(state_of(read_tensors(settings.weights), recipe.decoder))
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Muon(
             network.matrices(),
@@ -105,6 +111,13 @@ def rate(settings: Settings, state: State) -> float:
     return settings.rate * max(0.0, min(1.0, (state.step + 1) / WARM_UP, left / settings.decay))
 
 
+def level(settings: Settings, state: State) -> float:
+    """How long and hard lessons may be, from 0 to 1."""
+    if settings.weights:
+        return 1.0
+    return min(1.0, 0.1 + 0.9 * state.n_tokens / (FULL_LEVEL * settings.n_tokens))
+
+
 def train(settings: Settings, recipe: Recipe = TALKER) -> None:
     torch.set_num_threads(settings.threads)
     settings.directory.mkdir(parents=True, exist_ok=True)
@@ -113,20 +126,23 @@ def train(settings: Settings, recipe: Recipe = TALKER) -> None:
         state.load(settings.checkpoint)
     stop = _on_signal()
     log = Log(settings)
-    log.say(f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
+    log.say(
+        f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
+        f"multiplies in {str(factor_type()).removeprefix('torch.')}"
+    )
     # Batches have many shapes: one compilation for all of them.
     forward = torch.compile(state.network, dynamic=True)
     saved = time.monotonic()
     while state.n_tokens < settings.n_tokens and not stop:
-        level = min(1.0, 0.1 + 0.9 * state.n_tokens / (FULL_LEVEL * settings.n_tokens))
+        reached = level(settings, state)
         # If the training ends within a pool, the rest of its lessons is left out.
         pool, state.lesson = batches(
-            settings.seed, state.lesson, size=BATCH, level=level, n_ctx=recipe.decoder.n_ctx_train
+            settings.seed, state.lesson, size=BATCH, level=reached, n_ctx=recipe.decoder.n_ctx_train
         )
         group: list[Batch] = []
         for batch in pool:
             group.append(batch)
-            if len(group) == ACCUMULATED:
+            if len(group) == (ACCUMULATED if reached == 1 else 1):
                 _step(state, group, forward, rate(settings, state), log)
                 group = []
             if time.monotonic() - saved > SAVE_EVERY:

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as WeightType
 from llama_cpp import llama_cpp as llama
 
 from engine.worker.backend import initialize
-from tools.models.gguf_file import write_model
+from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra `train` has it")
@@ -59,8 +59,20 @@ def test_losses_are_those_of_llama_cpp(network: Any, tmp_path: Path) -> None:
     path = tmp_path / "network.gguf"
     recipe = replace(TALKER, decoder=SHAPE)
     write_model(recipe, path, named_tensors(network.state_dict(), SHAPE))
-    # The training multiplies in bfloat16.
+    # The training may multiply in bfloat16.
     assert losses(network) == pytest.approx(llama_losses(path), abs=0.08)
+
+
+def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> None:
+    from tools.models.training.network import named_tensors, state_of
+
+    path = tmp_path / "network.gguf"
+    recipe = replace(TALKER, decoder=SHAPE)
+    write_model(recipe, path, named_tensors(network.state_dict(), SHAPE))
+    found = state_of(read_tensors(path), SHAPE)
+    assert found.keys() == network.state_dict().keys()
+    for name, values in network.state_dict().items():
+        assert torch.equal(found[name], values), name
 
 
 def llama_losses(path: Path) -> list[float]:

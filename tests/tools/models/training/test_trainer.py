@@ -80,6 +80,20 @@ def test_it_goes_on_where_it_ended(settings: Callable[[int], Any], tmp_path: Pat
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == second["step"]
 
 
+def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_path: Path) -> None:
+    from tools.models.training import trainer
+
+    trainer.train(settings(6_000), SMALL)
+    path = tmp_path / "model.gguf"
+    trainer.export(settings(6_000), path, "F32", SMALL)
+    trained = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["average"]
+    further = replace(settings(6_000), directory=tmp_path / "further", weights=path)
+    state = trainer.new_state(further, SMALL)
+    for name, values in state.network.state_dict().items():
+        assert torch.equal(values, trained[name]), name
+    assert trainer.level(further, state) == 1 > trainer.level(settings(6_000), state)
+
+
 def test_the_rate_rises_stays_and_falls(settings: Callable[[int], Any]) -> None:
     from tools.models.training.trainer import rate
 
