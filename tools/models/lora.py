@@ -7,7 +7,9 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
+from gguf import GGMLQuantizationType as WeightType
 from gguf import GGUFWriter
+from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from engine.shipped import MODEL_NAME
@@ -21,12 +23,12 @@ class Adapter:
     """A LoRA adapter for the model `base`: a name of `RECIPES`, or the shipped one's.
 
     It adds `alpha / rank * B A` to the matrices that write into the residual stream, which has
-    `gain` times their own strength at scale 1.
+    `gain` times their own strength at scale 1. `rank` is a multiple of Q8_0's block, 32.
     """
 
     file_name: str
     base: str = MODEL_NAME
-    rank: int = 4
+    rank: int = 32
     alpha: float = 8.0
     gain: float = 1.0
     seed: int = 0
@@ -54,7 +56,8 @@ def write_adapter(adapter: Adapter, path: Path) -> None:
     if not isinstance(recipe, Recipe):
         raise TypeError(f"{adapter.base} is no decoder")
     for name, values in _tensors(adapter, recipe.decoder):
-        writer.add_tensor(name, values)
+        # As the weights of the models: what they give a token doesn't depend on its company.
+        writer.add_tensor(name, quantize(values, WeightType.Q8_0), raw_dtype=WeightType.Q8_0)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

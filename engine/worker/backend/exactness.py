@@ -24,14 +24,19 @@ def check_promise(context: Context, options: EngineOptions) -> None:
 
 
 def depends_on_batch(context: Context) -> bool:
-    """True if the logits of a token differ by what is evaluated together with it.
+    """True if the logits of a token differ by what is evaluated together with it, with all
+    adapters in force.
 
     Evaluates a text at once, and once more in pieces. The KV cache must be empty, and is so
-    again. Raises `BackendError`.
+    again; no adapter is in force then. Raises `BackendError`.
     """
     n = min(N_TOKENS, context.n_ctx_seq - 1, context.n_batch)
-    at_once = _last_logits(context, [n])
-    in_pieces = _last_logits(context, [n // 2, n - n // 2 - 1, 1])
+    context.set_adapters((id, 1.0) for id in range(len(context.model.adapters)))
+    try:
+        at_once = _last_logits(context, [n])
+        in_pieces = _last_logits(context, [n // 2, n - n // 2 - 1, 1])
+    finally:
+        context.set_adapters(())
     return not np.array_equal(at_once, in_pieces)
 
 

@@ -1,7 +1,8 @@
 """The promise of `--reproducible`, and the kernels that keep it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.generation.engine import Engine
 from handlers.options import parse, remarks
 from tests.support.options_support import engine_options, layered
-from tools.models.build import ensure
+from tools.models.build import ensure, ensure_adapter
 
 OTHER = "--model=/not/looked/at.gguf"
 SMALL: dict[str, Any] = {"ctx_size": 2048, "threads": 1}
@@ -123,3 +124,29 @@ def test_weights_that_depend_on_the_batch_are_told(
     Engine(other, options).close()
     other.close()
     assert "--reproducible is not possible here" in caplog.text
+
+
+def test_adapters_are_in_force_while_it_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialize()
+    adapters = tuple((str(ensure_adapter(each, tmp_path)), 1.0) for each in ("lora-a", "lora-b"))
+    model = Model(str(model_path()), engine_options(lora=adapters))
+    context = Context(model, engine_options(**SMALL), n_seq=2, unified=False)
+    steps: list[Any] = []
+
+    def set_adapters(self: Context, scales: Iterable[tuple[int, float]]) -> None:
+        steps.append(list(scales))
+        applied(self, steps[-1])
+
+    def decode(self: Context) -> None:
+        steps.append("decode")
+        decoded(self)
+
+    applied, decoded = Context.set_adapters, Context.decode
+    monkeypatch.setattr(Context, "set_adapters", set_adapters)
+    monkeypatch.setattr(Context, "decode", decode)
+    assert not depends_on_batch(context), "weights in Q8_0 don't"
+    assert steps == [[(0, 1.0), (1, 1.0)], *["decode"] * 4, []]
+    context.close()
+    model.close()
