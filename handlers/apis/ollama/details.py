@@ -53,8 +53,8 @@ _QUANTIZATIONS = {
     39: "NVFP4",
     40: "Q1_0",
 }
-MAX_WORDS = 1000
-"""Characters of a description in the list of models: a file may have any."""
+MAX_CHARACTERS = 1000
+"""Of a description in the list of models: a file may have any."""
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
@@ -87,8 +87,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             size=info.size,
             family=info.metadata.get("general.architecture", ""),
             quantization=quantization(info.metadata.get("general.file_type", "")),
-            description=info.metadata.get("general.description", "")[:MAX_WORDS],
-            license=info.metadata.get("general.license", "")[:MAX_WORDS],
+            description=info.metadata.get("general.description", "")[:MAX_CHARACTERS],
+            license=info.metadata.get("general.license", "")[:MAX_CHARACTERS],
         )
 
     @classmethod
