@@ -37,7 +37,8 @@ def main() -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="begin with those of a model that --export has written, and with the hardest lessons",
+        help="begin with those of a model that --export has written, and with the hardest lessons; "
+        "to be given again each time that the training goes on",
     )
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
     parser.add_argument(
@@ -71,7 +72,9 @@ def main() -> None:
 def _train_tokenizer(seed: int) -> None:
     from tools.models.training.encoding import VOCABULARY_SIZE, plain_texts
 
-    lessons = (curriculum.lesson(Source(i, level=0.6)) for i in range(TOKENIZER_LESSONS))
+    lessons = (
+        each for i in range(TOKENIZER_LESSONS) for each in curriculum.lessons(Source(i, level=0.6))
+    )
     merges = train_merges(plain_texts(lessons), VOCABULARY_SIZE, bare_words=True)
     save_merges(merges, TALKER_MERGES)
 

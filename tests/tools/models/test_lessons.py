@@ -8,6 +8,7 @@ import pytest
 from tools.models.lessons import calling, conversation, copying, curriculum, extraction
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source, is_held_out
+from tools.models.lessons.toolbox import VERBS
 from tools.models.recipes import TALKER
 from tools.models.tokenizer import SPECIAL_TOKENS
 from tools.models.training.encoding import encode, prompt_and_answer, tokenizer
@@ -21,7 +22,7 @@ def both_sides() -> list[Source]:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_lessons_of_a_seed_are_always_the_same(seed: int) -> None:
-    assert curriculum.lesson(Source(seed)) == curriculum.lesson(Source(seed))
+    assert curriculum.lessons(Source(seed)) == curriculum.lessons(Source(seed))
 
 
 def test_made_up_words_are_of_one_side() -> None:
@@ -51,6 +52,28 @@ def test_calls_are_of_tools_that_there_are() -> None:
             asked = lesson.messages[-1]["content"]
             for key, value in given.items():
                 is_said(asked, value, schema["properties"][key])
+
+
+def test_lessons_of_a_family_share_their_tools() -> None:
+    for source in both_sides():
+        family = calling.family(source, 4)
+        assert len(family) == 4
+        assert all(each.tools == family[0].tools for each in family)
+        prompts = [prompt_and_answer(each)[0] for each in family]
+        assert len({each[: each.index("</tools>")] for each in prompts}) == 1
+
+
+def test_a_tool_among_those_of_one_noun_is_meant_by_its_verb() -> None:
+    for seed in SEEDS:
+        source = Source(seed)
+        tools = calling.of_one_noun(source, 4)
+        assert len({each.name for each in tools}) == 4
+        for tool in tools:
+            assert tool.verb is not None
+            asked = tool.ask(source)[0].lower()
+            assert any(each.lower() in asked for each in VERBS[tool.verb])
+            others = [VERBS[each.verb or ""] for each in tools if each is not tool]
+            assert not set(VERBS[tool.verb]).intersection(*others)
 
 
 def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:
@@ -96,7 +119,7 @@ def test_facts_are_in_the_answer() -> None:
 def test_prompts_are_those_of_the_template() -> None:
     source = Source(3)
     for _ in SEEDS:
-        lesson = curriculum.lesson(source)
+        lesson = curriculum.lessons(source)[-1]
         prompt, answer = prompt_and_answer(lesson)
         if isinstance(lesson, Lesson):
             assert prompt.startswith("<|im_start|>")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from tools.models.lessons.exercises import simple
@@ -48,8 +49,21 @@ def call(name: str, arguments: dict[str, Any]) -> Message:
 
 
 def lesson(source: Source) -> Lesson:
-    kind = source.random.choices(("one", "two", "none", "result"), (58, 13, 16, 13))[0]
-    return {"one": one, "two": two, "none": none, "result": result}[kind](source)
+    return family(source, 1)[0]
+
+
+def family(source: Source, n: int) -> list[Lesson]:
+    """`n` lessons about the same tools: their prompts begin alike."""
+    tools = distinct(source, source.upto(1, 5))
+    shuffled = source.some(tools, len(tools))
+    defined = tuple(each.definition(source) for each in shuffled)
+    before = [system(source.phrase(PLAIN_SYSTEMS))] if source.chance(0.2) else []
+    made = []
+    for _ in range(n):
+        make = source.random.choices((one, two, none, result), (58, 13, 16, 13))[0]
+        each = make(source, source.some(tools, len(tools)))
+        made.append(replace(each, messages=[*before, *each.messages], tools=defined))
+    return made
 
 
 def tool(source: Source) -> Tool:
@@ -60,43 +74,50 @@ def tool(source: Source) -> Tool:
 
 
 def distinct(source: Source, n: int) -> list[Tool]:
+    if n > 1 and not source.held_out and source.chance(0.12):
+        return of_one_noun(source, n)
     tools: dict[str, Tool] = {}
     verb: str | None = None
     while len(tools) < n:
         # The verb alone doesn't say which tool is meant.
-        alike = verb is not None and not source.held_out and source.chance(0.2)
+        alike = verb is not None and not source.held_out and source.chance(0.35)
         each = made_up_tool(source, verb) if alike else tool(source)
         verb = verb or each.verb
         tools[each.name] = each
     return list(tools.values())
 
 
-def definitions(source: Source, tools: list[Tool]) -> tuple[Message, ...]:
-    shuffled = source.some(tools, len(tools))
-    return tuple(each.definition(source) for each in shuffled)
+def of_one_noun(source: Source, n: int) -> list[Tool]:
+    """The verb alone says which tool is meant."""
+    noun = source.noun()
+    tools: list[Tool] = []
+    said: set[str] = set()
+    for verb in source.some(list(VERBS), len(VERBS)):
+        if len(tools) == n or not said.isdisjoint(VERBS[verb]):
+            continue
+        each = made_up_tool(source, verb, noun)
+        if verb in each.name:
+            said.update(VERBS[verb])
+            tools.append(each)
+    return tools
 
 
-def opening(source: Source) -> list[Message]:
-    """Sometimes a system prompt, and an earlier turn."""
-    messages = []
-    if source.chance(0.25):
-        messages.append(system(source.phrase(PLAIN_SYSTEMS)))
-    if source.chance(0.12 * source.level):
-        before = simple(source)
-        messages += [*before.messages, assistant(before.answer["content"])]
-    return messages
+def earlier(source: Source) -> list[Message]:
+    """Sometimes an earlier turn."""
+    if not source.chance(0.12 * source.level):
+        return []
+    before = simple(source)
+    return [*before.messages, assistant(before.answer["content"])]
 
 
-def one(source: Source) -> Lesson:
-    tools = distinct(source, source.upto(1, 5))
+def one(source: Source, tools: list[Tool]) -> Lesson:
     text, arguments = tools[0].ask(source)
     thought = f"{tools[0].name} can do this."
     answer: Message = {"role": "assistant", "tool_calls": [call(tools[0].name, arguments)]}
-    return _lesson(source, "one", [*opening(source), user(text)], answer, thought, tools)
+    return _lesson(source, "one", [*earlier(source), user(text)], answer, thought)
 
 
-def two(source: Source) -> Lesson:
-    tools = distinct(source, source.upto(1, 4))
+def two(source: Source, tools: list[Tool]) -> Lesson:
     first = tools[0]
     second = tools[1] if len(tools) > 1 and source.chance(0.7) else first
     (one_text, one_given), (two_text, two_given) = first.ask(source), second.ask(source)
@@ -109,7 +130,7 @@ def two(source: Source) -> Lesson:
     calls = [call(first.name, one_given), call(second.name, two_given)]
     thought = f"Two calls: {first.name}, then {second.name}."
     answer: Message = {"role": "assistant", "tool_calls": calls}
-    return _lesson(source, "two", [*opening(source), user(text)], answer, thought, tools)
+    return _lesson(source, "two", [*earlier(source), user(text)], answer, thought)
 
 
 def short_of_two(
@@ -132,50 +153,57 @@ def short_of_two(
 WISHES = ("{verb} some {noun}", "{verb} a {noun} for me", "{verb} the {noun}.", "Please {lower} my {noun}", "{verb} {noun}s")  # fmt: skip
 
 
-def none(source: Source) -> Lesson:
+def none(source: Source, tools: list[Tool]) -> Lesson:
     """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
-    tools = distinct(source, source.upto(1, 5))
     if source.chance(0.6):
         other = simple(source)
-        if other.kind in ("arithmetic", "unknown"):
-            # One that computes or looks things up would fit.
-            tools = [each for each in tools if each.verb] or [made_up_tool(source)]
-        thought = "No tool is needed."
+        # A tool that computes or looks things up would fit these.
+        while other.kind in ("arithmetic", "unknown") and not all(each.verb for each in tools):
+            other = simple(source)
         return _lesson(
             source,
             "none",
             other.messages,
             assistant(other.answer["content"]),
-            thought,
-            tools,
+            "No tool is needed.",
             other.facts,
         )
+    return _lesson(
+        source,
+        "none",
+        [user(ungranted(source, tools))],
+        assistant(NO_TOOL),
+        "No tool fits.",
+        ("no tool",),
+    )
+
+
+def ungranted(source: Source, tools: list[Tool]) -> str:
+    """A wish that none of these grants."""
     named = " ".join(each.name for each in tools)
     verb, noun = source.phrase(list(VERBS)), source.noun()
     if source.chance(0.2) and verb not in named and noun not in named:
         spoken_verb = source.phrase(VERBS[verb])
-        text = source.phrase(WISHES).format(
+        return source.phrase(WISHES).format(
             verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun
         )
-    elif not source.held_out and tools[0].verb and source.chance(0.3):
-        # A near miss.
-        text, _ = made_up_tool(source, tools[0].verb).ask(source)
-    else:
-        text, _ = tools.pop().ask(source) if len(tools) > 1 else tool(source).ask(source)
-    return _lesson(
-        source, "none", [user(text)], assistant(NO_TOOL), "No tool fits.", tools, ("no tool",)
-    )
+    # Some are near misses.
+    alike = tools[0].verb if not source.held_out and source.chance(0.3) else None
+    while True:
+        other = made_up_tool(source, alike) if alike else tool(source)
+        meant = (other.name, other.noun) if other.noun else (other.name,)
+        if not any(each.name in meant or each.noun in meant for each in tools):
+            return other.ask(source)[0]
 
 
-def result(source: Source) -> Lesson:
+def result(source: Source, tools: list[Tool]) -> Lesson:
     """A sentence about what one call or two came to."""
-    tools = distinct(source, source.upto(1, 4))
     chosen = tools[:2] if source.chance(0.2) else tools[:1]
     asked = [each.ask(source) for each in chosen]
     calls: list[Message] = []
     for each, (_, given) in zip(chosen, asked, strict=True):
         calls.append({"id": source.made_up(), **call(each.name, given)})
-    messages = [*opening(source), user(" ".join(text for text, _ in asked))]
+    messages = [*earlier(source), user(" ".join(text for text, _ in asked))]
     messages.append({"role": "assistant", "content": "", "tool_calls": calls})
     sentences = []
     facts: list[str] = []
@@ -185,9 +213,8 @@ def result(source: Source) -> Lesson:
         sentences.append(sentence)
         facts += words
     thought = "The result is here." if len(calls) == 1 else "Both results are here."
-    return _lesson(
-        source, "result", messages, assistant(" ".join(sentences)), thought, tools, tuple(facts)
-    )
+    answer = assistant(" ".join(sentences))
+    return _lesson(source, "result", messages, answer, thought, tuple(facts))
 
 
 def outcome(source: Source) -> tuple[str, str, list[str]]:
@@ -227,16 +254,8 @@ def _lesson(
     messages: list[Message],
     answer: Message,
     thought: str,
-    tools: list[Tool],
     facts: tuple[str, ...] = (),
 ) -> Lesson:
     if source.chance(0.5):
         answer = {**answer, "reasoning_content": thought}
-    return Lesson(
-        ability=ABILITY,
-        kind=kind,
-        messages=messages,
-        answer=answer,
-        tools=definitions(source, tools),
-        facts=facts,
-    )
+    return Lesson(ability=ABILITY, kind=kind, messages=messages, answer=answer, facts=facts)

@@ -46,12 +46,16 @@ def lesson(source: Source) -> Lesson:
 def paragraph(source: Source, n_words: int) -> list[str]:
     """Sentences of about `n_words` in all; some words come again and again, as in real texts."""
     known = [source.word() for _ in range(max(3, n_words // 3))]
+    again = 0.3
+    if not source.held_out and source.chance(0.4):
+        # So few words that only several before it say which one is next.
+        known, again = [source.running_word() for _ in range(source.number(3, 12))], 0.95
     sentences = []
     while n_words > 0:
         n = min(n_words, source.number(3, 14))
         n_words -= n
         chosen = [
-            source.one(known) if source.chance(0.3) else source.running_word() for _ in range(n)
+            source.one(known) if source.chance(again) else source.running_word() for _ in range(n)
         ]
         if n > 5 and source.chance(0.3):
             chosen[n // 2] += source.one((",", ";", ","))

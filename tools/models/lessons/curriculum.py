@@ -6,14 +6,29 @@ from tools.models.lessons import calling, conversation, copying, extraction, inf
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
-LESSONS: dict[str, tuple[Callable[[Source], Lesson | Gap], int, int]] = {
-    calling.ABILITY: (calling.lesson, 22, 26),
-    extraction.ABILITY: (extraction.lesson, 16, 17),
-    conversation.ABILITY: (conversation.lesson, 30, 31),
-    thinking.ABILITY: (thinking.lesson, 10, 11),
-    copying.ABILITY: (copying.lesson, 20, 11),
-    infill.ABILITY: (infill.lesson, 3, 4),
-    "document": (infill.document, 1, 1),
+AnyLesson = Lesson | Gap
+Maker = Callable[[Source], list[AnyLesson]]
+
+FAMILY = (2, 7)
+"""How many lessons share their tools: these are most of a prompt, and read once for all."""
+
+
+def _alone(make: Callable[[Source], AnyLesson]) -> Maker:
+    return lambda source: [make(source)]
+
+
+def _with_tools(source: Source) -> list[AnyLesson]:
+    return [*calling.family(source, source.number(*FAMILY))]
+
+
+LESSONS: dict[str, tuple[Maker, int, int]] = {
+    calling.ABILITY: (_with_tools, 9, 12),
+    extraction.ABILITY: (_alone(extraction.lesson), 16, 20),
+    conversation.ABILITY: (_alone(conversation.lesson), 30, 31),
+    thinking.ABILITY: (_alone(thinking.lesson), 11, 13),
+    copying.ABILITY: (_alone(copying.lesson), 20, 13),
+    infill.ABILITY: (_alone(infill.lesson), 3, 4),
+    "document": (_alone(infill.document), 1, 1),
 }
 """Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,
 since all else is built on that. Sums, letters and texts take the most lessons to learn."""
@@ -21,6 +36,7 @@ since all else is built on that. Sums, letters and texts take the most lessons t
 MAKERS = [maker for maker, _, _ in LESSONS.values()]
 
 
-def lesson(source: Source) -> Lesson | Gap:
+def lessons(source: Source) -> list[AnyLesson]:
+    """One, or some whose prompts begin alike."""
     weights = [first + (last - first) * source.level for _, first, last in LESSONS.values()]
     return source.random.choices(MAKERS, weights)[0](source)

@@ -81,6 +81,23 @@ MEETING = (
 )
 
 
+MORE_PRODUCT = (
+    "{quantity} {product} cost {price} each.", "Stock: {quantity} {product}, price {price}.", "For {price} you get one {product}, and {quantity} are here.",
+    "{name} sells {product} for {price}, {quantity} are left.", "The price for a {product} is {price}. We have {quantity}.", "{product} | {price} | {quantity} pieces",
+    "Please send {quantity} {product} for {price} euros.", "{name} pays {price} for each of {quantity} {product}.", "In the shop are {quantity} {product} at {price}.",
+    "We have {quantity} {product}, and each is {price}.", "They sold {quantity} {product} at {price} dollars.", "{product}: {quantity} in stock, {price} euros.",
+    "A {product} is {price} euros, and {name} took {quantity}.", "Item {product}, number {quantity}, price {price}.", "{quantity} times {product}, which is {price} each.",
+    "{name} ordered {product} ({quantity} of them) for {price}.", "Buy {quantity} {product}! Only {price} dollars.", "The cost of {product} is {price}; the shop keeps {quantity}.",
+)  # fmt: skip
+MORE_MEETING = (
+    "{name} will be in the {place} on {date} at {time}.", "See {name}, {date}, {time}, {place}.", "{date} {time}: {name} in the {place}",
+    "At {time} on {date} {name} waits in the {place}.", "{place}, {date}, {time}: {name}", "The {place} at {time} on {date}, with {name}.",
+    "{name} wants to talk on {date} in the {place}. It starts at {time}.", "We meet {name}. Place: {place}. Day: {date}. Time: {time}.",
+    "Come to the {place} at {time}! {name} is there on {date}.", "{name} ({place}), {date}, {time}", "On {date}, {name} opens the {place} at {time}.",
+    "{date}: the {place} is for {name}, from {time} on.", "Talk by {name}: {date}, {time}, {place}", "{name} - {date} - {time} - {place}",
+)  # fmt: skip
+
+
 def lesson(source: Source) -> Lesson:
     text, fields = source.random.choices((person, product, meeting, made_up), (40, 12, 8, 40))[0](
         source
@@ -154,7 +171,7 @@ def product(source: Source) -> Found:
         ),
         "quantity": source.integer(2, 99),
     }
-    text = source.phrase(PRODUCT[1])
+    text = several(source, PRODUCT[1], MORE_PRODUCT)
     return text.format(name=source.name(), **fields), fields
 
 
@@ -165,7 +182,11 @@ def meeting(source: Source) -> Found:
         "time": source.time(),
         "place": source.listed(words.PLACES),
     }
-    return source.phrase(MEETING[1]).format(**fields), fields
+    if not source.held_out and source.chance(0.3):
+        # What they look like says what they are.
+        separator = source.one((", ", "; ", " - ", "\n", " | "))
+        return separator.join(source.some(list(fields.values()), 4)) + source.one((".", "")), fields
+    return several(source, MEETING[1], MORE_MEETING).format(**fields), fields
 
 
 SAID = (
@@ -182,6 +203,12 @@ MORE_SAID = (
 )  # fmt: skip
 
 
+def linked(source: Source, key: str, value: Any) -> str:
+    """A key and its value, in any order, with any words before and between them."""
+    order = (key, str(value)) if source.chance(0.4) else (str(value), key)
+    return f"{source.link(0, 2)} {f' {source.link(1, 2)} '.join(order)}".strip()
+
+
 def made_up(source: Source) -> Found:
     """Keys and values of any names."""
     fields: dict[str, Any] = {}
@@ -189,8 +216,8 @@ def made_up(source: Source) -> Found:
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
-        f"{key} {source.link(0, 3)} {value}".replace("  ", " ")
-        if not source.held_out and source.chance(0.3)
+        linked(source, key, value)
+        if not source.held_out and source.chance(0.45)
         else several(source, SAID, MORE_SAID).format(key=key, value=value)
         for key, value in fields.items()
     ]

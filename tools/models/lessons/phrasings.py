@@ -41,6 +41,10 @@ COPY_LAST = (
     ("", " exactly", " word for word", " again", " unchanged", " as it is", " verbatim", " once again"),
     (".", "", ", please."),
 )  # fmt: skip
+SAY = (
+    ("Repeat", "Say", "Copy", "Write", "Type", "Print", "Output", "Return", "Pronounce", "Recite", "Utter", "Quote", "Name", "Voice", "Reply", "Answer", "Speak", "Tell me", "Give me", "Respond", "Shout", "Call out", "Put down"),
+    (" {text}", ": {text}", " \"{text}\"", " \"{text}\".", " the words {text}", " just {text}", " only: {text}", " this: {text}", " {text}, please"),
+)  # fmt: skip
 _AGAIN = (
     ("Repeat", "Copy", "Write", "Print", "Output", "Reproduce", "Return", "Give me", "Type", "Show"),
     (" this text", " the following text", " the text below", " this", " what follows", " the following", " the next text"),
@@ -233,6 +237,14 @@ def bare(pattern: str) -> str:
 @cache
 def _held_out(listed: Sequence[str]) -> frozenset[str]:
     return frozenset(bare(each) for i, each in enumerate(listed) if is_held_out_phrase(i))
+
+
+_WONDER = ("Who", "What", "Why", "When", "Where", "How", "Which {noun}", "How often", "How long", "How many {noun}", "Since when", "With whom", "For how long", "How fast", "How big")  # fmt: skip
+UNKNOWABLE = (
+    (_WONDER, (" is", " was", " will be", " are", " has"), (" the {noun}", " {name}", " {city}", " a {noun}", " the {noun} of {name}", " the {color} {noun}"), ("?", " in {country}?", " in {city}?", " in {year}?", " today?", " now?")),
+    (_WONDER, (" does", " did", " can", " will", " should"), (" the {noun}", " {name}", " a {noun}", " {city}"), (" live", " cost", " work", " go", " win", " make", " need", " eat", " sleep", " come", " last", " weigh", " open", " end"), ("?", " in {country}?", " in {city}?", " today?")),
+    (("Tell me", "Explain", "Describe", "Teach me", "I want to know"), (" something about", " all about", " the history of", " the news on", " the reason for", " the price of"), (" {city}", " the {noun}", " {name}", " {country}", " a {noun}"), (".", "", " please.")),
+)  # fmt: skip
 
 
 def phrase(

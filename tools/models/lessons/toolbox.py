@@ -28,6 +28,7 @@ class Tool:
     parameters: tuple[Parameter, ...]
     ask: Callable[[Source], tuple[str, dict[str, Value]]] = field(repr=False)
     verb: str | None = None
+    noun: str | None = None
 
     def definition(self, source: Source) -> Message:
         schema: dict[str, Any] = {
@@ -210,7 +211,7 @@ def said(source: Source, name: str, value: Value) -> str:
     shown = said_value(source, value)
     if not source.held_out and source.chance(0.3):
         # Any words: what counts is which name they stand beside.
-        order = (spoken_name, shown) if source.chance(0.75) else (shown, spoken_name)
+        order = (spoken_name, shown) if source.chance(0.6) else (shown, spoken_name)
         return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
     return several(source, SAID, MORE_SAID).format(name=spoken_name, value=shown)
 
@@ -268,7 +269,10 @@ DESCRIBED = (
 
 
 def unknown_verb(source: Source) -> str:
-    """One that says nothing of the tool: made up, or another word, with what verbs have."""
+    """One that says nothing of the tool: made up, another word, or that of any other tool, with
+    what verbs have."""
+    if source.chance(0.3):
+        return source.phrase(VERBS[source.phrase(list(VERBS))])
     verb = source.made_up() if source.chance(0.4) else source.word()
     if source.chance(0.4):
         verb += " " + source.one(words.PARTICLES)
@@ -277,15 +281,23 @@ def unknown_verb(source: Source) -> str:
     return verb[0].upper() + verb[1:] if source.chance(0.7) else verb
 
 
-def made_up_tool(source: Source, verb: str | None = None) -> Tool:
-    """A tool of a name and parameters that nobody has heard of, if need be with this verb."""
-    verb = verb or source.phrase(list(VERBS)) if source.chance(0.8) else source.made_up()
-    noun = source.noun()
+def made_up_tool(source: Source, verb: str | None = None, noun: str | None = None) -> Tool:
+    """A tool of a name and parameters that nobody has heard of, if need be with this verb, or
+    with this verb and noun."""
+    by_verb = noun is not None
+    if not by_verb:
+        verb = verb or source.phrase(list(VERBS)) if source.chance(0.8) else source.made_up()
+    assert verb is not None
+    noun = noun or source.noun()
     name = source.one((f"{verb}_{noun}",) * 6 + (
         f"{verb}{noun.capitalize()}", f"{noun}_{verb}", f"{noun}.{verb}", f"{verb}-{noun}", noun,
     ))  # fmt: skip
     description = ""
-    if source.chance(0.85):
+    nameless = not by_verb and not source.held_out and source.chance(0.15)
+    if nameless:
+        # The description alone says what it is for.
+        name = f"{source.made_up()}_{source.made_up()}"
+    if nameless or source.chance(0.85):
         description = source.phrase(DESCRIBED).format(
             verb=verb.capitalize(), lower=verb, noun=noun, other=source.noun()
         )
@@ -300,7 +312,7 @@ def made_up_tool(source: Source, verb: str | None = None) -> Tool:
             verb,
             (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"),
         )
-        if not source.held_out and source.chance(0.3):
+        if not by_verb and not source.held_out and source.chance(0.5):
             verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
         article = source.one(("the", "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
@@ -337,4 +349,5 @@ def made_up_tool(source: Source, verb: str | None = None) -> Tool:
         parameters=tuple(each for each, _ in made.values()),
         ask=ask,
         verb=verb,
+        noun=noun,
     )

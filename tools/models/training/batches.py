@@ -24,16 +24,31 @@ STEP = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of lessons. `weights` belong to `targets`; `abilities` has the ability of each row."""
+    """Rows of lessons. `weights` belong to `targets`; `abilities` has the ability of each row.
+
+    Lessons whose prompts begin alike share a row, and what they share is in it once: there
+    `branches` is 0, and a lesson's own part has its number. A part sees what is shared and
+    itself, and its positions go on from what is shared.
+    """
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     positions: NDArray[np.int64]
+    branches: NDArray[np.int64]
     weights: NDArray[np.float32]
     abilities: list[str]
 
 
-Row = tuple[str, Tokens, Weights]
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`places` are positions without a jump."""
+
+    ability: str
+    tokens: Tokens
+    targets: Tokens
+    places: Tokens
+    branches: Tokens
+    weights: Weights
 
 
 def batches(
@@ -48,43 +63,78 @@ def batches(
     while total < size * POOL:
         source = Source(seed << 40 | index, level=level * rng.random(), pieces=pieces())
         index += 1
-        lesson = curriculum.lesson(source)
-        tokens, weights = encode(lesson)
-        if len(tokens) <= LONGEST:
-            rows.append((lesson.ability, tokens, weights))
-            total += len(tokens)
+        lessons = curriculum.lessons(source)
+        row = row_of(lessons[0].ability, [encode(each) for each in lessons])
+        if len(row.tokens) <= LONGEST:
+            rows.append(row)
+            total += len(row.tokens)
     # Lessons of equal length come in any order.
     rng.shuffle(rows)
-    rows.sort(key=lambda row: _width(row[1]))
+    rows.sort(key=_width)
     groups: list[list[Row]] = [[]]
     for row in rows:
-        if groups[-1] and _width(row[1]) * (len(groups[-1]) + 1) > size:
+        if groups[-1] and _width(row) * (len(groups[-1]) + 1) > size:
             groups.append([])
         groups[-1].append(row)
     rng.shuffle(groups)
     return (_batch(group, rng, n_ctx, SKIPPED * level**2) for group in groups), index
 
 
-def _width(tokens: Tokens) -> int:
-    return -(-(len(tokens) - 1) // STEP) * STEP
+def row_of(ability: str, lessons: list[tuple[Tokens, Weights]]) -> Row:
+    """The lessons' tokens, each predicted from those before it: what all prompts begin with once,
+    then what each goes on with."""
+    shared = _shared(lessons) if len(lessons) > 1 else len(lessons[0][0]) - 1
+    parts = [slice(0, shared), *(slice(shared, len(tokens) - 1) for tokens, _ in lessons)]
+    of = [lessons[0], *lessons]
+    return Row(
+        ability=ability,
+        tokens=np.concatenate(
+            [tokens[:-1][part] for (tokens, _), part in zip(of, parts, strict=True)]
+        ),
+        targets=np.concatenate(
+            [tokens[1:][part] for (tokens, _), part in zip(of, parts, strict=True)]
+        ),
+        weights=np.concatenate(
+            [weights[1:][part] for (_, weights), part in zip(of, parts, strict=True)]
+        ),
+        places=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+        branches=np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts]),
+    )
+
+
+def _shared(lessons: list[tuple[Tokens, Weights]]) -> int:
+    """How many tokens all prompts begin with, of which none ends there."""
+    shared = min(int((weights < 1).sum()) for _, weights in lessons) - 1
+    first = lessons[0][0]
+    for tokens, _ in lessons[1:]:
+        differ = np.flatnonzero(tokens[:shared] != first[:shared])
+        shared = int(differ[0]) if differ.size else shared
+    return shared
+
+
+def _width(row: Row) -> int:
+    return -(-len(row.tokens) // STEP) * STEP
 
 
 def _batch(rows: list[Row], rng: random.Random, n_ctx: int, skipped: float) -> Batch:
-    width = max(_width(tokens) for _, tokens, _ in rows)
+    width = max(map(_width, rows))
     shape = (len(rows), width)
     batch = Batch(
         tokens=np.zeros(shape, np.int64),
         targets=np.zeros(shape, np.int64),
         positions=np.zeros(shape, np.int64),
+        branches=np.zeros(shape, np.int64),
         weights=np.zeros(shape, np.float32),
-        abilities=[ability for ability, _, _ in rows],
+        abilities=[row.ability for row in rows],
     )
-    for i, (_, tokens, weights) in enumerate(rows):
-        n = len(tokens) - 1
-        batch.tokens[i, :n] = tokens[:-1]
-        batch.targets[i, :n] = tokens[1:]
-        batch.weights[i, :n] = weights[1:]
-        batch.positions[i] = _positions(width, rng, n_ctx, skipped)
+    for i, row in enumerate(rows):
+        n = len(row.tokens)
+        batch.tokens[i, :n] = row.tokens
+        batch.targets[i, :n] = row.targets
+        batch.weights[i, :n] = row.weights
+        batch.branches[i, :n] = row.branches
+        places = np.append(row.places, np.arange(row.places.max() + 1, width))
+        batch.positions[i] = _positions(width, rng, n_ctx, skipped)[places[:width]]
     return batch
 
 

@@ -38,7 +38,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.ffn_up = _matrix(shape.n_ff, n)
         self.ffn_down = _matrix(n, shape.n_ff, 1 / math.sqrt(2 * shape.n_layer))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None) -> Tensor:
         batch, length, n = x.shape
         kind = self.factors
         heads, shared = self.shape.n_head, self.shape.n_head_kv
@@ -49,7 +49,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         if shared < heads:
             k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = F.scaled_dot_product_attention(q, k, v, visible, is_causal=visible is None)
         x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output, kind)
         h = _normed(x, self.ffn_norm)
         wide = F.silu(_linear(h, self.ffn_gate, kind)) * _linear(h, self.ffn_up, kind)
@@ -65,15 +65,18 @@ class Network(nn.Module):  # type: ignore[misc]
         self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
 
-    def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each token of `targets`."""
+    def forward(
+        self, tokens: Tensor, positions: Tensor, targets: Tensor, visible: Tensor | None = None
+    ) -> Tensor:
+        """The loss of each token of `targets`. `visible` says which tokens (last axis) each token
+        sees, if not all those before it: see `visible_of`."""
         head = self.shape.n_embd // self.shape.n_head
         rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
         angles = positions[:, None, :, None].float() * rates
         cos, sin = angles.cos(), angles.sin()
         x = F.embedding(tokens, self.token_embd)
         for layer in self.blk:
-            x = layer(x, cos, sin)
+            x = layer(x, cos, sin, visible)
         logits = _linear(_normed(x, self.output_norm), self.token_embd, self.factors).float()
         flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         return flat.view(targets.shape)
@@ -85,6 +88,15 @@ class Network(nn.Module):  # type: ignore[misc]
     def others(self) -> list[nn.Parameter]:
         vectors = [each for each in self.blk.parameters() if each.dim() == 1]
         return [self.token_embd, self.output_norm, *vectors]
+
+
+def visible_of(branches: Tensor) -> Tensor | None:
+    """Rows, 1 for all heads, tokens, and the tokens that they see: those before them of their own
+    branch and of branch 0. None if that is all before them in each row."""
+    if not branches.any():
+        return None
+    own = branches[:, :, None] == branches[:, None, :]
+    return (own | (branches[:, None, :] == 0)).tril()[:, None]
 
 
 def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTensor]:

@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType as WeightType
 from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER, Recipe
 from tools.models.training.batches import Batch, batches
-from tools.models.training.network import Network, factor_type, named_tensors, state_of
+from tools.models.training.network import Network, factor_type, named_tensors, state_of, visible_of
 
 BATCH = 6144
 """Tokens that go through the network at once."""
@@ -172,6 +172,7 @@ def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, 
             torch.from_numpy(batch.tokens),
             torch.from_numpy(batch.positions),
             torch.from_numpy(batch.targets),
+            visible_of(torch.from_numpy(batch.branches)),
         )
         ((losses * weights).sum() / total).backward()
         log.add(batch, losses.detach())

@@ -63,6 +63,24 @@ def test_losses_are_those_of_llama_cpp(network: Any, tmp_path: Path) -> None:
     assert losses(network) == pytest.approx(llama_losses(path), abs=0.08)
 
 
+def test_lessons_in_one_row_are_as_alone(network: Any) -> None:
+    from tools.models.training.network import visible_of
+
+    alone = [[5, 300, 41, 9], [5, 300, 7, 12, 41]]
+    row = torch.tensor([[5, 300, 41, 9, 7, 12, 41, 0]])
+    positions = torch.tensor([[0, 1, 2, 3, 2, 3, 4, 5]])
+    branches = torch.tensor([[0, 0, 1, 1, 2, 2, 2, 0]])
+    targets = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
+    assert visible_of(torch.zeros(1, 8)) is None
+    with torch.no_grad():
+        together = network(row, positions, targets, visible_of(branches))[0]
+        for tokens, places in zip(alone, ([0, 1, 2, 3], [0, 1, 4, 5, 6]), strict=True):
+            own = network(
+                torch.tensor([tokens]), torch.arange(len(tokens))[None], targets[:, places]
+            )
+            assert torch.allclose(own[0], together[places], atol=0.02)
+
+
 def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> None:
     from tools.models.training.network import named_tensors, state_of
 
