@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tools.models.lessons import calling, conversation, copying, curriculum, extraction
+from tools.models.lessons import (
+    calling,
+    conversation,
+    copying,
+    curriculum,
+    exercises,
+    extraction,
+)
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import VERBS
@@ -84,6 +91,23 @@ def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:
     elif schema["type"] != "boolean":
         assert str(value).lower() in text.lower()
         assert "enum" not in schema or value in schema["enum"]
+
+
+def value(text: str) -> int:
+    """Of a sum of two numbers, or of one."""
+    a, sign, b = [*text.split(), "+", "0"][:3]
+    return {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+
+
+def test_sums_are_right_in_each_step() -> None:
+    lines: list[str] = []
+    for source in both_sides():
+        lines += exercises.arithmetic(source).answer["content"].splitlines()
+    assert len(lines) > 2 * len(SEEDS)
+    for line in lines:
+        steps = line.split(" = ")
+        assert len(steps) > 1
+        assert len({value(each) for each in steps}) == 1, line
 
 
 def test_what_is_extracted_is_in_the_text() -> None:

@@ -78,6 +78,12 @@ SPELL = (
 
 
 def spell(source: Source) -> Lesson:
+    if not source.held_out and source.chance(0.3):
+        # Many at once teach as much as many lessons.
+        listed = source.words(2, 6)
+        content = "\n".join("-".join(word) for word in listed)
+        request = source.one(SPELL_ALL).format(text=", ".join(listed))
+        return exercise(source, "spell", request, content, "I spell each word.")
     word = source.word() if source.chance(0.4) else source.name()
     letters = "-".join(word)
     return exercise(
@@ -126,8 +132,9 @@ LOWER = (
 
 
 def case(source: Source) -> Lesson:
-    few = not source.held_out and source.chance(0.6)
-    text = " ".join(source.words(1, 2 if few else source.upto(1, 4)))
+    few = not source.held_out and source.chance(0.4)
+    most = 4 if source.held_out else 8
+    text = " ".join(source.words(1, 2 if few else source.upto(1, most)))
     if source.chance(0.7):
         return exercise(
             source,
@@ -145,7 +152,12 @@ SPOKEN = ("What is {a} {word} {b}?", "How much is {a} {word} {b}?", "Calculate {
 SIGNS = {"+": "plus", "-": "minus", "*": "times"}
 
 
-def arithmetic(source: Source) -> Lesson:
+SUMS = ("Calculate these: {text}", "Compute:\n{text}", "{text}", "What are {text}?", "Work these out: {text}", "Solve:\n{text}", "Sums: {text}")  # fmt: skip
+SPELL_ALL = ("Spell these words: {text}", "Spell: {text}", "Spell all of these: {text}", "How are these spelled? {text}", "Letter by letter, please: {text}")  # fmt: skip
+
+
+def numbers(source: Source) -> tuple[int, str, int, int]:
+    """Two numbers, the sign between them, and what they make, of this side."""
     sign = source.random.choices(("+", "-", "*"), (5, 4, 2))[0]
     while True:
         top = 10 if sign == "*" or source.chance(0.2) else 99
@@ -157,7 +169,32 @@ def arithmetic(source: Source) -> Lesson:
             break
         if (a * 31 + b * 17 + ord(sign)) % 7 and not source.held_out:
             break
-    value = {"+": a + b, "-": a - b, "*": a * b}[sign]
+    return a, sign, b, {"+": a + b, "-": a - b, "*": a * b}[sign]
+
+
+def shown(a: int, sign: str, b: int, value: int) -> str:
+    """The sum as the answer has it: tens, then ones, as in one go it is hardly learnt."""
+    if sign == "*" or b <= 10 or not b % 10:
+        return f"{a} {sign} {b} = {value}"
+    between = value - b % 10 if sign == "+" else value + b % 10
+    return f"{a} {sign} {b} = {between} {sign} {b % 10} = {value}"
+
+
+def sums(source: Source) -> Lesson:
+    """Many sums at once, which teach as much as many lessons."""
+    made = [numbers(source) for _ in range(source.number(2, 6))]
+    separator = source.one((", ", "\n", "; "))
+    text = separator.join(f"{a} {sign} {b}" for a, sign, b, _ in made)
+    request = source.one(SUMS).format(text=text)
+    content = "\n".join(shown(*each) for each in made)
+    thought = " ".join(worked(a, sign, b) for a, sign, b, _ in made)
+    return exercise(source, "arithmetic", request, content, thought, thinks=source.chance(0.2))
+
+
+def arithmetic(source: Source) -> Lesson:
+    if not source.held_out and source.chance(0.45):
+        return sums(source)
+    a, sign, b, value = numbers(source)
     spoken = {
         "+": (*phrasings.SPOKEN, *phrasings.PLUS),
         "-": (*phrasings.SPOKEN, *phrasings.MINUS),
@@ -167,13 +204,8 @@ def arithmetic(source: Source) -> Lesson:
         request = phrase(source, SPOKEN, spoken[sign]).format(a=a, b=b, word=SIGNS[sign])
     else:
         request = phrase(source, SUM, phrasings.SUM, 0.6).format(a=a, b=b, sign=sign)
-    shown = f"{a} {sign} {b} = "
-    if sign != "*" and b > 10 and b % 10:
-        # Tens, then ones, as in the thought: in one go it is hardly learnt.
-        shown += f"{value - b % 10 if sign == '+' else value + b % 10} {sign} {b % 10} = "
-    return exercise(
-        source, "arithmetic", request, f"{shown}{value}", worked(a, sign, b), facts=(str(value),)
-    )
+    answer, thought = shown(a, sign, b, value), worked(a, sign, b)
+    return exercise(source, "arithmetic", request, answer, thought, facts=(str(value),))
 
 
 def worked(a: int, sign: str, b: int) -> str:
