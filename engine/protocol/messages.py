@@ -229,6 +229,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     projector_size: int = 0  # bytes
 
     @property
+    def size_in_memory(self) -> int:
+        """Bytes of the weights where they are: devices align them."""
+        return max(self.size, sum(each.model for each in self.devices))
+
+    @property
     def size_on_devices(self) -> int:
         """Bytes of the weights that other devices than the CPU hold."""
         return sum(each.model for each in self.devices if each.name != CPU)

@@ -21,7 +21,7 @@ def process_json(current: Runtime, entry: Entry) -> dict[str, Any] | None:
     return {
         "name": entry.name,
         "model": entry.name,
-        "size": info.size,
+        "size": info.size_in_memory,
         "digest": digest(current, entry),
         "details": details(Facts.of_info(info)),
         "expires_at": timestamp(ends),
