@@ -1,19 +1,23 @@
 """What came of each case, kept in a file, and the table of it for docs/gpu.md."""
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from contract_tests.gpu.cases import CASES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
+KIT = HERE.parent / "kit"
 PASSED = "passed"
+ENDED = "pytest said nothing"
 
 Results = dict[str, str]
 
 
 def stored(path: Path = RESULTS) -> Results:
-    """By the names of cases; empty if nothing was tried."""
+    """By the names of cases, and by the files of the kit; empty if nothing was tried."""
     found: Results = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
 
@@ -32,4 +36,28 @@ def table(results: Results) -> str:
         if case.refusal and said == PASSED:
             said = f"refused: it {case.refusal}"
         rows.append(f"| {case.name} | `{' '.join(case.options)}` | {said} |")
+    return "\n".join(rows) + "\n"
+
+
+def of_pytest(lines: Sequence[str]) -> str:
+    """What pytest said of a file at its end: `152 passed, 3 skipped`, and the tests that failed."""
+    counts = re.findall(r"\d+ (?:passed|skipped|failed|errors?)\b", lines[-1] if lines else "")
+    counts.sort(key=lambda each: ("passed" not in each, "skipped" not in each))
+    found = (re.match(r"(?:FAILED|ERROR) \S*?::(.+?)(?: - |$)", each) for each in lines)
+    return ", ".join([*counts, *(match[1] for match in found if match)]) or ENDED
+
+
+def is_fine(said: str | None) -> bool:
+    """True if this is what came of a file of the kit, and no test of it failed."""
+    return re.fullmatch(r"\d+ passed(, \d+ skipped)?|\d+ skipped", said or "") is not None
+
+
+def kit_files() -> list[str]:
+    """All files of the contract kit, by their paths in its folder."""
+    return sorted(each.relative_to(KIT).as_posix() for each in KIT.glob("*/test_*.py"))
+
+
+def kit_table(results: Results) -> str:
+    rows = ["| file of the kit | result |", "|---|---|"]
+    rows += [f"| {each} | {results.get(each, 'not tried')} |" for each in kit_files()]
     return "\n".join(rows) + "\n"

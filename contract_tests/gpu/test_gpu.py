@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from contract_tests.gpu import checks, environment, named, results
+from contract_tests.gpu.__main__ import PART
 from contract_tests.gpu.cases import CASES, Case
 from contract_tests.gpu.trying import without_devices
 from contract_tests.own.servers import MODEL, ROOT
@@ -84,6 +85,39 @@ def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
 
 def test_the_documents_have_the_results() -> None:
     found = results.stored()
-    assert found.keys() <= {*NAMES}, "of a case that is gone"
+    assert found.keys() <= {*NAMES, *results.kit_files()}, "of a case that is gone"
     text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
-    assert results.table(found) in text, "put there what `nox -s gpu -- --table` prints"
+    for table in (results.table(found), results.kit_table(found)):
+        assert table in text, "put there what `nox -s gpu -- --table` prints"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "is_fine"),
+    [
+        (["..s.", "3 passed, 1 skipped in 2.10s"], "3 passed, 1 skipped", True),
+        (["ss", "2 skipped in 0.10s"], "2 skipped", True),
+        (["=== 1 passed, 2 warnings in 3.00s (0:00:03) ==="], "1 passed", True),
+        (
+            ["FAILED a/test_b.py::test_c[x-y] - assert 1 == 2", "1 failed, 3 passed in 1.00s"],
+            "3 passed, 1 failed, test_c[x-y]",
+            False,
+        ),
+        (
+            ["ERROR a/test_b.py::test_c - OSError", "1 passed, 2 errors in 1.00s"],
+            "1 passed, 2 errors, test_c",
+            False,
+        ),
+        (["no tests ran in 0.01s"], results.ENDED, False),
+        ([], results.ENDED, False),
+    ],
+)
+def test_what_pytest_says_of_a_file(lines: list[str], said: str, is_fine: bool) -> None:
+    assert results.of_pytest(lines) == said
+    assert results.is_fine(said) is is_fine
+
+
+def test_files_of_the_kit_are_named_from_its_folder() -> None:
+    files = results.kit_files()
+    assert len(files) > 20
+    assert {*PART} <= {*files}
+    assert not results.is_fine(None)

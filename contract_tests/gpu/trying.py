@@ -1,16 +1,18 @@
 """One configuration: a server on the device, one on the CPU, and what is held of both."""
 
+import os
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 
 from contract_tests.gpu import checks, named, results
 from contract_tests.gpu.cases import DEFAULT, Case
-from contract_tests.kit.server import wait_until
+from contract_tests.kit.server import SECONDS, wait_until
 from contract_tests.own.servers import ROOT, Specllama, model_file, start
 
 _ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev", "-ngld", "-devd", "--rpc")
@@ -69,14 +71,34 @@ def without_devices(options: tuple[str, ...]) -> list[str]:
     return found
 
 
-def run_kit(files: tuple[str, ...]) -> bool:
-    """The contract kit, or `files` of it, against a server on the device."""
-    kit = ROOT / "contract_tests" / "kit"
-    with tempfile.TemporaryDirectory() as directory:
+def run_kit(files: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What comes of each of these files of the contract kit, against a server on the device."""
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        server: Specllama | None = None
         options = (*DEFAULT.options, "--slots", "--props", "--metrics")
-        server = start(Path(directory), *options, variables=DEFAULT.variables)
-        with closing(server):
-            command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
-            chosen = [str(kit / each) for each in files] or [str(kit)]
-            command += [*chosen, "--base-url", server.url]
-            return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+        for file in files:
+            if server is None or server.process.poll() is not None:
+                server = start(Path(directory), *options, variables=DEFAULT.variables)
+                stack.callback(server.close)
+            command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider"]
+            command += [f"--timeout={SECONDS}", str(results.KIT / file), "--base-url", server.url]
+            yield file, results.of_pytest(_shown(command))
+
+
+def _shown(command: list[str]) -> list[str]:
+    """The lines that a command writes, which are shown as they come."""
+    lines = []
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return lines
