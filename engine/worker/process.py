@@ -30,6 +30,7 @@ from engine.worker.backend import (
     initialize,
     last_words,
 )
+from engine.worker.backend.exactness import promised
 from engine.worker.backend.projector import projector_header
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.embedding.embedder import Embedder
@@ -79,7 +80,7 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
         with last_words(lambda message: link.send(LoadFailed(message))):
             if options.media.mmproj:  # at once, rather than behind a large model
                 projector_header(options.media.mmproj)
-            options = fitted(path, options)
+            options = fitted(path, promised(options))
             engine = _make(Model(path, options, progress), path, options)
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))

@@ -106,7 +106,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Make a text depend on its request alone (on the CPU), not on what is cached or "
             "who else is served: --no-kv-unified --cache-type-k f16 --cache-type-v bf16, as far as "
             "these are not given. Long prompts take longer to evaluate.",
-            default="auto (on for the shipped model)",
+            default="auto (on for the shipped model, unless a GPU has layers)",
             bare="on",
             read=values.switch,
         ),

@@ -1,4 +1,4 @@
-"""Tests if this machine's kernels keep the promise of `--reproducible`."""
+"""Where the promise of `--reproducible` can be kept: on no device, and by some kernels of CPUs."""
 
 import logging
 
@@ -6,12 +6,25 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.options import EngineOptions
+from engine.options.declaration import replaced
 from engine.worker.backend import Context
+from engine.worker.backend.library import devices
 
 log = logging.getLogger(__name__)
 
 N_TOKENS = 80
 """More rows than any kernel of llama.cpp needs to take another path than for a single one."""
+
+
+def promised(options: EngineOptions) -> EngineOptions:
+    """`options` with `--reproducible off` where nobody has asked for it, and layers may go to a
+    device: none keeps the promise, and most have no attention for the types that it takes. To be
+    asked after `initialize`."""
+    compute = options.compute
+    on_devices = compute.n_gpu_layers != 0 and [*compute.device] != ["none"] and bool(devices())
+    if options.context.reproducible != "auto" or not on_devices:
+        return options
+    return replaced(options, reproducible="off")
 
 
 def check_promise(context: Context, options: EngineOptions) -> None:

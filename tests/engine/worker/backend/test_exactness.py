@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.options.composition import SHIPPED_CONTEXT
 from engine.shipped import MODEL_NAME, model_path
-from engine.worker.backend import Context, Model, initialize
+from engine.worker.backend import Context, Model, exactness, initialize
 from engine.worker.backend.exactness import depends_on_batch
 from engine.worker.generation.engine import Engine
 from handlers.options import parse, remarks
@@ -83,6 +83,30 @@ def test_who_undoes_it_is_told(undoing: list[str]) -> None:
     assert remark.startswith("--reproducible: ")
     assert not remarks(parse(undoing, {}), undoing, {}), "nobody has asked for it"
     assert not remarks(parse(argv[:1], {}), argv[:1], {})
+
+
+@pytest.mark.parametrize(
+    ("devices", "argv", "stays"),
+    [
+        ([], [], True),
+        (["GPU0"], [], False),
+        (["GPU0"], ["--gpu-layers", "3"], False),
+        (["GPU0"], ["--gpu-layers", "0"], True),
+        (["GPU0"], ["--device", "none"], True),
+        (["GPU0"], ["--reproducible"], True),
+        (["GPU0"], [OTHER, "--reproducible"], True),
+    ],
+)
+def test_it_is_off_by_itself_where_a_device_has_layers(
+    devices: list[str], argv: list[str], stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exactness, "devices", lambda: devices)
+    options = layered({}, (), argv, files=False).engine
+    assert options.is_reproducible()
+    found = exactness.promised(options)
+    assert found.is_reproducible() is stays
+    assert found.cache_types() == ("f16", "bf16" if stays else "f16")
+    assert found.unified_kv_cache() is not stays
 
 
 def test_slots_of_the_shipped_model_have_the_context_it_was_trained_with(model: Model) -> None:
