@@ -31,6 +31,8 @@ class Case:
 ALL = ("-ngl", "all")
 SMALL = ("-np", "1", "-c", "256")
 DRAFT = ("-md", SHIPPED, "--spec-draft-n-max", "3", "--spec-draft-p-min", "0")
+TOO_LARGE = "1048576 tokens were asked for: -c 349440 would fit"
+"""The software device takes tensors of 128 MiB, others larger ones."""
 DEFAULT = Case("-ngl all", ALL, on_device=("layers", "kv_cache"))
 CASES = (
     DEFAULT,
@@ -53,6 +55,7 @@ CASES = (
     Case("-sm row", (*ALL, "-sm", "row"), variables=TWO, refusal="does not support split buffers"),
     Case("-sm none", (*ALL, "-sm", "none"), variables=TWO, n_devices=1),
     Case("-ts 1,2", (*ALL, "-ts", "1,2"), variables=TWO, n_devices=2),
+    Case("-c 1048576", (*ALL, "-c", "1048576", "-np", "1"), refusal=TOO_LARGE),
     Case("--rpc", (*ALL, "--rpc", LENT, "-ts", "1,1"), n_devices=2),
     Case("--lora", (*ALL, "--lora", ADAPTER), check="adapted"),
     Case("--control-vector", (*ALL, "--control-vector", VECTOR), on_device=("layers",)),

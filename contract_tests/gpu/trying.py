@@ -23,7 +23,9 @@ LONGEST = 300  # characters of a failure
 
 def tried(case: Case, directory: Path) -> str:
     """`results.PASSED`, or how the failure begins."""
-    shared = ("--slot-save-path", str(directory), "--slots", "--metrics")
+    # Of itself it is on where nothing is on a device: other caches, and other slot files.
+    alike = ("--reproducible", "off")
+    shared = ("--slot-save-path", str(directory), "--slots", "--metrics", *alike)
     model = ("-m", model_file(case.model)) if case.model else ()
     try:
         with ExitStack() as stack:

@@ -61,7 +61,10 @@ def _die_quickly(log_level: int) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 
-def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
+def _load(
+    link: ServerLink, options: EngineOptions
+) -> tuple[Engine | Embedder, EngineOptions] | None:
+    """The engine, and the options that it has: what depends on the machine is chosen here."""
     path = model_file(options.model.model)
     sent = 0.0
 
@@ -85,7 +88,7 @@ def _load(link: ServerLink, options: EngineOptions) -> Engine | Embedder | None:
     except (BackendError, GrammarError) as error:
         link.send(LoadFailed(str(error)))
         return None
-    return engine
+    return engine, options
 
 
 def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
@@ -121,15 +124,16 @@ def main() -> int:
     threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
     engine = None
     with suppress(BrokenPipeError):  # the server is gone
-        engine = _load(link, first.options)
-        if engine is not None:
+        loaded = _load(link, first.options)
+        if loaded is not None:
+            engine, options = loaded
             link.send(Ready(engine.info))
             if isinstance(engine, Engine):
                 generator = engine
                 engine.compiler.prepare(lambda: generator.has_work)
             sys.setswitchinterval(SWITCH_SECONDS)
             collecting.resume()
-            Worker(engine, link, first.options).run()
+            Worker(engine, link, options).run()
     if engine is None:
         return 1
     engine.close()

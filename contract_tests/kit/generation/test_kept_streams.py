@@ -207,8 +207,10 @@ def test_streams_belong_to_keys(field: str, own_server: Start) -> None:
 THINKING: dict[str, Any] = {
     "thinking_forced_open": True,
     "reasoning_format": "deepseek",
-    "max_tokens": 400,
+    "max_tokens": 2000,
     "ignore_eos": True,
+    # Thoughts that the model would end itself are over before a client can.
+    "logit_bias": [["</think>", -50]],
     "reasoning_budget_message": " Enough of that.",
 }
 
@@ -232,10 +234,13 @@ def test_a_client_ends_the_thoughts(n: int, server: Server) -> None:
                 content[choice["index"]] += delta.get("content") or ""
             if all(thoughts) and not asked:
                 assert control(server, event.json["id"]) == {"success": True}
+            if all(content):
+                break
     for each in thoughts:
         assert each.endswith(" Enough of that.")
         assert each.count("Enough of that.") == 1
     assert all(content)
+    server.wait_until_idle()
     assert control(server, event.json["id"]) == {
         "success": False,
         "message": "no active completion for this id",

@@ -15,6 +15,7 @@ from llama_cpp import llama_cpp as C
 
 from engine.options import EngineOptions
 from engine.protocol.devices import CPU, DeviceUse
+from engine.worker.backend import room
 from engine.worker.backend.context_params import context_params
 from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.library import devices, failure, forget_errors, heard_by
@@ -24,6 +25,8 @@ from engine.worker.backend.model_params import kv_overrides, model_params
 MEASURED = 1 << 20
 """Tokens of a context up to which it is measured. What llama.cpp keeps of each cell itself takes
 memory even so; more tokens take more in proportion."""
+FEW = 4096
+"""Tokens of a context that every device takes."""
 _NO_VOCABULARY = "tokenizer.ggml.model=str:no_vocab"
 _CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB")
 _ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^\s,]+)")
@@ -81,6 +84,7 @@ class DryRun(ModelFacts):
     def __init__(self, path: str, options: EngineOptions) -> None:
         self._planned = Planned()
         self._measured: dict[object, list[DeviceUse]] = {}
+        self._mosts: dict[object, int] = {}
         # The vocabulary takes most of the time, and is of no use here. But its size is, and not
         # every file has that beside it.
         given = options.model.override_kv
@@ -115,12 +119,24 @@ class DryRun(ModelFacts):
         """What each device would hold with a context of `n_ctx` tokens, the CPU included. Raises
         `BackendError` if there can be no such context. `options` are those of the model, but for
         the types of the cache."""
-        if n_ctx <= MEASURED:
+        most = self._most(options, n_seq, unified) if n_ctx > FEW and devices() else MEASURED
+        if n_ctx <= most:
             return self._measure(options, n_seq, unified, n_ctx)
-        half = self._measure(options, n_seq, unified, MEASURED // 2)
-        full = self._measure(options, n_seq, unified, MEASURED)
-        factor = (n_ctx - MEASURED) / (MEASURED - MEASURED // 2)
+        half = self._measure(options, n_seq, unified, most // 2)
+        full = self._measure(options, n_seq, unified, most)
+        factor = (n_ctx - most) / (most - most // 2)
         return [_beyond(*pair, factor) for pair in zip(half, full, strict=True)]
+
+    def _most(self, options: EngineOptions, n_seq: int, unified: bool) -> int:
+        """Tokens of the largest context that is measured: llama.cpp ends the process over one with
+        tensors that a device doesn't take."""
+        key = (options.cache_types(), n_seq, unified)
+        if key not in self._mosts:
+            self._measure(options, n_seq, unified, FEW)
+            step = room.STEP * n_seq  # llama.cpp rounds up
+            most = int(min(MEASURED, room.most_in_tensors(self._planned)))
+            self._mosts[key] = max(FEW, most // step * step)
+        return self._mosts[key]
 
     def _measure(
         self, options: EngineOptions, n_seq: int, unified: bool, n_ctx: int

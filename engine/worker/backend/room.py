@@ -2,6 +2,7 @@
 asked, and what would fit."""
 
 import ctypes
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,17 +96,24 @@ def _size(path: str) -> int:
 
 
 def fits_in_tensors(told: Holdings) -> int:
-    """The tokens for which every device takes the tensors of the KV cache, judged by those of the
-    newest context; 0 if that is unknown.
+    """The tokens for which every device takes the tensors of the KV cache; 0 if that is unknown, or
+    the newest context is no larger."""
+    most = most_in_tensors(told)
+    return int(most) // STEP * STEP if most < told.n_ctx else 0
+
+
+def most_in_tensors(told: Holdings) -> float:
+    """The same for any context, judged by the tensors of the newest one; infinite if no device has
+    any.
 
     A device may have memory for a buffer, and still refuse a tensor as large as that."""
-    found = told.n_ctx
+    found = math.inf
     for use in told.by_device({name: "" for name, *_ in devices()}):
         n_layers = told.cached_layers.get(use.name, 0)
         if use.kv_cache and n_layers:
             each = use.kv_cache / (2 * n_layers)
-            found = min(found, int(told.n_ctx * largest_tensor(use.name) / each))
-    return found // STEP * STEP if found < told.n_ctx else 0
+            found = min(found, told.n_ctx * largest_tensor(use.name) / each)
+    return found
 
 
 def fits_by_trial(n_ctx: int, least: int, works: Callable[[int], bool]) -> int:

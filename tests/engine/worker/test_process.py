@@ -2,10 +2,16 @@
 
 import logging
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine.worker.process import _die_quickly
+from engine.shipped import model_path
+from engine.worker.backend import exactness
+from engine.worker.cache.origin import Identity
+from engine.worker.process import _die_quickly, _load
+from tests.support.options_support import engine_options
 
 
 @pytest.mark.parametrize(("level", "expected"), [(logging.INFO, "1"), (logging.DEBUG, None)])
@@ -16,3 +22,21 @@ def test_backtraces_of_assertions_are_for_those_who_want_everything(
     monkeypatch.delenv("GGML_NO_BACKTRACE")
     _die_quickly(level)
     assert os.environ.get("GGML_NO_BACKTRACE") == expected
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_slot_files_are_told_the_options_that_the_engine_has(
+    *, device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--reproducible auto` is off where a GPU may have layers: files say what their cache is."""
+    monkeypatch.setattr(exactness, "devices", lambda: ["a GPU"] * device)
+    link: Any = SimpleNamespace(send=lambda _: None)
+    given = engine_options(model=str(model_path()), ctx_size=256, threads=1)
+    loaded = _load(link, given)
+    assert loaded is not None
+    engine, options = loaded
+    assert given.context.reproducible == "auto"
+    assert options.is_reproducible() is not device
+    assert Identity.of(options).fits(Identity.of(given).origin(())) is not device
+    engine.close()
+    engine.model.close()

@@ -164,12 +164,13 @@ def numbers(source: Source) -> tuple[int, str, int, int]:
         a, b = source.number(0, top), source.number(0, top)
         if sign == "-" and a < b:
             a, b = b, a
-        # One sum of so many is for the evaluation alone.
-        if (a * 31 + b * 17 + ord(sign)) % 7 == 0 and source.held_out:
-            break
-        if (a * 31 + b * 17 + ord(sign)) % 7 and not source.held_out:
-            break
-    return a, sign, b, {"+": a + b, "-": a - b, "*": a * b}[sign]
+        if is_held_out_sum(a, sign, b) == source.held_out:
+            return a, sign, b, {"+": a + b, "-": a - b, "*": a * b}[sign]
+
+
+def is_held_out_sum(a: int, sign: str, b: int) -> bool:
+    """One sum of so many is for the evaluation alone; the numbers are not."""
+    return (a * 31 + b * 17 + ord(sign)) % 7 == 0
 
 
 def shown(a: int, sign: str, b: int, value: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tools.models.lessons import phrasings, words
-from tools.models.lessons.exercises import worked
+from tools.models.lessons.exercises import is_held_out_sum, worked
 from tools.models.lessons.lesson import Lesson, exercise
 from tools.models.lessons.phrasings import phrase, several
 from tools.models.lessons.source import Source
@@ -101,7 +101,12 @@ CHAIN = (
 
 
 def chain(source: Source) -> Lesson:
-    a, b, c = (source.integer(1, 20) for _ in range(3))
+    while True:
+        a, b, c = (source.number(1, 20) for _ in range(3))
+        # What the evaluation asks for has a sum at least that was never trained.
+        held_out = is_held_out_sum(a, "+", b) or is_held_out_sum(a + b, "+", c)
+        if held_out == source.held_out:
+            break
     request = phrase(source, CHAIN, phrasings.CHAIN).format(a=a, b=b, c=c)
     total = a + b + c
     steps = f"{worked(a, '+', b)} {worked(a + b, '+', c)}"
@@ -142,9 +147,13 @@ LEFT = (
 
 
 def story(source: Source) -> Lesson:
-    a, b = source.integer(10, 60), source.integer(1, 10)
     more = source.chance(0.5)
-    total, sign = (a + b, "+") if more else (a - b, "-")
+    sign = "+" if more else "-"
+    while True:
+        a, b = source.number(10, 60), source.number(1, 10)
+        if is_held_out_sum(a, sign, b) == source.held_out:
+            break
+    total = a + b if more else a - b
     values = {"name": source.name(), "friend": source.name(), "a": a, "b": b}
     values["thing"] = source.listed(words.THINGS) + "s"
     text = several(source, *((MORE, GAINS) if more else (LESS, LOSSES))).format(**values)

@@ -115,16 +115,42 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
 def state_of(
     tensors: Iterable[tuple[str, NDArray[np.float32]]], shape: Decoder
 ) -> dict[str, Tensor]:
-    """The parameters that `named_tensors` made these tensors of, with what rounding left."""
+    """The parameters that `named_tensors` made these tensors of, with what rounding left. Of
+    `shape` only the size of a head counts."""
     state = {}
     for name, values in tensors:
         parameter, found = name.removesuffix(".weight"), torch.tensor(values)
-        if parameter.endswith("attn_q"):
-            found = _halves(found, shape.n_head)
-        elif parameter.endswith("attn_k"):
-            found = _halves(found, shape.n_head_kv)
+        if parameter.endswith(("attn_q", "attn_k")):
+            found = _halves(found, found.shape[0] * shape.n_head // shape.n_embd)
         state[parameter] = found
     return state
+
+
+def grown(small: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters `fresh` of a network that is wider or deeper than that of `small`, changed so
+    that it computes the same.
+
+    What is new reads anything and writes nothing, until it has learnt to. Heads have to be of one
+    size in both.
+    """
+    state = {name: _quiet(name, values) for name, values in fresh.items()}
+    n_small, n = (each["output_norm"].shape[0] for each in (small, fresh))
+    for name, values in small.items():
+        place = state[name]
+        if values.dim() == 1:
+            # The mean square of a token's channels falls with those that are zero.
+            values = values * math.sqrt(n_small / n)
+            place.fill_(float(values.mean()))
+        place[tuple(slice(each) for each in values.shape)] = values
+    return state
+
+
+READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
+"""The matrices that read from the residual stream; the others write to it."""
+
+
+def _quiet(name: str, fresh: Tensor) -> Tensor:
+    return fresh.clone() if fresh.dim() == 1 or name.endswith(READERS) else torch.zeros_like(fresh)
 
 
 @cache

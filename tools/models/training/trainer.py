@@ -17,7 +17,15 @@ from gguf import GGMLQuantizationType as WeightType
 from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER, Recipe
 from tools.models.training.batches import Batch, batches
-from tools.models.training.network import Network, factor_type, named_tensors, state_of, visible_of
+from tools.models.training.muon import Muon
+from tools.models.training.network import (
+    Network,
+    factor_type,
+    grown,
+    named_tensors,
+    state_of,
+    visible_of,
+)
 
 BATCH = 6144
 """Tokens that go through the network at once."""
@@ -35,7 +43,7 @@ LOG_EVERY = 25
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """`weights` is a model that another training has written, to begin with: it knows the short
-    lessons, so that all are at their full level from the first step on."""
+    lessons, so that all are at their full level from the first step on. It may be a smaller one."""
 
     directory: Path
     seed: int
@@ -89,14 +97,10 @@ def new_state(settings: Settings, recipe: Recipe) -> State:
     torch.manual_seed(settings.seed)
     network = Network(recipe.decoder, len(recipe.vocabulary().tokens))
     if settings.weights:
-        network.load_state_dict(state_of(read_tensors(settings.weights), recipe.decoder))
+        given = state_of(read_tensors(settings.weights), recipe.decoder)
+        network.load_state_dict(grown(given, network.state_dict()))
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(
-            network.matrices(),
-            lr=settings.rate,
-            weight_decay=0.05,
-            adjust_lr_fn="match_rms_adamw",
-        ),
+        Muon(network.matrices(), lr=settings.rate),
         torch.optim.AdamW(
             network.others(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
         ),

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from engine.protocol.devices import CPU, DeviceUse
-from engine.worker.backend import initialize
+from engine.worker.backend import dry_run, initialize, room
 from engine.worker.backend.dry_run import DryRun, Planned
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
@@ -66,3 +66,29 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setenv("LLAMA_TRACE", value)
         DryRun(str(random_model()), engine_options()).close()
         assert os.environ.get("LLAMA_TRACE") == value
+
+
+def test_no_context_is_measured_with_tensors_that_a_device_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    initialize()
+    options = engine_options(ctx_size=100_000)
+    free = DryRun(str(random_model()), options)
+    [expected] = free.measure(options, 1, True, 100_000)
+    free.close()
+
+    monkeypatch.setattr(dry_run, "devices", lambda: [("GPU0", "a GPU", 1, 1)])
+    monkeypatch.setattr(room, "most_in_tensors", lambda _told: 20_000.0)
+    begun = list[int]()
+    begin = Planned.begin_context
+
+    def noted(self: Planned, n_ctx: int) -> None:
+        begun.append(n_ctx)
+        begin(self, n_ctx)
+
+    monkeypatch.setattr(Planned, "begin_context", noted)
+    bound = DryRun(str(random_model()), options)
+    uses = {use.name: use for use in bound.measure(options, 1, True, 100_000)}
+    bound.close()
+    assert max(begun) == 20_000 // 256 * 256
+    assert uses[CPU].kv_cache == pytest.approx(expected.kv_cache, rel=0.01)

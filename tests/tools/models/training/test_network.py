@@ -93,6 +93,27 @@ def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> N
         assert torch.equal(found[name], values), name
 
 
+def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
+    from tools.models.training.network import Network, grown
+
+    torch.manual_seed(4)
+    larger = replace(SHAPE, n_embd=96, n_head=3, n_layer=3, n_ff=128)
+    made = Network(larger, len(TALKER.vocabulary().tokens))
+    made.load_state_dict(grown(network.state_dict(), made.state_dict()))
+    # The training may multiply in bfloat16.
+    assert losses(made) == pytest.approx(losses(network), abs=0.08)
+    tokens = torch.tensor([TOKENS])
+    positions = torch.arange(len(TOKENS) - 1)[None]
+    made(tokens[:, :-1], positions, tokens[:, 1:]).sum().backward()
+    # What is new learns: that which is read later, or which writes what is read.
+    first, last = made.blk[0], made.blk[2]
+    for writer in (first.attn_output, first.ffn_down):
+        assert (writer.grad[SHAPE.n_embd :] != 0).any()
+        assert (writer.grad[: SHAPE.n_embd] != 0).any()
+    for writer in (last.attn_output, last.ffn_down):
+        assert (writer.grad[: SHAPE.n_embd] != 0).any()
+
+
 def llama_losses(path: Path) -> list[float]:
     initialize()
     model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
