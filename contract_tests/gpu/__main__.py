@@ -86,6 +86,7 @@ def _try(given: argparse.Namespace) -> bool:
         return fine
     unit = [f"tests/engine/worker/backend/{name}.py" for name in UNIT]
     pytest = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider"]
+    pytest += [f"--timeout={WAIT}"]
     fine &= subprocess.run([*pytest, *unit], cwd=ROOT, check=False).returncode == 0
     left = [e for e in results.kit_files() if given.again or not results.is_fine(found.get(e))]
     for file, said in run_kit(left if given.all else PART):

@@ -115,6 +115,7 @@ def test_a_context_that_the_machine_does_not_give_tells_its_memory(
 
     host = HostMemory(available=3 << 30, total=4 << 30)
     monkeypatch.setattr(room, "host_memory", lambda: host)
+    monkeypatch.setattr(room, "devices", lambda: [])
     monkeypatch.setattr(llama_cpp, "llama_init_from_model", none)
     told = r"failed to allocate buffer; 3,072 MiB of 4,096 MiB are free; a smaller -c, or"
     with pytest.raises(BackendError, match=told):
