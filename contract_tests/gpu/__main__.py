@@ -25,7 +25,7 @@ WAIT = "1800"
 """Seconds until something is given up: a software device compiles each kernel for a while."""
 UNIT = (
     *("test_model_options", "test_offload", "test_holdings", "test_room", "test_loaded"),
-    *("test_warming", "test_sampler"),
+    *("test_warming", "test_sampler", "test_dry_run"),
 )
 PART = ("generation/test_semantics.py", "operations/test_answers.py")
 INSIDE = "--inside"

@@ -72,7 +72,7 @@ def test_no_context_is_measured_with_tensors_that_a_device_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     initialize()
-    options = engine_options(ctx_size=100_000)
+    options = engine_options(ctx_size=100_000, device=("none",))
     free = DryRun(str(random_model()), options)
     [expected] = free.measure(options, 1, True, 100_000)
     free.close()
