@@ -22,6 +22,8 @@ THINKING: dict[str, Any] = {
     "reasoning_budget_message": LAST_WORDS,
     "max_tokens": 48,
     "ignore_eos": True,
+    # A thought that the model ends itself has no last words.
+    "logit_bias": [["</think>", -50]],
 }
 AT_ONCE: dict[str, Any] = {"reasoning_budget_tokens": 0, **NO_THOUGHT}
 
