@@ -3,9 +3,9 @@
     python -m contract_tests.gpu [--all] [-k REGEX] [--again] [--table]
 
 The environment, with a llama.cpp that computes with Vulkan, is made first. Without --all it is one
-configuration, the tests that touch a backend, and a part of the contract kit. With it all
-configurations are tried that have not passed yet, and so are all files of the kit. Exit code 1 if
-something fails.
+configuration, most tests that touch a backend, and a part of the contract kit. With it all
+configurations are tried that have not passed yet, and so are the other tests and all files of the
+kit. Exit code 1 if something fails.
 """
 
 import argparse
@@ -86,7 +86,9 @@ def _try(given: argparse.Namespace) -> bool:
         return fine
     unit = [f"tests/engine/worker/backend/{name}.py" for name in UNIT]
     pytest = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider"]
-    pytest += [f"--timeout={WAIT}"]
+    pytest += [f"--timeout={WAIT}", "--durations=10"]
+    if not given.all:
+        pytest += ["-m", "not long_on_device"]
     fine &= subprocess.run([*pytest, *unit], cwd=ROOT, check=False).returncode == 0
     left = [e for e in results.kit_files() if given.again or not results.is_fine(found.get(e))]
     for file, said in run_kit(left if given.all else PART):

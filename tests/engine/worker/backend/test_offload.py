@@ -163,6 +163,7 @@ def test_who_gives_way_goes_on_with_its_random_numbers() -> None:
     model.close()
 
 
+@pytest.mark.long_on_device
 def test_requests_that_go_leave_nothing_behind(model: Model) -> None:
     device = offloading(model)
     for round in range(30):

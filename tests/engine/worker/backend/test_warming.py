@@ -12,6 +12,9 @@ from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 SHIPPED = ""
+LONG = pytest.mark.long_on_device  # kernels of their own, which are compiled first
+GENERATE = [pytest.param(f"tiny-{name}", marks=LONG) for name in ("mamba", "hybrid", "window")]
+EMBED = [pytest.param(f"tiny-{name}", marks=LONG) for name in ("embed", "bert", "rerank")]
 
 
 def evaluated(
@@ -55,7 +58,7 @@ def evaluated(
 
 
 @pytest.mark.parametrize("unified", [True, False], ids=["unified", "separate"])
-@pytest.mark.parametrize("name", [SHIPPED, "tiny-mamba", "tiny-hybrid", "tiny-window"])
+@pytest.mark.parametrize("name", [SHIPPED, *GENERATE])
 def test_every_kind_of_memory_sees_every_kind_of_batch(
     name: str, unified: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +66,7 @@ def test_every_kind_of_memory_sees_every_kind_of_batch(
     assert seen == [(1, 1), (8, 4), (8, 4), (64, 1)]
 
 
-@pytest.mark.parametrize("name", ["tiny-embed", "tiny-bert", "tiny-rerank"])
+@pytest.mark.parametrize("name", EMBED)
 def test_so_do_models_that_embed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = evaluated(name, monkeypatch, embedding=True, reranking=name == "tiny-rerank")
     assert seen == [(1, 1), (8, 4), (8, 4), (64, 1)]
@@ -78,6 +81,7 @@ def test_nothing_is_larger_than_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [(1, 1), (3, 3), (3, 3), (5, 1)]
 
 
+@LONG
 def test_nor_than_what_the_model_was_trained_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warming, "CHUNK", 100_000)
     n_trained = 128  # more than that has no positions
