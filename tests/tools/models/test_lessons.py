@@ -1,6 +1,7 @@
 """The texts that the shipped model learns from and is judged by."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tools.models.lessons import (
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import VERBS
+from tools.models.lessons.trained_tools import unworded
 from tools.models.recipes import TALKER
 from tools.models.tokenizer import SPECIAL_TOKENS
 from tools.models.training.encoding import encode, prompt_and_answer, tokenizer
@@ -59,6 +61,23 @@ def test_calls_are_of_tools_that_there_are() -> None:
             asked = lesson.messages[-1]["content"]
             for key, value in given.items():
                 is_said(asked, value, schema["properties"][key])
+
+
+def test_of_two_values_that_look_alike_one_has_its_name() -> None:
+    paths = {"old_path": Source.file, "new_path": Source.file}
+    for seed in SEEDS:
+        text = unworded(Source(seed), "Move a document", paths)
+        assert "{old_path}" in text
+        assert "{new_path}" in text
+        assert re.search(r"\b(old|new) path\b", text)
+
+
+def test_the_word_that_goes_is_in_the_text() -> None:
+    for seed in SEEDS:
+        request = copying.unworded(Source(seed), "lamp", "bird", "A lamp is here.")
+        assert "A lamp is here." in request
+        assert request.count("lamp") == 2
+        assert request.count("bird") == 1
 
 
 def test_lessons_of_a_family_share_their_tools() -> None:

@@ -5,10 +5,12 @@ import re
 from tools.models.lessons.lesson import Lesson, Message, user
 from tools.models.lessons.phrasings import (
     BECOMES,
+    BEFORE,
     CHANGE,
     CHANGE_LAST,
     COPY,
     COPY_LAST,
+    NEXT,
     SWAP,
     SWAP_LAST,
     TURN,
@@ -100,10 +102,28 @@ def replaced(source: Source) -> Lesson:
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
-    request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
+    if not source.held_out and new not in text and source.chance(0.3):
+        request = unworded(source, old, new, text)
+    else:
+        request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
     return _lesson(
         source, "replace", request, changed, f"I copy the text and write {new} for {old}."
     )
+
+
+def unworded(source: Source, old: str, new: str, text: str) -> str:
+    """A request in words that say nothing: the word that is in the text goes."""
+    mark = source.one(("", "", "", '"', "'"))
+    words = [f"{mark}{each}{mark}" for each in (old, new)]
+    if source.chance(0.3):
+        words.reverse()
+    asked = f"{source.link(0, 5)} {f' {source.link(1, 3)} '.join(words)}".strip()
+    asked += source.one(("", "", f" {source.link(1, 3)}", f". {source.link(1, 3)}"))
+    if not asked.startswith(tuple(words)) and source.chance(0.7):
+        asked = asked[0].upper() + asked[1:]
+    if source.chance(0.2):
+        return source.one(BEFORE).format(text=text) + asked + source.one((".", ""))
+    return asked + source.one(NEXT).format(text=text)
 
 
 def _lesson(source: Source, kind: str, request: str, text: str, thought: str) -> Lesson:

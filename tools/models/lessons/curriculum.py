@@ -22,16 +22,16 @@ def _with_tools(source: Source) -> list[AnyLesson]:
 
 
 LESSONS: dict[str, tuple[Maker, int, int]] = {
-    calling.ABILITY: (_with_tools, 9, 12),
-    extraction.ABILITY: (_alone(extraction.lesson), 16, 20),
-    conversation.ABILITY: (_alone(conversation.lesson), 30, 31),
-    thinking.ABILITY: (_alone(thinking.lesson), 11, 13),
-    copying.ABILITY: (_alone(copying.lesson), 20, 13),
-    infill.ABILITY: (_alone(infill.lesson), 3, 4),
+    calling.ABILITY: (_with_tools, 9, 13),
+    extraction.ABILITY: (_alone(extraction.lesson), 16, 22),
+    conversation.ABILITY: (_alone(conversation.lesson), 30, 22),
+    thinking.ABILITY: (_alone(thinking.lesson), 11, 10),
+    copying.ABILITY: (_alone(copying.lesson), 20, 14),
+    infill.ABILITY: (_alone(infill.lesson), 3, 5),
     "document": (_alone(infill.document), 1, 1),
 }
 """Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,
-since all else is built on that. Sums, letters and texts take the most lessons to learn."""
+since all else is built on that."""
 
 MAKERS = [maker for maker, _, _ in LESSONS.values()]
 

@@ -219,10 +219,13 @@ def said(source: Source, name: str, value: Value) -> str:
 MORE_TRUE = (
     "say yes to {name}", "it is {name}", "{name} was true", "{name} should be true", "let it be {name}", "{name} must be on", "turn {name} on",
     "switch {name} on", "{name} as well", "{name}=true", "true for {name}", "I want it {name}", "yes for {name}", "{name} is on", "with {name}",
+    "and {name}", "also {name}", "{name} too", "indeed {name}", "surely {name}", "with {name}, of course", "it has {name}", "{name} is wanted", "yes, {name}",
 )  # fmt: skip
 MORE_FALSE = (
     "say no to {name}", "it is not {name}", "{name} was false", "{name} should be false", "let it not be {name}", "{name} must be off", "turn {name} off",
     "switch {name} off", "do it without {name}", "{name}=false", "false for {name}", "I don't want it {name}", "no for {name}", "{name} is off", "never {name}",
+    "skip {name}", "leave out {name}", "free of {name}", "no {name} at all", "except {name}", "without any {name}", "it lacks {name}", "{name} is not wanted",
+    "forget about {name}", "and by no means {name}", "{name} must not be", "without being {name}",
 )  # fmt: skip
 MORE_SAID = (
     "{name} being {value}", "{name} will be {value}", "its {name} is {value}", "{value} is the {name}", "use {value} as {name}",

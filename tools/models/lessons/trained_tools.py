@@ -1,6 +1,7 @@
 """Tools that many programs have, for the training alone."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +18,10 @@ from tools.models.lessons.known_tools import (
 )
 from tools.models.lessons.phrasings import varied
 from tools.models.lessons.source import Source, is_held_out
-from tools.models.lessons.toolbox import Tool, Value, number, spoken
+from tools.models.lessons.toolbox import Tool, Value, number, spoken, unknown_verb
 
 Phrases = tuple[str, ...]
+_WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def _of(*options: str) -> Choice:
@@ -36,15 +38,58 @@ def _tool(
     required: int | None = None,
 ) -> Callable[[Source], Tool]:
     numbers = {key: INTEGER for key, make in parameters.items() if make in (small, number)}
-    return known(name, description, parameters, numbers, phrases, required, pick=Source.one)
+    pick = partial(_picked, description, parameters)
+    return known(name, description, parameters, numbers, phrases, required, pick=pick)
+
+
+def _picked(
+    description: str,
+    makers: Mapping[str, Maker | Choice],
+    source: Source,
+    phrases: Sequence[str],
+) -> str:
+    """One of the phrases, or now and then its values among words that say nothing."""
+    phrase = source.one(phrases)
+    keys = re.findall(r"{(\w+)}", phrase)
+    if not keys or not source.chance(0.35):
+        return phrase
+    return unworded(source, description, {key: makers[key] for key in keys})
+
+
+def unworded(source: Source, description: str, makers: Mapping[str, Maker | Choice]) -> str:
+    """A phrase whose verb says nothing. What its values look like, names beside them, and mostly a
+    word of the description tell what it asks for."""
+    what = unknown_verb(source)
+    if source.chance(0.5) or not any(make in TELLING for make in makers.values()):
+        article = source.one(("the ", "a ", "my ", "this ", ""))
+        what += f" {article}{source.one(_WORD.findall(description))}"
+    seen: set[Maker | Choice] = set()
+    parts = []
+    for key, make in source.some(list(makers.items()), len(makers)):
+        value = f'"{{{key}}}"' if make is text_value and source.chance(0.6) else f"{{{key}}}"
+        # Of two values that look alike one at least has its name.
+        if make in seen or source.chance(0.4):
+            order = (spoken(key), value) if source.chance(0.7) else (value, spoken(key))
+            value = f" {source.link(0, 2)} ".join(order).replace("  ", " ")
+        seen.add(make)
+        parts.append(value)
+    joint = source.one((" ", ", ", " {} ", " {} ", ", {} "))
+    text = what + source.one((" ", ": ", " {} ")).format(source.link(1, 1))
+    for i, part in enumerate(parts):
+        text += (joint.format(source.link(1, 1)) if i else "") + part
+    return text + source.one(("", ".", "?"))
 
 
 _ROOM: Maker = lambda source: source.listed(words.PLACES)  # noqa: E731
 _THING: Maker = lambda source: source.listed(words.THINGS)  # noqa: E731
 _COLOR: Maker = lambda source: source.listed(words.COLORS)  # noqa: E731
 _SUM: Maker = lambda s: f"{number(s)} {s.one('+-*/')} {number(s)}"  # noqa: E731
+_COMMAND: Maker = lambda s: f"{s.made_up(4)} -{s.made_up()[:1]} {s.made_up()}"  # noqa: E731
+_URL: Maker = lambda s: f"https://{s.made_up()}.{s.listed(words.DOMAINS)}"  # noqa: E731
 _CITY, _NAME, _TIME, _DATE = Source.city, Source.name, Source.time, Source.date
 _SCALE = _of("celsius", "fahrenheit", "kelvin")
+TELLING = {_SUM, _COMMAND, _URL, Source.address, Source.file, language, currency}
+"""What values look like of which few tools have any."""
 
 TRAINED: tuple[Callable[[Source], Tool], ...] = (
     _tool("weather_forecast", "Forecast the weather of a city for some days", {"city": _CITY, "days": small},
@@ -97,8 +142,8 @@ TRAINED: tuple[Callable[[Source], Tool], ...] = (
     _tool("remove_document", "Delete a document", {"document_path": Source.file}, ("Delete {document_path}", "Throw away {document_path}", "I don't need {document_path} any more", "rm {document_path}", "Get rid of {document_path}")),
     _tool("move_document", "Move a document", {"old_path": Source.file, "new_path": Source.file}, ("Move {old_path} to {new_path}", "Rename {old_path} to {new_path}", "mv {old_path} {new_path}", "{old_path} should be called {new_path}", "Make {old_path} into {new_path}")),
     _tool("grep", "Search for a pattern in a folder", {"pattern": Source.made_up, "folder": lambda s: f"/{s.made_up()}"}, ("Where in {folder} does {pattern} occur?", "grep {pattern} {folder}", "Search {folder} for {pattern}", "Find \"{pattern}\" in {folder}", "Look through {folder} for {pattern}")),
-    _tool("run_shell", "Run a shell command", {"shell_command": lambda s: f"{s.made_up(4)} -{s.made_up()[:1]} {s.made_up()}"}, ("Run `{shell_command}`", "Execute the command {shell_command}", "In the shell: {shell_command}", "Type {shell_command} in the terminal", "Start {shell_command}")),
-    _tool("fetch_page", "Fetch a web page", {"url": lambda s: f"https://{s.made_up()}.{s.listed(words.DOMAINS)}"}, ("Open {url}", "What is on {url}?", "Fetch {url}", "Download the page {url}", "Go to {url}", "Load the page at {url}")),
+    _tool("run_shell", "Run a shell command", {"shell_command": _COMMAND}, ("Run `{shell_command}`", "Execute the command {shell_command}", "In the shell: {shell_command}", "Type {shell_command} in the terminal", "Start {shell_command}")),
+    _tool("fetch_page", "Fetch a web page", {"url": _URL}, ("Open {url}", "What is on {url}?", "Fetch {url}", "Download the page {url}", "Go to {url}", "Load the page at {url}")),
     _tool("latest_news", "Get the news about a topic", {"topic": Source.word}, ("News about {topic}", "What's new in {topic}?", "Anything new about {topic}?", "What happened in {topic}?", "Headlines on {topic}")),
     _tool("find_customer", "Find a customer by number", {"customer_number": number}, ("Which customer has the number {customer_number}?", "Show customer {customer_number}", "Who is customer {customer_number}?", "Customer number {customer_number}, please", "Load the data of customer {customer_number}")),
     _tool("find_member", "Get a member by key", {"member_key": number}, ("Who is member {member_key}?", "Get me member {member_key}", "Show the member with key {member_key}", "Member {member_key}?", "Look up the member {member_key}")),
@@ -106,7 +151,7 @@ TRAINED: tuple[Callable[[Source], Tool], ...] = (
     _tool("random_number", "Draw a random number", {"low": small, "high": number}, ("A random number between {low} and {high}", "Draw a number from {low} to {high}", "Pick any number from {low} up to {high}", "Give me some number between {low} and {high}", "Random: {low} to {high}")),
     _tool("flip_coin", "Flip a coin", {}, ("Flip a coin", "Heads or tails?", "Toss a coin", "Let a coin decide", "Throw a coin for me")),
     _tool("find_recipe", "Find a recipe", {"ingredient": Source.word, "minutes": small}, ("What can I cook with {ingredient}?", "Recipe with {ingredient}", "I have {ingredient} and {minutes} minutes, what can I cook?", "A meal of {ingredient} in {minutes} minutes", "Cook something with {ingredient}"), 1),
-    _tool("log_weight", "Store how heavy somebody is", {"kilos": lambda s: number(s) / 10}, ("I weigh {kilos} kilos", "My weight is {kilos}", "Log {kilos} kg", "Store a weight of {kilos}", "The scale says {kilos}")),
+    _tool("log_weight", "Store how heavy somebody is", {"kilos": lambda s: s.own(lambda: number(s) / 10)}, ("I weigh {kilos} kilos", "My weight is {kilos}", "Log {kilos} kg", "Store a weight of {kilos}", "The scale says {kilos}")),
 )  # fmt: skip
 
 
