@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import signal
 import sys
 import time
 import warnings
@@ -17,7 +16,7 @@ from engine.processes.commands import engine_command, template_command
 from handlers.options import ServerOptions, given, parse, remarks
 from handlers.options.completion import bash_completion, fish_completion, zsh_completion
 from handlers.options.help import help_text
-from specllama import STARTED, __version__
+from specllama import STARTED, __version__, early_signals
 from specllama.commands import COMMANDS, run
 from specllama.deferred import deferred_imports
 from specllama.terminal import above_bars
@@ -78,8 +77,7 @@ def _main(words: Sequence[str]) -> int:
 
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     collecting.pause()
-    # Until the server handles signals itself, they just end the program.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    early_signals.handle()
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
     # Imported late, so that --help and a wrong option answer without loading all of it.
@@ -118,6 +116,8 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
     scheme = "https" if options.http.ssl_cert_file else "http"
     urls = listeners.urls(scheme, options.http.api_prefix)
     try:
+        if early_signals.received():
+            return 0
         serve(
             options,
             catalog,

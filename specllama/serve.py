@@ -20,6 +20,7 @@ from engine.catalog.catalog import Catalog
 from engine.processes import collecting
 from handlers.options import ServerOptions
 from handlers.running.runtime import Runtime
+from specllama import early_signals
 from specllama.app import create_app
 from specllama.connection import Connection, Limits
 from specllama.listen import Listeners
@@ -77,7 +78,9 @@ def serve(
     server = _Server(config, listeners, options.http.drain_timeout, on_listening, on_ready)
     try:
         server.run(sockets=listeners.tcp)
-    except SystemExit:
+    except SystemExit as ended:
+        if not ended.code:
+            raise  # by a signal that came before the server handled them
         if not failures:  # else uvicorn only says in its way what we know already
             failures.append("the server could not start")
     if failures:
@@ -131,6 +134,7 @@ class _Server(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         previous = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        self.should_exit |= early_signals.received()
         try:
             yield
         finally:

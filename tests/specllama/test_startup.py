@@ -251,6 +251,38 @@ def test_processes_end_with_a_server_that_is_ended_early(number: signal.Signals)
     assert b"Traceback" not in said
 
 
+LOST = """
+import os, signal, weakref
+from specllama import early_signals
+early_signals.handle()
+class Thing: pass
+def gone(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not early_signals.received(): pass
+thing = Thing()
+watched = weakref.ref(thing, gone)
+del thing
+"""
+"""A signal in a callback that nobody can end, as of an import."""
+
+
+@posix
+@pytest.mark.parametrize(
+    "then",
+    [
+        "print('goes on')",
+        "from specllama.cli import main; print('goes on'); raise SystemExit(main(['--port', '0']))",
+        "from specllama.serve import _Server; from uvicorn.config import Config\n"
+        "server = _Server(Config(None), None, 0, None, None)\n"
+        "with server.capture_signals(): print('goes on' if server.should_exit else 'stays')",
+    ],
+)
+def test_a_signal_that_is_lost_ends_the_server_before_it_listens(then: str) -> None:
+    command = [sys.executable, "-c", LOST + then]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\n", "")
+
+
 @posix
 def test_those_that_nobody_asks_for_are_ended() -> None:
     head_start.begin(ECHO)
