@@ -42,6 +42,12 @@ def main() -> None:
     )
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
     parser.add_argument(
+        "--halfway",
+        action="store_true",
+        help="of --export: the mean of the weights and those of --weights; after a short training "
+        "it is often better than both",
+    )
+    parser.add_argument(
         "--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export"
     )
     parser.add_argument(
@@ -63,8 +69,10 @@ def main() -> None:
         threads=arguments.threads,
         weights=arguments.weights,
     )
+    if arguments.halfway and not arguments.weights:
+        parser.error("--halfway is between two models: name the first one with --weights")
     if arguments.export:
-        trainer.export(settings, arguments.export, arguments.type)
+        trainer.export(settings, arguments.export, arguments.type, halfway=arguments.halfway)
         return
     trainer.train(settings)
 

@@ -158,13 +158,27 @@ def train(settings: Settings, recipe: Recipe = TALKER) -> None:
     log.say(f"ends at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
 
 
-def export(settings: Settings, path: Path, weight_type: str, recipe: Recipe = TALKER) -> None:
-    """Write the averaged weights of the checkpoint as a GGUF file."""
+def export(
+    settings: Settings,
+    path: Path,
+    weight_type: str,
+    recipe: Recipe = TALKER,
+    *,
+    halfway: bool = False,
+) -> None:
+    """Write the averaged weights of the checkpoint as a GGUF file; `halfway`: the mean of them and
+    those of `settings.weights`, which loses less of what was known before (Wortsman et al.,
+    "Robust fine-tuning of zero-shot models", 2022)."""
     from dataclasses import replace
 
     saved = torch.load(settings.checkpoint, weights_only=True)
     decoder = replace(recipe.decoder, weight_type=WeightType[weight_type])
-    write_model(replace(recipe, decoder=decoder), path, named_tensors(saved["average"], decoder))
+    state = saved["average"]
+    if halfway:
+        assert settings.weights is not None
+        before = grown(state_of(read_tensors(settings.weights), decoder), state)
+        state = {name: (values + before[name]) / 2 for name, values in state.items()}
+    write_model(replace(recipe, decoder=decoder), path, named_tensors(state, decoder))
     print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
 
 
