@@ -32,7 +32,13 @@ def main() -> None:
         "--decay", type=float, default=0.3, help="the part of them in which the rate falls to zero"
     )
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="threads (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of each process (%(default)s)")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=2,
+        help="as many as there are cores: they share the work of each step (%(default)s)",
+    )
     parser.add_argument(
         "--weights",
         type=Path,
@@ -67,6 +73,7 @@ def main() -> None:
         decay=arguments.decay,
         rate=arguments.rate,
         threads=arguments.threads,
+        processes=arguments.processes,
         weights=arguments.weights,
     )
     if arguments.halfway and not arguments.weights:

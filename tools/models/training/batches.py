@@ -52,10 +52,11 @@ class Row:
 
 
 def batches(
-    seed: int, first: int, *, size: int, level: float, n_ctx: int
-) -> tuple[Iterator[Batch], int]:
+    seed: int, first: int, *, size: int, level: float, n_ctx: int, together: int = 1
+) -> tuple[Iterator[list[Batch]], int]:
     """About `POOL` batches of up to `size` tokens, from the lessons at `first` on in the stream,
-    and where the next ones begin."""
+    and where the next ones begin. Those that are `together` have rows of about one length, so that
+    they take about one time."""
     rows: list[Row] = []
     total = 0
     rng = random.Random(f"{seed} {first}")
@@ -76,8 +77,12 @@ def batches(
         if groups[-1] and _width(row) * (len(groups[-1]) + 1) > size:
             groups.append([])
         groups[-1].append(row)
-    rng.shuffle(groups)
-    return (_batch(group, rng, n_ctx, SKIPPED * level**2) for group in groups), index
+    while len(groups) > together and len(groups) % together:
+        groups.pop(rng.randrange(len(groups)))
+    steps = [groups[i : i + together] for i in range(0, len(groups), together)]
+    rng.shuffle(steps)
+    skipped = SKIPPED * level**2
+    return ([_batch(group, rng, n_ctx, skipped) for group in step] for step in steps), index
 
 
 def row_of(ability: str, lessons: list[tuple[Tokens, Weights]]) -> Row:

@@ -26,6 +26,7 @@ from tools.models.training.network import (
     state_of,
     visible_of,
 )
+from tools.models.training.workers import Workers, work
 
 BATCH = 6144
 """Tokens that go through the network at once."""
@@ -42,7 +43,9 @@ LOG_EVERY = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`weights` is a model that another training has written, to begin with: it knows the short
+    """`threads` are those of each of the `processes`, which share the batches of a step.
+
+    `weights` is a model that another training has written, to begin with: it knows the short
     lessons, so that all are at their full level from the first step on. It may be a smaller one."""
 
     directory: Path
@@ -51,6 +54,7 @@ class Settings:
     decay: float
     rate: float
     threads: int
+    processes: int = 1
     weights: Path | None = None
 
     @property
@@ -123,39 +127,49 @@ def level(settings: Settings, state: State) -> float:
 
 
 def train(settings: Settings, recipe: Recipe = TALKER) -> None:
-    torch.set_num_threads(settings.threads)
     settings.directory.mkdir(parents=True, exist_ok=True)
+    work(settings.processes, lambda workers: _train(settings, recipe, workers))
+
+
+def _train(settings: Settings, recipe: Recipe, workers: Workers) -> None:
+    torch.set_num_threads(settings.threads)
     state = new_state(settings, recipe)
     if settings.checkpoint.exists():
         state.load(settings.checkpoint)
     stop = _on_signal()
-    log = Log(settings)
-    log.say(
-        f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
-        f"multiplies in {str(factor_type()).removeprefix('torch.')}"
-    )
+    first = workers.rank == 0
+    log = Log(settings, state) if first else None
+    if log:
+        log.say(
+            f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
+            f"multiplies in {str(factor_type()).removeprefix('torch.')}"
+        )
     # Batches have many shapes: one compilation for all of them.
     forward = torch.compile(state.network, dynamic=True)
     saved = time.monotonic()
-    while state.n_tokens < settings.n_tokens and not stop:
+    stopped = False
+    while state.n_tokens < settings.n_tokens and not stopped:
         reached = level(settings, state)
         # If the training ends within a pool, the rest of its lessons is left out.
         pool, state.lesson = batches(
-            settings.seed, state.lesson, size=BATCH, level=reached, n_ctx=recipe.decoder.n_ctx_train
+            settings.seed,
+            state.lesson,
+            size=BATCH,
+            level=reached,
+            n_ctx=recipe.decoder.n_ctx_train,
+            together=max(ACCUMULATED if reached == 1 else 1, workers.n),
         )
-        group: list[Batch] = []
-        for batch in pool:
-            group.append(batch)
-            if len(group) == (ACCUMULATED if reached == 1 else 1):
-                _step(state, group, forward, rate(settings, state), log)
-                group = []
-            if time.monotonic() - saved > SAVE_EVERY:
+        for group in pool:
+            _step(state, group, forward, rate(settings, state), log, workers)
+            if first and time.monotonic() - saved > SAVE_EVERY:
                 state.save(settings.checkpoint)
                 saved = time.monotonic()
-            if stop or state.n_tokens >= settings.n_tokens:
+            stopped = workers.agree(bool(stop))
+            if stopped or state.n_tokens >= settings.n_tokens:
                 break
-    state.save(settings.checkpoint)
-    log.say(f"ends at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
+    if log:
+        state.save(settings.checkpoint)
+        log.say(f"ends at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
 
 
 def export(
@@ -182,9 +196,16 @@ def export(
     print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
 
 
-def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, log: "Log") -> None:
+def _step(
+    state: State,
+    group: list[Batch],
+    forward: Any,
+    learning_rate: float,
+    log: "Log | None",
+    workers: Workers,
+) -> None:
     total = float(sum(each.weights.sum() for each in group))
-    for batch in group:
+    for batch in workers.share(group):
         weights = torch.from_numpy(batch.weights)
         losses = forward(
             torch.from_numpy(batch.tokens),
@@ -193,8 +214,10 @@ def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, 
             visible_of(torch.from_numpy(batch.branches)),
         )
         ((losses * weights).sum() / total).backward()
-        log.add(batch, losses.detach())
-        state.n_tokens += int((batch.weights > 0).sum())
+        if log:
+            log.add(batch, losses.detach())
+    state.n_tokens += sum(int((each.weights > 0).sum()) for each in group)
+    workers.add(state.network.parameters())
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), 1.0)
     for optimizer in state.optimizers:
         for parameters in optimizer.param_groups:
@@ -207,18 +230,18 @@ def _step(state: State, group: list[Batch], forward: Any, learning_rate: float, 
     with torch.no_grad():
         for name, values in state.network.state_dict().items():
             state.average[name].lerp_(values, 1 - kept)
-    if state.step % LOG_EVERY == 0:
+    if log and state.step % LOG_EVERY == 0:
         log.write(state, learning_rate)
 
 
 class Log:
-    """A line every few steps: the loss of the answers of each ability, and the speed."""
+    """A line every few steps: the loss of the first worker's answers, and the speed of all."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, state: State) -> None:
         self._path = settings.directory / "losses.txt"
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._since = time.monotonic()
-        self._tokens = 0
+        self._tokens = state.n_tokens
 
     def add(self, batch: Batch, losses: torch.Tensor) -> None:
         answers = torch.from_numpy(batch.weights == 1)
@@ -226,7 +249,6 @@ class Log:
         for ability, loss, count in zip(batch.abilities, sums, counts, strict=True):
             self._sums[ability][0] += loss
             self._sums[ability][1] += count
-        self._tokens += int((batch.weights > 0).sum())
 
     def write(self, state: State, learning_rate: float) -> None:
         took = time.monotonic() - self._since
@@ -234,12 +256,13 @@ class Log:
             f"{ability} {loss / max(1, count):.3f}"
             for ability, (loss, count) in sorted(self._sums.items())
         )
+        speed = (state.n_tokens - self._tokens) / took
         self.say(
-            f"step {state.step}, {state.n_tokens / 1e6:.2f} M, {self._tokens / took:.0f} tokens/s, "
+            f"step {state.step}, {state.n_tokens / 1e6:.2f} M, {speed:.0f} tokens/s, "
             f"rate {learning_rate:.5f}: {means}"
         )
         self._sums.clear()
-        self._tokens, self._since = 0, time.monotonic()
+        self._tokens, self._since = state.n_tokens, time.monotonic()
 
     def say(self, text: str) -> None:
         line = f"{datetime.now(UTC):%H:%M:%S} {text}"

@@ -1,5 +1,7 @@
 """Batches: rows of lessons, padded, with weights and positions."""
 
+import itertools
+
 import numpy as np
 
 from tools.models.lessons import curriculum
@@ -13,7 +15,18 @@ N_CTX = 4096
 
 def pool(first: int = 0) -> tuple[list[module.Batch], int]:
     made, after = batches(1, first, size=2048, level=0.3, n_ctx=N_CTX)
-    return list(made), after
+    return [batch for step in made for batch in step], after
+
+
+def test_batches_that_are_together_are_of_about_one_length() -> None:
+    made, _ = batches(1, 0, size=2048, level=0.3, n_ctx=N_CTX, together=2)
+    together = list(made)
+    assert {len(each) for each in together} == {2}
+    near, far = 0, 0
+    for (one, other), (next_one, _) in itertools.pairwise(together):
+        near += abs(one.tokens.shape[1] - other.tokens.shape[1])
+        far += abs(one.tokens.shape[1] - next_one.tokens.shape[1])
+    assert near < far
 
 
 def test_a_place_in_the_stream_always_has_the_same_batches() -> None:

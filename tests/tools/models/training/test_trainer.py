@@ -80,6 +80,64 @@ def test_it_goes_on_where_it_ended(settings: Callable[[int], Any], tmp_path: Pat
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == second["step"]
 
 
+def test_two_processes_take_the_steps_of_one(
+    settings: Callable[[int], Any], tmp_path: Path
+) -> None:
+    from tools.models.training import trainer
+
+    # At the full level a step has as many batches for one as for two.
+    full = replace(settings(3_000), weights=_begun(settings, tmp_path))
+    one, two = (replace(full, directory=tmp_path / each) for each in ("one", "two"))
+    trainer.train(one, SMALL)
+    trainer.train(replace(two, processes=2), SMALL)
+    alone, both = (torch.load(each.checkpoint, weights_only=True) for each in (one, two))
+    assert (alone["step"], alone["n_tokens"]) == (both["step"], both["n_tokens"])
+    for name, values in alone["network"].items():
+        torch.testing.assert_close(both["network"][name], values, rtol=1e-3, atol=1e-4)
+    trainer.train(replace(two, processes=2, n_tokens=6_000), SMALL)
+    assert torch.load(two.checkpoint, weights_only=True)["n_tokens"] >= 6_000
+
+
+def _begun(settings: Callable[[int], Any], tmp_path: Path) -> Path:
+    from tools.models.training import trainer
+
+    first = replace(settings(1_000), directory=tmp_path / "begun")
+    trainer.train(first, SMALL)
+    path = tmp_path / "begun.gguf"
+    trainer.export(first, path, "F32", SMALL)
+    return path
+
+
+def test_gradients_are_the_sums_of_all_workers(tmp_path: Path) -> None:
+    from tools.models.training.workers import Workers, work
+
+    def run(workers: Workers) -> None:
+        vector = torch.nn.Parameter(torch.zeros(2))
+        if workers.rank:
+            vector.grad = torch.tensor([2.0, 4.0])
+        workers.add([vector])
+        assert vector.grad is not None
+        assert vector.grad.tolist() == [2.0, 4.0]
+        assert workers.share(range(5)) == range(workers.rank, 5, 2)
+        assert workers.agree(workers.rank == 1)
+        assert not workers.agree(False)
+        (tmp_path / str(workers.rank)).touch()
+
+    work(2, run)
+    assert {each.name for each in tmp_path.iterdir()} == {"0", "1"}
+
+
+def test_the_failure_of_another_worker_is_told() -> None:
+    from tools.models.training.workers import Workers, work
+
+    def run(workers: Workers) -> None:
+        if workers.rank:
+            raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="a worker ended with 3"):
+        work(2, run)
+
+
 def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_path: Path) -> None:
     from tools.models.training import trainer
 
