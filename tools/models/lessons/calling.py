@@ -20,6 +20,9 @@ JOINS = (
     "{first} {second}", "{first} Also: {second}", "{first} And {lower}", "{first} Then {lower}",
     "{first} Besides, {lower}", "1. {first} 2. {second}", "{first}\n{second}", "{first} And also {lower}",
     "First: {first} Second: {second}", "{first} After that {lower}",
+    "{first} Besides that, {lower}", "{first} Afterwards {lower}", "{first} After this, {lower}", "{first} Next, {lower}",
+    "{first} One more thing: {lower}", "{first} After that, please: {second}", "{first} Besides this: {second}", "{first} Moreover, {lower}",
+    "{first} Once that is done, {lower}", "{first} In addition, {lower}",
 )  # fmt: skip
 ERRORS = (
     "not found",

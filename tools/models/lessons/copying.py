@@ -36,6 +36,11 @@ REPLACE = (
     "Write this text again and change {old} to {new}: {text}",
     "Change every {old} to {new}: {text}", "Substitute {new} for {old} in: {text}",
     "In the following text, {old} becomes {new}. Write it.\n{text}",
+    "In this text, {old} turns into {new}. Write it.\n{text}", "In the text below, {old} is now {new}. Write the text.\n{text}",
+    "Write {new} instead of {old} in: {text}", "Copy the text below but use {new} instead of {old}:\n{text}",
+    "Use {new} wherever this text says {old}: {text}", "Repeat this with {new} instead of {old}: {text}",
+    "Copy this, but {old} is written {new}:\n{text}", "{old} becomes {new} in what follows. Write it again.\n{text}",
+    "Wherever it says {old}, write {new}: {text}", "This text, please, with {new} in the place of {old}: {text}",
 )  # fmt: skip
 REPLACING = (CHANGE, CHANGE, CHANGE_LAST, SWAP, SWAP_LAST, TURN, BECOMES)
 
@@ -49,7 +54,7 @@ def paragraph(source: Source, n_words: int) -> list[str]:
     """Sentences of about `n_words` in all; some words come again and again, as in real texts."""
     known = [source.word() for _ in range(max(3, n_words // 3))]
     again = 0.3
-    if not source.held_out and source.chance(0.4):
+    if not source.held_out and source.chance(0.2):
         # So few words that only several before it say which one is next.
         known, again = [source.running_word() for _ in range(source.number(3, 12))], 0.95
     sentences = []
@@ -72,7 +77,7 @@ def length(source: Source) -> int:
     """Mostly short, sometimes up to what the level allows."""
     if source.held_out:
         return source.upto(20, 90)
-    return source.upto(2, 25) if source.chance(0.5) else source.upto(4, 140)
+    return source.upto(2, 25) if source.chance(0.5) else source.upto(4, 110)
 
 
 def repeated(source: Source) -> Lesson:
@@ -88,21 +93,23 @@ def repeated(source: Source) -> Lesson:
 
 
 def replaced(source: Source) -> Lesson:
-    # One sentence is where replacing is learnt.
-    short = not source.held_out and source.chance(0.4)
-    n = source.number(3, 10) if short else length(source)
+    # Short texts are where replacing is learnt, and those that have the word many times.
+    short = not source.held_out and source.chance(0.5)
+    n = source.number(3, 24) if short else length(source)
+    most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
         if source.chance(0.5) and len(parts) > 2:
-            parts.insert(source.number(1, len(parts) - 1), old)
+            for _ in range(most):
+                parts.insert(source.number(1, len(parts) - 1), old)
         sentences.append(" ".join(parts))
     if not any(old in sentence.split(" ") for sentence in sentences):
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
-    if not source.held_out and new not in text and source.chance(0.3):
+    if not source.held_out and new not in text and source.chance(0.15):
         request = unworded(source, old, new, text)
     else:
         request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)

@@ -9,7 +9,7 @@ from tools.models.lessons.source import Source
 AnyLesson = Lesson | Gap
 Maker = Callable[[Source], list[AnyLesson]]
 
-FAMILY = (2, 7)
+FAMILY = (3, 8)
 """How many lessons share their tools: these are most of a prompt, and read once for all."""
 
 
@@ -25,9 +25,9 @@ LESSONS: dict[str, tuple[Maker, int, int]] = {
     calling.ABILITY: (_with_tools, 9, 13),
     extraction.ABILITY: (_alone(extraction.lesson), 16, 22),
     conversation.ABILITY: (_alone(conversation.lesson), 30, 22),
-    thinking.ABILITY: (_alone(thinking.lesson), 11, 10),
+    thinking.ABILITY: (_alone(thinking.lesson), 11, 9),
     copying.ABILITY: (_alone(copying.lesson), 20, 14),
-    infill.ABILITY: (_alone(infill.lesson), 3, 5),
+    infill.ABILITY: (_alone(infill.lesson), 3, 8),
     "document": (_alone(infill.document), 1, 1),
 }
 """Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,

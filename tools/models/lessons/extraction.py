@@ -44,16 +44,16 @@ FIELDS: dict[str, tuple[Maker, tuple[str, ...]]] = {
 }  # fmt: skip
 MORE_CLAUSES = {
     "name": ("this is {}", "it is {}"),
-    "age": ("is now {} years old", "will soon be more than {}", "has lived {} years", "became {} last week", "is a person of {} years"),
+    "age": ("is now {} years old", "will soon be more than {}", "has lived {} years", "became {} last week", "is a person of {} years", "is of the age {}", "reached the age of {}"),
     "city": ("has a flat in {}", "spends the year in {}", "went to {}", "was seen in {}", "is at home in {}", "found work in {}"),
     "country": ("is a citizen of {}", "spent years in {}", "visits {}", "left {}", "knows all of {}"),
     "job": ("is employed as a {}", "is the new {}", "used to be a {}", "found work as a {}", "is known as a good {}"),
-    "email": ("reads mail at {}", "gets mail at {}", "should be written to at {}", "has {} as email", "mail goes to {}"),
-    "phone": ("picks up at {}", "has the phone {}", "gets calls on {}", "uses the phone number {}", "phone: {}"),
-    "color": ("dresses in {}", "thinks that {} is the best color", "bought something {}", "has a {} coat", "paints all in {}"),
+    "email": ("reads mail at {}", "gets mail at {}", "should be written to at {}", "has {} as email", "mail goes to {}", "email address {}", "mail: {}"),
+    "phone": ("picks up at {}", "has the phone {}", "gets calls on {}", "uses the phone number {}", "phone: {}", "has a phone with the number {}", "number {}"),
+    "color": ("dresses in {}", "thinks that {} is the best color", "bought something {}", "has a {} coat", "paints all in {}", "always prefers the color {}", "would rather have {}"),
     "animal": ("keeps a {}", "lives with a {}", "bought a {}", "walks a {}", "is followed by a {}"),
     "company": ("works for {}", "is paid by {}", "joined {}", "leads {}", "has a job at {}"),
-    "hobby": ("likes {}", "loves {}", "spends the weekend with {}", "is fond of {}", "has taken up {}"),
+    "hobby": ("likes {}", "loves {}", "spends the weekend with {}", "is fond of {}", "has taken up {}", "does some {}", "often does {}"),
 }  # fmt: skip
 PRODUCT = (
     ("product", "price", "quantity"),
@@ -135,7 +135,7 @@ def person(source: Source) -> Found:
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        if not source.held_out and source.chance(0.15):
+        if not source.held_out and source.chance(0.08):
             # Any words: what the others are not, and the order of the keys, say which it is.
             clauses.append(f"{source.link(1, 3)} {fields[key]}")
         else:
@@ -193,6 +193,9 @@ SAID = (
     "the {key} is {value}", "{key}: {value}", "its {key} is {value}", "{key} {value}",
     "the {key} was {value}", "with the {key} {value}", "{value} is the {key}",
     "{key} = {value}", "a {key} of {value}", "has {value} as {key}",
+    "it has {value} as its {key}", "with {value} as {key}", "shows {value} as its {key}", "the {key} used to be {value}",
+    "whose {key} is {value}", "has the {key} {value}", "gives {value} as the {key}", "there the {key} was {value}",
+    "its {key} had been {value}", "the {key} here is {value}",
 )  # fmt: skip
 MORE_SAID = (
     "{key} was {value}", "the {key} happens to be {value}", "we have {value} for {key}", "{key} being {value}",
@@ -217,7 +220,7 @@ def made_up(source: Source) -> Found:
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
         linked(source, key, value)
-        if not source.held_out and source.chance(0.45)
+        if not source.held_out and source.chance(0.25)
         else several(source, SAID, MORE_SAID).format(key=key, value=value)
         for key, value in fields.items()
     ]

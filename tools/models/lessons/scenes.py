@@ -91,7 +91,7 @@ def gift_values(source: Source) -> Values:
 
 
 SCENES: tuple[Scene, ...] = (
-    (thing_values, ("The {color} {thing} is in the {place}.", "There is a {color} {thing} in the {place}.", "A {color} {thing} lies in the {place}.", "In the {place} is a {color} {thing}.", "The {place} has a {color} {thing}."), (
+    (thing_values, ("The {color} {thing} is in the {place}.", "There is a {color} {thing} in the {place}.", "A {color} {thing} lies in the {place}.", "In the {place} is a {color} {thing}.", "The {place} has a {color} {thing}.", "You find a {color} {thing} in the {place}.", "The {place} holds a {color} {thing}.", "In our {place} there is a {color} {thing}.", "The {place} got a {color} {thing}.", "Somebody put a {color} {thing} into the {place}."), (
         ask("In the {place}.", "{place}", "Where is the {thing}?", "Where do I find the {thing}?", "Where is the {color} {thing}?", "In which place is the {thing}?", "Where must I look for the {thing}?"),
         ask("The {thing} is {color}.", "{color}", "What color is the {thing}?", "Which color does the {thing} have?", "What color does the {thing} have?", "Which color is the {thing}?", "Tell me the color of the {thing}."),
         ask("The {color} {thing}.", "{thing}", "What is in the {place}?", "Which thing is in the {place}?", "What do I find in the {place}?", "What is there in the {place}?", "What does the {place} have in it?"),
@@ -99,39 +99,39 @@ SCENES: tuple[Scene, ...] = (
         ask("No, it is {color}.", "No", "Is the {thing} {other}?", "Is it true that the {thing} is {other}?", "Is the color of the {thing} {other}?", "Is it a {other} {thing}?", "Does the {thing} have the color {other}?"),
         ask("No, it is in the {place}.", "No", "Is the {thing} in the {elsewhere}?", "Is it true that the {thing} is in the {elsewhere}?", "Is the {color} {thing} in the {elsewhere}?", "Is there a {thing} in the {elsewhere}?", "Do I find the {thing} in the {elsewhere}?"),
     )),
-    (look_values, ("The {thing} is {looks}.", "My {thing} is {looks}.", "This {thing} is {looks}.", "We have a {looks} {thing}.", "Our {thing} is {looks}."), (
+    (look_values, ("The {thing} is {looks}.", "My {thing} is {looks}.", "This {thing} is {looks}.", "We have a {looks} {thing}.", "Our {thing} is {looks}.", "Her {thing} is {looks}.", "I have a {looks} {thing}.", "Their {thing} was {looks}.", "It is a {looks} {thing}.", "That {thing} looks {looks}."), (
         ask("Yes.", "Yes", "Is the {thing} {looks}?", "Is it true that the {thing} is {looks}?", "Is it a {looks} {thing}?", "Do we have a {looks} {thing}?", "Is it right that the {thing} is {looks}?"),
         ask("No, it is {looks}.", "No", "Is the {thing} {other}?", "Is it true that the {thing} is {other}?", "Is it a {other} {thing}?", "Do we have a {other} {thing}?", "Is it right that the {thing} is {other}?"),
         ask("The {thing} is {looks}.", "{looks}", "What is the {thing} like?", "How is the {thing}?", "What do you know about the {thing}?", "How does the {thing} look?", "What did I say about the {thing}?"),
         ask("The {thing} is {looks}.", "{thing}", "What is {looks}?", "Which thing is {looks}?", "What did I call {looks}?", "Which of them is {looks}?", "Tell me what is {looks}."),
     )),
-    (home_values, ("{name} lives in {city}.", "{name} has a flat in {city}.", "{name} has always lived in {city}.", "{name} is at home in {city}.", "The home of {name} is {city}."), (
+    (home_values, ("{name} lives in {city}.", "{name} has a flat in {city}.", "{name} has always lived in {city}.", "{name} is at home in {city}.", "The home of {name} is {city}.", "{city} is the home of {name}.", "The city of {name} is {city}.", "{name} makes a home in {city}.", "You find {name} in {city}.", "{name} moved to {city}."), (
         ask("{name} lives in {city}.", "{city}", "Where does {name} live?", "In which city does {name} live?", "Where is {name} at home?", "Which city does {name} live in?", "What is the city of {name}?"),
         ask("{name} lives in {city}.", "{name}", "Who lives in {city}?", "Who has a home in {city}?", "Which person lives in {city}?", "Who is at home in {city}?", "Whose city is {city}?"),
         ask("Yes.", "Yes", "Does {name} live in {city}?", "Is {name} at home in {city}?", "Is it true that {name} lives in {city}?", "Is {city} the city of {name}?", "Has {name} a home in {city}?"),
         ask("No, {name} lives in {city}.", "No", "Does {name} live in {elsewhere}?", "Is {name} at home in {elsewhere}?", "Is it true that {name} lives in {elsewhere}?", "Is {elsewhere} the city of {name}?", "Has {name} a home in {elsewhere}?"),
     )),
-    (job_values, ("{name} is a {adjective} {job}.", "{name} works as a {adjective} {job}.", "{name} became a {adjective} {job}.", "We know {name}, a {adjective} {job}.", "A {adjective} {job}, that is {name}."), (
+    (job_values, ("{name} is a {adjective} {job}.", "{name} works as a {adjective} {job}.", "{name} became a {adjective} {job}.", "We know {name}, a {adjective} {job}.", "A {adjective} {job}, that is {name}.", "That {adjective} {job} is {name}.", "A {job}, and a {adjective} one, is {name}.", "The {adjective} {job} is called {name}.", "This is {name}, the {adjective} {job}.", "{name}, a {adjective} {job}, is here."), (
         ask("{name} is a {job}.", "{job}", "What is {name}?", "What does {name} do?", "What is the job of {name}?", "Which job does {name} have?", "As what does {name} work?"),
         ask("{name} is a {job}.", "{name}", "Who is a {job}?", "Who works as a {job}?", "Who is the {job}?", "Which person is a {job}?", "What is the name of the {job}?"),
         ask("Yes.", "Yes", "Is {name} a {job}?", "Does {name} work as a {job}?", "Is it true that {name} is a {job}?", "Is {name} {adjective}?", "Is the {job} {adjective}?"),
         ask("No, {name} is a {job}.", "No", "Is {name} a {another}?", "Does {name} work as a {another}?", "Is it true that {name} is a {another}?", "Is {name} the {another}?", "Has {name} the job of a {another}?"),
         ask("No, {name} is {adjective}.", "No", "Is {name} {wrong}?", "Is it true that {name} is {wrong}?", "Is {name} a {wrong} {job}?", "Is the {job} {wrong}?", "Would you call {name} {wrong}?"),
     )),
-    (age_values, ("{name} is {age} years old.", "{name} is {age}.", "{name} turned {age} this year.", "{name} has the age of {age}.", "The age of {name} is {age}."), (
+    (age_values, ("{name} is {age} years old.", "{name} is {age}.", "{name} turned {age} this year.", "{name} has the age of {age}.", "The age of {name} is {age}.", "{name}'s age is {age}.", "The years of {name} are {age}.", "{name} has lived {age} years.", "The age that {name} has is {age}.", "{name} just became {age}."), (
         ask("{name} is {age} years old.", "{age}", "How old is {name}?", "What is the age of {name}?", "Which age has {name}?", "What age is {name}?", "How many years old is {name}?"),
         ask("{name} is {age} years old.", "{name}", "Who is {age} years old?", "Who is {age}?", "Who has the age of {age}?", "Which person is {age} years old?", "Whose age is {age}?"),
         ask("Yes.", "Yes", "Is {name} {age} years old?", "Is {name} {age}?", "Is it true that {name} is {age}?", "Has {name} the age of {age}?", "Is the age of {name} {age}?"),
         ask("No, {name} is {age} years old.", "No", "Is {name} {wrong} years old?", "Is {name} {wrong}?", "Is it true that {name} is {wrong}?", "Has {name} the age of {wrong}?", "Is the age of {name} {wrong}?"),
     )),
-    (pet_values, ("{name} has a {adjective} {animal}.", "{name} owns a {adjective} {animal}.", "{name} feeds a {adjective} {animal}.", "{name} keeps a {adjective} {animal}.", "A {adjective} {animal} lives with {name}."), (
+    (pet_values, ("{name} has a {adjective} {animal}.", "{name} owns a {adjective} {animal}.", "{name} feeds a {adjective} {animal}.", "{name} keeps a {adjective} {animal}.", "A {adjective} {animal} lives with {name}.", "{name} lives with a {adjective} {animal}.", "A {adjective} {animal} belongs to {name}.", "The animal of {name} is a {adjective} {animal}.", "With {name} is a {adjective} {animal}.", "{name} bought a {adjective} {animal}."), (
         ask("{name} has a {adjective} {animal}.", "{animal}", "What does {name} have?", "Which animal does {name} have?", "What animal has {name}?", "What does {name} own?", "Which animal is with {name}?"),
         ask("{name} has a {animal}.", "{name}", "Who has a {animal}?", "Who owns a {animal}?", "Who has the {adjective} {animal}?", "Which person has a {animal}?", "Whose animal is the {animal}?"),
         ask("Yes.", "Yes", "Does {name} have a {animal}?", "Has {name} a {animal}?", "Is the {animal} {adjective}?", "Is it true that {name} has a {animal}?", "Does {name} own a {animal}?"),
         ask("No, {name} has a {animal}.", "No", "Does {name} have a {other}?", "Has {name} a {other}?", "Is the animal of {name} a {other}?", "Is it true that {name} has a {other}?", "Does {name} own a {other}?"),
         ask("No, it is {adjective}.", "No", "Is the {animal} {wrong}?", "Is it true that the {animal} is {wrong}?", "Is it a {wrong} {animal}?", "Is the animal {wrong}?", "Would you call the {animal} {wrong}?"),
     )),
-    (gift_values, ("{name} gave the {thing} to {friend}.", "{name} brought {friend} the {thing}.", "{name} sent {friend} the {thing}.", "{friend} got the {thing} from {name}.", "The {thing} went from {name} to {friend}."), (
+    (gift_values, ("{name} gave the {thing} to {friend}.", "{name} brought {friend} the {thing}.", "{name} sent {friend} the {thing}.", "{friend} got the {thing} from {name}.", "The {thing} went from {name} to {friend}.", "The {thing} came from {name} to {friend}.", "A {thing} went to {friend} from {name}.", "{name} handed the {thing} to {friend}.", "{friend} has the {thing} from {name}.", "{name} passed the {thing} on to {friend}."), (
         ask("{name} gave the {thing} to {friend}.", "{name}", "Who gave the {thing} to {friend}?", "Who gave {friend} the {thing}?", "From whom is the {thing}?", "Who gave away the {thing}?", "From whom did {friend} get the {thing}?"),
         ask("{name} gave the {thing} to {friend}.", "{thing}", "What did {name} give to {friend}?", "What did {friend} get?", "What did {name} give away?", "What did {name} give {friend}?", "Which thing did {friend} get from {name}?"),
         ask("{name} gave the {thing} to {friend}.", "{friend}", "Whom did {name} give the {thing} to?", "Who got the {thing}?", "To whom did {name} give the {thing}?", "Who has the {thing} now?", "Who got something from {name}?"),

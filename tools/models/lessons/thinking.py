@@ -82,6 +82,9 @@ LETTERS = (
     "What is the number of letters in {word}?", "Letters in {word}?", "How many letters are in \"{word}\"?",
     "Count the letters: {word}", "How long is the word {word}?", "Number of letters of {word}?",
     "Say how many letters \"{word}\" is made of.",
+    "Letters in the word {word}?", "{word}: how many letters?", "Letter count of {word}?", "How many letters are there in {word}?",
+    "Of how many letters is {word} made?", "Say how many letters {word} has.", "Say how many letters are in \"{word}\".", "Tell me the number of letters in {word}.",
+    "The letters in {word}, how many are they?", "What's the letter count of {word}?",
 )  # fmt: skip
 
 
@@ -118,11 +121,15 @@ MORE = (
     "{name} has {a} {thing}. {friend} brings {b} more.", "{name} owns {a} {thing} and gets {b} from {friend}.",
     "There are {a} {thing}. {friend} adds {b}.", "{name} had {a} {thing} and bought {b} more.",
     "{friend} gives {b} {thing} to {name}, who had {a}.",
+    "{name} keeps {a} {thing} and buys {b}.", "{a} {thing} belong to {name}, and {friend} adds {b}.", "{friend} has {b} {thing} for {name}, who has {a}.",
+    "Beside the {a} {thing} there are {b} new ones.", "{name} has {a} {thing}, then finds {b} more.",
 )  # fmt: skip
 LESS = (
     "{name} has {a} {thing}. {friend} takes {b} away.", "{name} owns {a} {thing} and gives {b} to {friend}.",
     "There are {a} {thing}. {friend} removes {b}.", "{name} had {a} {thing} and lost {b}.",
     "{friend} takes {b} {thing} from {name}, who had {a}.",
+    "{name} keeps {a} {thing} and sells {b}.", "{a} {thing} belong to {name}, and {friend} takes {b}.", "{friend} wants {b} {thing} of {name}, who has {a}, and gets them.",
+    "Of {a} {thing}, {b} fell down and broke.", "{name} had {a} {thing}, but {b} got lost.",
 )  # fmt: skip
 GAINS = (
     "{b} more {thing} come to the {a} that {name} has.", "{name} receives {b} {thing} besides the {a} from before.",
@@ -131,6 +138,9 @@ GAINS = (
     "{friend} hands {b} {thing} to {name}. Before that, {name} had {a}.", "{name} starts with {a} {thing} and wins {b}.",
     "{a} {thing} are on the table. {friend} puts {b} there.", "{name} gets {b} {thing}. {name} had {a} before.",
     "{name} collects {a} {thing} today and {b} tomorrow.", "To {a} {thing} {friend} adds another {b}.",
+    "{friend} gives {name}, who had {a}, another {b} {thing}.", "{friend} hands {b} {thing} to {name}, and {name} had {a} already.",
+    "{name}, who had {a} {thing}, gets {b} from {friend}.", "{friend} sends {b} {thing} to {name}, who owned {a} till then.",
+    "{friend} brings {b} {thing} for {name}, who has {a}.", "{friend} sells {b} {thing} to {name}, who had {a}.",
 )  # fmt: skip
 LOSSES = (
     "Of the {a} {thing} that {name} has, {b} get lost.", "{name} gives away {b} of {a} {thing}.",
@@ -139,10 +149,15 @@ LOSSES = (
     "{friend} gets {b} {thing} from {name}. Before that, {name} had {a}.", "{name} starts with {a} {thing} and loses {b}.",
     "{a} {thing} are on the table. {friend} takes {b} of them.", "{name} eats {b} {thing}. {name} had {a} before.",
     "{name} needs {b} of the {a} {thing}.", "From {a} {thing} {friend} takes {b}.",
+    "{name}, who had {a} {thing}, gives {b} to {friend}.", "{name}, who has {a} {thing}, sends {b} to {friend}.",
+    "{friend} steals {b} {thing} from {name}, who had {a}.", "{friend} gets {b} of the {a} {thing} that {name} had.",
+    "{friend} buys {b} {thing} from {name}, who owned {a}.", "{name} gives {b} {thing} to {friend}, out of {a}.",
 )  # fmt: skip
 LEFT = (
     "{text} How many are there now?", "{text} How many {thing} are there now?", "{text}\nHow many is that?",
     "{text} What is the number of {thing} now?", "{text} How many {thing} does that make?",
+    "{text} How many {thing} are that?", "{text} Say the number of {thing}.", "{text} How many does that make?", "{text} How many {thing} is it then?",
+    "{text} And how many {thing} are there at the end?",
 )  # fmt: skip
 
 

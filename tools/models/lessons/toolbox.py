@@ -209,7 +209,7 @@ def said(source: Source, name: str, value: Value) -> str:
         forms = (SAID_TRUE, MORE_TRUE) if value else (SAID_FALSE, MORE_FALSE)
         return several(source, *forms).format(name=spoken_name)
     shown = said_value(source, value)
-    if not source.held_out and source.chance(0.3):
+    if not source.held_out and source.chance(0.18):
         # Any words: what counts is which name they stand beside.
         order = (spoken_name, shown) if source.chance(0.6) else (shown, spoken_name)
         return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
@@ -220,12 +220,14 @@ MORE_TRUE = (
     "say yes to {name}", "it is {name}", "{name} was true", "{name} should be true", "let it be {name}", "{name} must be on", "turn {name} on",
     "switch {name} on", "{name} as well", "{name}=true", "true for {name}", "I want it {name}", "yes for {name}", "{name} is on", "with {name}",
     "and {name}", "also {name}", "{name} too", "indeed {name}", "surely {name}", "with {name}, of course", "it has {name}", "{name} is wanted", "yes, {name}",
+    "I say yes to {name}", "yes, please, to {name}", "{name} is what I want", "{name} is set", "a yes to {name}",
 )  # fmt: skip
 MORE_FALSE = (
     "say no to {name}", "it is not {name}", "{name} was false", "{name} should be false", "let it not be {name}", "{name} must be off", "turn {name} off",
     "switch {name} off", "do it without {name}", "{name}=false", "false for {name}", "I don't want it {name}", "no for {name}", "{name} is off", "never {name}",
     "skip {name}", "leave out {name}", "free of {name}", "no {name} at all", "except {name}", "without any {name}", "it lacks {name}", "{name} is not wanted",
     "forget about {name}", "and by no means {name}", "{name} must not be", "without being {name}",
+    "but without {name}", "without the {name}", "{name} is not set", "a no to {name}", "and without {name}",
 )  # fmt: skip
 MORE_SAID = (
     "{name} being {value}", "{name} will be {value}", "its {name} is {value}", "{value} is the {name}", "use {value} as {name}",
@@ -233,6 +235,8 @@ MORE_SAID = (
     "{value} as its {name}", "for {name} use {value}", "{name} shall be {value}", "let {name} be {value}", "{value} for the {name}",
     "{name} -> {value}", "where {name} equals {value}", "I want {value} as {name}", "its {name} must be {value}", "{value} ({name})",
     "{value} should be the {name}", "the {name} ought to be {value}", "{name} was {value}", "the {name} is now {value}", "its {name} should become {value}",
+    "the {name} should equal {value}", "its {name} should be {value}", "{name} should become {value}", "the {name} should read {value}",
+    "the {name} is {value}", "and the {name} is {value}", "{name} has to be {value}", "{name} should have the value {value}",
 )  # fmt: skip
 MORE_ONE_STRING = (
     "{what} by {value}", "{what} from {value}", "{what} at {value}", "{what}, namely {value}", "{what}: it is {value}", "{what}: it has to be {value}",
@@ -244,11 +248,14 @@ MORE_JOINED = (
     "{what}\n{clauses}", "{what}. Note: {clauses}.", "{what}. Values: {clauses}", "{what} by {clauses}", "{what}, that is {clauses}.",
     "{what} in this way: {clauses}", "{what} for which {clauses}.", "{what} under these conditions: {clauses}", "{what} assuming {clauses}",
     "{what} whose data are: {clauses}", "{what} provided that {clauses}", "{what}, having {clauses}", "{what} for {clauses}",
+    "{what} in which {clauses}", "{what} in case {clauses}", "{what} given that {clauses}", "{what}, given are {clauses}", "{what} if {clauses}",
+    "{what} with the following given: {clauses}", "{what} where it holds that {clauses}",
 )  # fmt: skip
 MORE_POLITE = (
     "{text}", "I need your help. {text}", "Good morning. {text}", "Can you {lower}", "Would you please {lower}", "Now {lower}", "{text} Thank you!",
     "{text} as soon as you can", "Next, {lower}", "OK, {lower}", "It is urgent: {lower}", "My wish: {lower}", "{text} for me", "Kindly {lower}", "{lower}",
     "Hello! {text}", "hi, {lower}", "So, {lower}", "Dear assistant, {lower}", "I have a task for you: {lower}",
+    "Hi there! {text}", "Hey! {text}", "Hey there, {lower}", "Hi. {text}", "Hey you, {lower}",
 )  # fmt: skip
 ONE_STRING = (
     "{what} for {value}", "{what} of {value}", "{what} {value}", "{what} in {value}",
@@ -328,7 +335,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
         if len(given) == 1 and texts and source.chance(0.7):
             value = said_value(source, given[texts[0]])
             text = several(source, ONE_STRING, MORE_ONE_STRING).format(what=what, value=value)
-            if not source.held_out and source.chance(0.25):
+            if not source.held_out and source.chance(0.15):
                 text = f"{what} {source.link(1, 3)} {value}"
         elif given:
             items = list(given.items())
@@ -337,7 +344,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
             clauses = [said(source, key, value) for key, value in items]
             joined = listing(clauses) if source.chance(0.6) else ", ".join(clauses)
             text = several(source, JOINED, MORE_JOINED).format(what=what, clauses=joined)
-            if not source.held_out and source.chance(0.3):
+            if not source.held_out and source.chance(0.18):
                 mark = source.one(("", "", ",", ":", ".", " -"))
                 text = f"{what}{mark} {source.link(1, 2)} {joined}{source.one(('', '.'))}"
         else:

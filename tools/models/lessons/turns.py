@@ -51,9 +51,9 @@ MORE_TOLD = {
     "word": ("Note the word {}.", "{} is the word.", "My word is {}.", "Store the word {}.", "The code word is {}.", "I say the word {}.", "Don't forget the word {}."),
 }  # fmt: skip
 MORE_ASKED = {
-    "name": ("What am I called?", "Can you tell me my name?", "My name was?", "Who is talking to you?", "What did I say my name was?", "And what is my name?", "Which name is mine?", "Do you know my name?"),
-    "city": ("Where is my home?", "Tell me where I live.", "Which city did I name?", "In what city am I at home?", "What city do I come from?", "Where do I come from?", "Where is it that I live?"),
-    "color": ("Tell me my favorite color.", "What color did I say I like?", "Which color is my favorite?", "What is the color I like?", "What's my color?", "Do you know my favorite color?", "Which color did I name?"),
+    "name": ("What am I called?", "Can you tell me my name?", "My name was?", "Who is talking to you?", "What did I say my name was?", "And what is my name?", "Which name is mine?", "Do you know my name?", "Do you remember who I am?", "How do people call me?"),
+    "city": ("Where is my home?", "Tell me where I live.", "Which city did I name?", "In what city am I at home?", "What city do I come from?", "Where do I come from?", "Where is it that I live?", "Do you remember my city?", "Do you remember where my home is?"),
+    "color": ("Tell me my favorite color.", "What color did I say I like?", "Which color is my favorite?", "What is the color I like?", "What's my color?", "Do you know my favorite color?", "Which color did I name?", "Do you still know my color?", "Do you remember my favorite color?", "Which color was it that I like?"),
     "pet": ("Tell me the name of my dog.", "What name does my dog have?", "Which name has my dog?", "What do I call my dog?", "Who is my dog?", "Do you know my dog?", "How did I name my dog?"),
     "number": ("Which number was it?", "Say the number.", "What number did I say?", "And the number?", "Do you know the number?", "Give me the number.", "Which number did I want you to note?"),
     "word": ("Which word was it?", "Say the word.", "What word did I say?", "And the word?", "Do you know the word?", "Give me the word.", "What is the secret word?", "Which word did I want you to note?"),
@@ -94,7 +94,8 @@ def turns(source: Source) -> Lesson:
         )
     if source.chance(0.12):
         unsaid = [fact for fact in FACTS if fact not in chosen]
-        asked = source.phrase(FACTS[source.one(unsaid)][1])
+        fact = source.one(unsaid)
+        asked = several(source, FACTS[fact][1], MORE_ASKED[fact])
         made = exercise(
             source, "unsaid", asked, UNKNOWN, "I was not told that.", facts=("don't know",)
         )
