@@ -54,7 +54,7 @@ def paragraph(source: Source, n_words: int) -> list[str]:
     """Sentences of about `n_words` in all; some words come again and again, as in real texts."""
     known = [source.word() for _ in range(max(3, n_words // 3))]
     again = 0.3
-    if not source.held_out and source.chance(0.2):
+    if not source.held_out and source.chance(0.3):
         # So few words that only several before it say which one is next.
         known, again = [source.running_word() for _ in range(source.number(3, 12))], 0.95
     sentences = []
@@ -77,7 +77,7 @@ def length(source: Source) -> int:
     """Mostly short, sometimes up to what the level allows."""
     if source.held_out:
         return source.upto(20, 90)
-    return source.upto(2, 25) if source.chance(0.5) else source.upto(4, 110)
+    return source.upto(2, 25) if source.chance(0.35) else source.upto(10, 160)
 
 
 def repeated(source: Source) -> Lesson:
@@ -94,7 +94,7 @@ def repeated(source: Source) -> Lesson:
 
 def replaced(source: Source) -> Lesson:
     # Short texts are where replacing is learnt, and those that have the word many times.
-    short = not source.held_out and source.chance(0.5)
+    short = not source.held_out and source.chance(0.4)
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()

@@ -20,7 +20,7 @@ from tools.models.tokenizer import (
 )
 
 VOCABULARY_SIZE = 1024
-PROMPT_WEIGHT = 0.08
+PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
 
 Tokens = NDArray[np.int32]
