@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tools.models.lessons import (
@@ -13,14 +14,15 @@ from tools.models.lessons import (
     curriculum,
     exercises,
     extraction,
+    infill,
 )
-from tools.models.lessons.lesson import Gap, Lesson
+from tools.models.lessons.lesson import Gap, Lesson, exercise
 from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import VERBS
 from tools.models.lessons.trained_tools import unworded
 from tools.models.recipes import TALKER
 from tools.models.tokenizer import SPECIAL_TOKENS
-from tools.models.training.encoding import encode, prompt_and_answer, tokenizer
+from tools.models.training.encoding import CODE_WEIGHT, encode, prompt_and_answer, tokenizer
 
 SEEDS = range(150)
 
@@ -178,6 +180,21 @@ def test_only_answers_count_in_full() -> None:
     tokens, weights = encode(lesson)
     answer = tokenizer().decode(tokens[weights == 1].tolist(), skip_special_tokens=False)
     assert answer == prompt_and_answer(lesson)[1]
+
+
+def test_code_counts_less() -> None:
+    lesson = infill.lesson(Source(1))
+    tokens, weights = encode(lesson)
+    code = tokens[weights == np.float32(CODE_WEIGHT)].tolist()
+    assert tokenizer().decode(code, skip_special_tokens=False) == prompt_and_answer(lesson)[1]
+
+
+def test_what_needs_a_thought_is_thought_aloud_without_one() -> None:
+    steps = "o 1, n 2, e 3."
+    for seed in SEEDS:
+        made = exercise(Source(seed), "letters", "How long?", "It has 3.", steps, aloud=True)
+        assert made.answer["content"] == ("It has 3." if made.thinks else f"{steps} It has 3.")
+        assert made.answer.get("reasoning_content", steps) == steps
 
 
 def test_a_word_is_the_same_tokens_everywhere() -> None:

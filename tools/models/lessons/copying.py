@@ -8,6 +8,7 @@ from tools.models.lessons.phrasings import (
     BEFORE,
     CHANGE,
     CHANGE_LAST,
+    CHANGE_THAT,
     COPY,
     COPY_LAST,
     NEXT,
@@ -42,7 +43,7 @@ REPLACE = (
     "Copy this, but {old} is written {new}:\n{text}", "{old} becomes {new} in what follows. Write it again.\n{text}",
     "Wherever it says {old}, write {new}: {text}", "This text, please, with {new} in the place of {old}: {text}",
 )  # fmt: skip
-REPLACING = (CHANGE, CHANGE, CHANGE_LAST, SWAP, SWAP_LAST, TURN, BECOMES)
+REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BECOMES)
 
 
 def lesson(source: Source) -> Lesson:
@@ -98,9 +99,13 @@ def replaced(source: Source) -> Lesson:
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
+    alike = not source.held_out and source.chance(0.3)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
+        if alike:
+            # Words that begin as the one that goes, and stay.
+            parts.insert(source.number(0, len(parts) - 1), begun(source, old))
         if source.chance(0.5) and len(parts) > 2:
             for _ in range(most):
                 parts.insert(source.number(1, len(parts) - 1), old)
@@ -109,13 +114,19 @@ def replaced(source: Source) -> Lesson:
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
-    if not source.held_out and new not in text and source.chance(0.15):
+    if not source.held_out and new not in text and source.chance(0.08):
         request = unworded(source, old, new, text)
     else:
         request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
     return _lesson(
         source, "replace", request, changed, f"I copy the text and write {new} for {old}."
     )
+
+
+def begun(source: Source, word: str) -> str:
+    """Another word with the same first letters."""
+    first = word[: source.number(1, max(1, len(word) - 1))]
+    return source.own(lambda: first + source.made_up())
 
 
 def unworded(source: Source, old: str, new: str, text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tools.models.lessons import phrasings, words
-from tools.models.lessons.lesson import THINKS, Lesson, exercise
+from tools.models.lessons.lesson import Lesson, exercise
 from tools.models.lessons.phrasings import COPY, COPY_LAST, phrase
 from tools.models.lessons.scenes import question
 from tools.models.lessons.source import Source
@@ -45,7 +45,8 @@ def simple(source: Source) -> Lesson:
 
 def fixed(source: Source) -> Lesson:
     kind, answer, phrases = source.one(FIXED)
-    return exercise(source, kind, source.phrase(phrases), answer, "This is about me." if kind in (
+    parts, share = (phrasings.WHO, 0.4) if kind == "identity" else ((), 0.0)
+    return exercise(source, kind, phrase(source, phrases, parts, share), answer, "This is about me." if kind in (
         "identity", "abilities", "limits") else "I answer politely.")  # fmt: skip
 
 
@@ -106,15 +107,12 @@ COUNT = (
 
 
 def count(source: Source) -> Lesson:
-    thinks = None if source.held_out else source.chance(THINKS)
-    # Few words are counted at a glance.
-    few = thinks is False and source.chance(0.6)
-    listed = source.words(1, 5 if few else source.upto(4, 10))
+    listed = source.words(1, source.upto(4, 10))
     n = len(listed)
-    steps = ", ".join(f"{word} {i}" for i, word in enumerate(listed, 1))
+    steps = ", ".join(f"{word} {i}" for i, word in enumerate(listed, 1)) + "."
     answer = f"There {'is' if n == 1 else 'are'} {n} word{'s' * (n != 1)}."
     request = phrase(source, COUNT, phrasings.COUNT).format(text=" ".join(listed))
-    return exercise(source, "count", request, answer, steps, facts=(str(n),), thinks=thinks)
+    return exercise(source, "count", request, answer, steps, facts=(str(n),), aloud=True)
 
 
 UPPER = (

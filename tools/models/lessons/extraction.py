@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tools.models.lessons import words
+from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Lesson, Message, listing, user
-from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, phrase, several
+from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, made, phrase, several
 from tools.models.lessons.source import Source
 
 ABILITY = "extraction"
@@ -139,7 +139,7 @@ def person(source: Source) -> Found:
             # Any words: what the others are not, and the order of the keys, say which it is.
             clauses.append(f"{source.link(1, 3)} {fields[key]}")
         else:
-            clauses.append(several(source, FIELDS[key][1], MORE_CLAUSES[key]).format(fields[key]))
+            clauses.append(clause(source, key).format(fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:
@@ -157,6 +157,14 @@ def person(source: Source) -> Found:
     sentences = [f"{name} {clauses[0]}.", *(f"{name} {each}." for each in clauses[1:])]
     sentences.insert(source.number(0, len(sentences)), noise)
     return " ".join(sentences), fields
+
+
+def clause(source: Source, key: str) -> str:
+    """What is said of somebody: with a verb of its own, or in the training by the key's name."""
+    listed = FIELDS[key][1]
+    if not source.held_out and source.chance(0.25):
+        return made(source, listed, phrasings.described(key))
+    return several(source, listed, MORE_CLAUSES[key])
 
 
 def product(source: Source) -> Found:
@@ -212,6 +220,12 @@ def linked(source: Source, key: str, value: Any) -> str:
     return f"{source.link(0, 2)} {f' {source.link(1, 2)} '.join(order)}".strip()
 
 
+def said(source: Source) -> str:
+    if not source.held_out and source.chance(0.4):
+        return made(source, SAID, phrasings.SAID)
+    return several(source, SAID, MORE_SAID)
+
+
 def made_up(source: Source) -> Found:
     """Keys and values of any names."""
     fields: dict[str, Any] = {}
@@ -220,8 +234,8 @@ def made_up(source: Source) -> Found:
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
         linked(source, key, value)
-        if not source.held_out and source.chance(0.25)
-        else several(source, SAID, MORE_SAID).format(key=key, value=value)
+        if not source.held_out and source.chance(0.12)
+        else said(source).format(key=key, value=value)
         for key, value in fields.items()
     ]
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tools.models.lessons import words
+from tools.models.lessons import phrasings, words
 from tools.models.lessons.exercises import arithmetic, fixed, repeat, simple
 from tools.models.lessons.lesson import Lesson, exercise, system
 from tools.models.lessons.phrasings import phrase
@@ -82,7 +82,8 @@ def guided(source: Source) -> Lesson:
         prompt = phrase(source, NAMED, MORE_NAMED, 0.6).format(
             name=name, job=source.listed(words.JOBS)
         )
-        return _guided(source, "system-name", prompt, source.phrase(WHO), f"I am {name}.", (name,))
+        asked = phrase(source, WHO, phrasings.WHO, 0.5)
+        return _guided(source, "system-name", prompt, asked, f"I am {name}.", (name,))
     text = " ".join(source.words(1, 3)).capitalize() if source.chance(0.6) else source.made_up()
     if kind == "always":
         other = simple(source)

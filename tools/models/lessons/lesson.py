@@ -72,11 +72,15 @@ def exercise(
     facts: tuple[str, ...] = (),
     ability: str = CONVERSATION,
     thinks: bool | None = None,
+    aloud: bool = False,
 ) -> Lesson:
-    """One question and its answer, with the thought if it `thinks`, by default in some of them."""
+    """One question and its answer, with the thought if it `thinks`, by default in some of them.
+    What can't be done without a thought is thought `aloud`: the answer begins with it."""
     answer = assistant(content)
     if source.chance(THINKS) if thinks is None else thinks:
         answer["reasoning_content"] = thought
+    elif aloud:
+        answer["content"] = f"{thought} {content}"
     return Lesson(
         ability=ability,
         kind=kind,

@@ -59,6 +59,10 @@ _WITH = (
 )  # fmt: skip
 CHANGE = (*_AGAIN, _WITH, NEXT)
 CHANGE_LAST = (BEFORE, _AGAIN[0], (" this", " that", " it", " this text", " that text", " the words above"), _WITH, (".", "", ", please."))  # fmt: skip
+CHANGE_THAT = (
+    ("This text", "The text below", "The following text", "The same text", "This passage", "This", "The next text", "What follows", "These words"),
+    ("", ", please,", " again", " once more,", " as it is,"), _WITH, NEXT,
+)  # fmt: skip
 _SWAP = (
     ("Replace", "Exchange", "Swap", "Switch"),
     (" {old} with {new}", " {old} by {new}", " the word {old} with {new}", " every {old} with {new}", " \"{old}\" by \"{new}\"", " all {old} by {new}", " each {old} for {new}", " {old} for the word {new}", " the word \"{old}\" by the word \"{new}\""),
@@ -78,6 +82,72 @@ BECOMES = (
     (". Copy it", ". Give it back", ". Print the result", ". Write the new text", "", ". Repeat it", ". Type it", ". Return it so", ". Show it"),
     NEXT,
 )  # fmt: skip
+
+WHO = (
+    (("What is ", "Tell me ", "Please tell me ", "Could you tell me ", "Can you tell me ", "I want to know ", "I would like to know ", "May I know ", "May I hear ", "Let me know ", "Say ", "Do you know ", "Would you say ", "Do you mind saying "), ("your name", "what your name is", "how you are called", "who you are", "which name you have", "the name you go by", "what I should call you", "whom I am talking to"), ("?", ".", "")),
+)  # fmt: skip
+_ASK = (
+    "Tell me ",
+    "Can you tell me ",
+    "Please say ",
+    "I want to know ",
+    "Say ",
+    "Could you repeat ",
+    "I forgot ",
+    "Now say ",
+)
+_REMEMBER = (
+    "Do you know ",
+    "Do you still know ",
+    "Do you remember ",
+    "Have you kept in mind ",
+    "Can you remember ",
+    "Do you recall ",
+    "Did you note ",
+)
+
+
+def asking(what: Sequence[str]) -> Sequence[Parts]:
+    """Questions for what was said before."""
+    return ((_ASK, what, (".", "", ", please.")), (_REMEMBER, what, ("?", "")))
+
+
+_KEY = (
+    "the {key}",
+    "its {key}",
+    "{key}",
+    "the {key} there",
+    "the {key} now",
+    "this {key}",
+    "the new {key}",
+    "the {key} at the end",
+    "their {key}",
+    "your {key}",
+    "the {key} of it",
+    "the {key} still",
+    "the {key} in it",
+    "the {key} today",
+)
+SAID = (
+    (_KEY, (" is {value}", " was {value}", ": {value}", " = {value}", " {value}", " has been {value}", " will be {value}", " - {value}", " equals {value}", ", {value}", ", which is {value}", " ({value})", " became {value}", " stays {value}", " reads {value}")),
+    (("has", "shows", "with", "bears", "holds", "takes", "gets", "we have", "you find", "it had", "having", "I see", "there is", "it got"), (" {value}",), (" as {key}", " for {key}", " as its {key}", " as the {key}", " for the {key}", " under {key}", " being the {key}")),
+    (("{value}",), (" is", " was", " is given as", " counts as", " became", " is there as"), (" the {key}", " its {key}", " {key}")),
+)  # fmt: skip
+"""A key and its value in a text."""
+SET = (
+    (("the {name}", "its {name}", "{name}", "a {name}", "the new {name}", "my {name}", "the right {name}", "the {name} now", "the {name} of it"), (" should be {value}", " must be {value}", " has to be {value}", " shall be {value}", " set to {value}", " to be {value}", ": {value}", "={value}", " = {value}", " {value}", " is {value}", " of {value}", " -> {value}", " being {value}", " equal to {value}", " will be {value}", " being set to {value}", ", which is {value}")),
+    (("use", "with", "take", "I want", "put in", "set", "choose", "give it", "let it have", "having", "go for", "and", "namely", "it has"), (" {value}",), (" as {name}", " for {name}", " as the {name}", " as its {name}", " for the {name}", " as a {name}", " for its {name}")),
+)  # fmt: skip
+"""A parameter and its value in a request."""
+
+
+def described(key: str) -> Sequence[Parts]:
+    """What is said of somebody, with the key's own name."""
+    return (
+        (("has", "gives", "names", "notes", "put down", "entered", "filled in", "has always had", "wrote"), (" {}",), (f" as {key}", f" as the {key}", f" for {key}", f" for the {key}", f" under {key}")),
+        (("has", "gives", "names", "goes with", "is listed with", "has a", "is here with", "told us"), (f" the {key} ", f" {key} ", f" as {key} ", f" the {key}: ", f" {key}: "), ("{}",)),
+    )  # fmt: skip
+
 
 _FIND = ("Extract", "Get", "Find", "Pull out", "Return", "Give me", "Collect", "Take", "Identify", "Read off", "Look up", "Report", "Parse", "Show me", "List", "I need", "Write down", "Fetch", "Tell me", "Note")  # fmt: skip
 _KEYS = (" {keys}", " {keys}", " the values of {keys}", " the fields {keys}", " the keys {keys}", " {keys} only", " the values for {keys}", " these: {keys}", " data on {keys}")  # fmt: skip

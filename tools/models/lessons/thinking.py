@@ -93,7 +93,8 @@ def letters(source: Source) -> Lesson:
     steps = ", ".join(f"{letter} {i}" for i, letter in enumerate(word, 1))
     many = f"{len(word)} letter{'s' * (len(word) != 1)}"
     request = phrase(source, LETTERS, phrasings.LETTERS).format(word=word)
-    return _exercise(source, "letters", request, f"It has {many}.", f"{steps}.", (str(len(word)),))
+    facts = (str(len(word)),)
+    return _exercise(source, "letters", request, f"It has {many}.", f"{steps}.", facts, aloud=True)
 
 
 CHAIN = (
@@ -197,5 +198,9 @@ def _exercise(
     content: str,
     thought: str,
     facts: tuple[str, ...] = (),
+    *,
+    aloud: bool = False,
 ) -> Lesson:
-    return exercise(source, kind, request, content, thought, facts=facts, ability=ABILITY)
+    return exercise(
+        source, kind, request, content, thought, facts=facts, ability=ABILITY, aloud=aloud
+    )

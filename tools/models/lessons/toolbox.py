@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.models.lessons import words
+from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Message, listing
 from tools.models.lessons.phrasings import several
 from tools.models.lessons.source import PHRASINGS, Source
@@ -209,10 +209,12 @@ def said(source: Source, name: str, value: Value) -> str:
         forms = (SAID_TRUE, MORE_TRUE) if value else (SAID_FALSE, MORE_FALSE)
         return several(source, *forms).format(name=spoken_name)
     shown = said_value(source, value)
-    if not source.held_out and source.chance(0.18):
+    if not source.held_out and source.chance(0.1):
         # Any words: what counts is which name they stand beside.
         order = (spoken_name, shown) if source.chance(0.6) else (shown, spoken_name)
         return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
+    if not source.held_out and source.chance(0.3):
+        return phrasings.made(source, SAID, phrasings.SET).format(name=spoken_name, value=shown)
     return several(source, SAID, MORE_SAID).format(name=spoken_name, value=shown)
 
 
@@ -303,7 +305,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
         f"{verb}{noun.capitalize()}", f"{noun}_{verb}", f"{noun}.{verb}", f"{verb}-{noun}", noun,
     ))  # fmt: skip
     description = ""
-    nameless = not by_verb and not source.held_out and source.chance(0.15)
+    nameless = not by_verb and not source.held_out and source.chance(0.07)
     if nameless:
         # The description alone says what it is for.
         name = f"{source.made_up()}_{source.made_up()}"
@@ -335,7 +337,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
         if len(given) == 1 and texts and source.chance(0.7):
             value = said_value(source, given[texts[0]])
             text = several(source, ONE_STRING, MORE_ONE_STRING).format(what=what, value=value)
-            if not source.held_out and source.chance(0.15):
+            if not source.held_out and source.chance(0.06):
                 text = f"{what} {source.link(1, 3)} {value}"
         elif given:
             items = list(given.items())
@@ -344,7 +346,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
             clauses = [said(source, key, value) for key, value in items]
             joined = listing(clauses) if source.chance(0.6) else ", ".join(clauses)
             text = several(source, JOINED, MORE_JOINED).format(what=what, clauses=joined)
-            if not source.held_out and source.chance(0.18):
+            if not source.held_out and source.chance(0.07):
                 mark = source.one(("", "", ",", ":", ".", " -"))
                 text = f"{what}{mark} {source.link(1, 2)} {joined}{source.one(('', '.'))}"
         else:

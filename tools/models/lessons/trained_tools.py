@@ -51,7 +51,7 @@ def _picked(
     """One of the phrases, or now and then its values among words that say nothing."""
     phrase = source.one(phrases)
     keys = re.findall(r"{(\w+)}", phrase)
-    if not keys or not source.chance(0.25):
+    if not keys or not source.chance(0.12):
         return phrase
     return unworded(source, description, {key: makers[key] for key in keys})
 

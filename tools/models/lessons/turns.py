@@ -5,7 +5,7 @@ from dataclasses import replace
 from tools.models.lessons import words
 from tools.models.lessons.exercises import UNKNOWN, simple
 from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
-from tools.models.lessons.phrasings import several
+from tools.models.lessons.phrasings import asking, made, several
 from tools.models.lessons.source import Source
 
 Told = tuple[tuple[str, ...], tuple[str, ...], str]
@@ -58,6 +58,14 @@ MORE_ASKED = {
     "number": ("Which number was it?", "Say the number.", "What number did I say?", "And the number?", "Do you know the number?", "Give me the number.", "Which number did I want you to note?"),
     "word": ("Which word was it?", "Say the word.", "What word did I say?", "And the word?", "Do you know the word?", "Give me the word.", "What is the secret word?", "Which word did I want you to note?"),
 }  # fmt: skip
+MEANT = {
+    "name": ("my name", "who I am", "how I am called", "what I am called", "which name I have", "the name that I told you", "what my name is"),
+    "city": ("where I live", "my city", "which city I live in", "where my home is", "the city that I come from", "where I am from", "what my city is"),
+    "color": ("my favorite color", "which color I like", "what color I like best", "the color that I named", "what my favorite color is", "which color I like most"),
+    "pet": ("the name of my dog", "what my dog is called", "my dog's name", "how my dog is called", "which name my dog has", "what I call my dog"),
+    "number": ("the number", "which number I told you", "the number that I said", "what the number was", "which number it was", "my number"),
+    "word": ("the word", "which word I told you", "the word that I said", "what the word was", "which word it was", "my word"),
+}  # fmt: skip
 NOTED = "OK, I will remember that."
 
 
@@ -87,26 +95,32 @@ def turns(source: Source) -> Lesson:
         # The answer to what was just said.
         fact = chosen[-1]
         said = user(several(source, FACTS[fact][0], MORE_TOLD[fact]).format(values[fact]))
-        made = exercise(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
+        last = exercise(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
             (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
         return replace(
-            made, messages=[*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said]
+            last, messages=[*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said]
         )
     if source.chance(0.12):
         unsaid = [fact for fact in FACTS if fact not in chosen]
         fact = source.one(unsaid)
-        asked = several(source, FACTS[fact][1], MORE_ASKED[fact])
-        made = exercise(
-            source, "unsaid", asked, UNKNOWN, "I was not told that.", facts=("don't know",)
-        )
-        return replace(made, messages=[*messages, *made.messages])
+        last = exercise(
+            source, "unsaid", asked(source, fact), UNKNOWN, "I was not told that.",
+            facts=("don't know",),
+        )  # fmt: skip
+        return replace(last, messages=[*messages, *last.messages])
     fact = source.one(chosen)
-    _, questions, pattern = FACTS[fact]
-    made = exercise(
-        source, "fact", several(source, questions, MORE_ASKED[fact]), pattern.format(values[fact]),
+    last = exercise(
+        source, "fact", asked(source, fact), FACTS[fact][2].format(values[fact]),
         f"The {fact} is {values[fact]}.", facts=(values[fact],),
     )  # fmt: skip
-    return replace(made, messages=[*messages, *made.messages])
+    return replace(last, messages=[*messages, *last.messages])
+
+
+def asked(source: Source, fact: str) -> str:
+    questions = FACTS[fact][1]
+    if not source.held_out and source.chance(0.45):
+        return made(source, questions, asking(MEANT[fact]))
+    return several(source, questions, MORE_ASKED[fact])
 
 
 def _noted(fact: str, value: str) -> str:

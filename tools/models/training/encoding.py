@@ -22,6 +22,8 @@ from tools.models.tokenizer import (
 VOCABULARY_SIZE = 1024
 PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
+CODE_WEIGHT = 0.2
+"""The same of a token of code: most of them can't be known, and made half of the loss."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -90,7 +92,7 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
     second = tokenizer().encode(answer, add_special_tokens=False).ids
     weights = np.full(len(first) + len(second), PROMPT_WEIGHT, np.float32)
-    weights[len(first) :] = 1
+    weights[len(first) :] = CODE_WEIGHT if isinstance(lesson, Gap) else 1
     return np.array(first + second, np.int32), weights
 
 

@@ -17,6 +17,7 @@ from gguf import GGMLQuantizationType as WeightType
 from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER, Recipe
 from tools.models.training.batches import Batch, batches
+from tools.models.training.encoding import PROMPT_WEIGHT
 from tools.models.training.muon import Muon
 from tools.models.training.network import (
     Network,
@@ -244,7 +245,7 @@ class Log:
         self._tokens = state.n_tokens
 
     def add(self, batch: Batch, losses: torch.Tensor) -> None:
-        answers = torch.from_numpy(batch.weights == 1)
+        answers = torch.from_numpy(batch.weights > PROMPT_WEIGHT)
         sums, counts = (losses * answers).sum(1).tolist(), answers.sum(1).tolist()
         for ability, loss, count in zip(batch.abilities, sums, counts, strict=True):
             self._sums[ability][0] += loss

@@ -8,7 +8,7 @@ from tools.models.lessons import curriculum
 from tools.models.lessons.source import Source
 from tools.models.training import batches as module
 from tools.models.training.batches import STEP, batches, row_of
-from tools.models.training.encoding import PROMPT_WEIGHT, encode
+from tools.models.training.encoding import CODE_WEIGHT, PROMPT_WEIGHT, encode
 
 N_CTX = 4096
 
@@ -51,7 +51,12 @@ def test_rows_are_shifted_by_one_and_padded_without_weight() -> None:
     for batch in made:
         assert batch.tokens.size <= 2048 or len(batch.tokens) == 1
         assert batch.tokens.shape[1] % STEP == 0
-        assert set(np.unique(batch.weights)) <= {0.0, np.float32(PROMPT_WEIGHT), 1.0}
+        assert set(np.unique(batch.weights)) <= {
+            0.0,
+            np.float32(PROMPT_WEIGHT),
+            np.float32(CODE_WEIGHT),
+            1.0,
+        }
         for targets, weights in zip(batch.targets, batch.weights, strict=True):
             n = int((weights > 0).sum())
             assert (weights[:n] > 0).all()
