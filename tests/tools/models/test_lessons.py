@@ -85,7 +85,7 @@ def test_the_word_that_goes_is_in_the_text() -> None:
 def test_lessons_of_a_family_share_their_tools() -> None:
     for source in both_sides():
         family = calling.family(source, 4)
-        assert len(family) == 4
+        assert len(family) in (4, 8)
         assert all(each.tools == family[0].tools for each in family)
         prompts = [prompt_and_answer(each)[0] for each in family]
         assert len({each[: each.index("</tools>")] for each in prompts}) == 1

@@ -15,6 +15,8 @@ from tools.models.lessons.trained_tools import trained_tool
 
 ABILITY = "tools"
 
+DRILLS = 0.4
+"""The part of families that have many small tools: a choice there costs few tokens."""
 NO_TOOL = "I have no tool for that."
 JOINS = (
     "{first} {second}", "{first} Also: {second}", "{first} And {lower}", "{first} Then {lower}",
@@ -56,8 +58,12 @@ def lesson(source: Source) -> Lesson:
 
 
 def family(source: Source, n: int) -> list[Lesson]:
-    """`n` lessons about the same tools: their prompts begin alike."""
-    tools = distinct(source, source.upto(1, 5))
+    """`n` lessons about the same tools, or twice as many about small ones: their prompts begin
+    alike."""
+    # Small tools make room for many choices.
+    drill = n > 1 and not source.held_out and source.chance(DRILLS)
+    tools = small(source) if drill else distinct(source, source.upto(1, 5))
+    n *= 2 if drill else 1
     shuffled = source.some(tools, len(tools))
     defined = tuple(each.definition(source) for each in shuffled)
     before = [system(source.phrase(PLAIN_SYSTEMS))] if source.chance(0.2) else []
@@ -86,6 +92,17 @@ def distinct(source: Source, n: int) -> list[Tool]:
         alike = verb is not None and not source.held_out and source.chance(0.35)
         each = made_up_tool(source, verb) if alike else tool(source)
         verb = verb or each.verb
+        tools[each.name] = each
+    return list(tools.values())
+
+
+def small(source: Source) -> list[Tool]:
+    """Up to eight tools that have a parameter at most, and verbs that few of them share."""
+    verbs = [source.phrase(list(VERBS)) for _ in range(3)]
+    tools: dict[str, Tool] = {}
+    n = source.upto(2, 8)
+    while len(tools) < n:
+        each = made_up_tool(source, source.one((*verbs, None)), shares=(2, 3))
         tools[each.name] = each
     return list(tools.values())
 

@@ -1,6 +1,6 @@
 """Tools: real ones that many programs have, and made-up ones of any name and parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -293,7 +293,16 @@ def unknown_verb(source: Source) -> str:
     return verb[0].upper() + verb[1:] if source.chance(0.7) else verb
 
 
-def made_up_tool(source: Source, verb: str | None = None, noun: str | None = None) -> Tool:
+SHARES = (1, 5, 5, 3, 1)
+"""How often a made-up tool has no parameter, one, two ..."""
+
+
+def made_up_tool(
+    source: Source,
+    verb: str | None = None,
+    noun: str | None = None,
+    shares: Sequence[int] = SHARES,
+) -> Tool:
     """A tool of a name and parameters that nobody has heard of, if need be with this verb, or
     with this verb and noun."""
     by_verb = noun is not None
@@ -315,7 +324,7 @@ def made_up_tool(source: Source, verb: str | None = None, noun: str | None = Non
         )
         description += source.one((".", ""))
     made: dict[str, tuple[Parameter, Callable[[Source], Value]]] = {}
-    for _ in range(source.random.choices((0, 1, 2, 3, 4), (1, 5, 5, 3, 1))[0]):
+    for _ in range(source.random.choices(range(len(shares)), shares)[0]):
         each, make = parameter(source, parameter_name(source))
         made[each.name] = (each, make)
 
