@@ -13,7 +13,8 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "typecheck", "spec_lint", "docs", "compat", "tests", "contract"]
 nox.options.stop_on_first_error = True
 
-PYTEST = ("pytest", "--durations=20")
+PYTEST = ("pytest", "--durations=20", "-rs")
+"""It says why a test was skipped."""
 WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile")
 """A process for each processor, and each file of tests in one of them: it shares its servers."""
 

@@ -97,7 +97,7 @@ def distinct(source: Source, n: int) -> list[Tool]:
 
 
 def small(source: Source) -> list[Tool]:
-    """Up to eight tools that have a parameter at most, and verbs that few of them share."""
+    """Up to eight tools of one parameter or none, most of which share one of three verbs."""
     verbs = [source.phrase(list(VERBS)) for _ in range(3)]
     tools: dict[str, Tool] = {}
     n = source.upto(2, 8)

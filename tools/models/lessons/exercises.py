@@ -45,8 +45,9 @@ def simple(source: Source) -> Lesson:
 
 def fixed(source: Source) -> Lesson:
     kind, answer, phrases = source.one(FIXED)
-    parts, share = (phrasings.WHO, 0.4) if kind == "identity" else ((), 0.0)
-    return exercise(source, kind, phrase(source, phrases, parts, share), answer, "This is about me." if kind in (
+    who = kind == "identity"
+    request = phrase(source, phrases, phrasings.WHO, 0.4) if who else source.phrase(phrases)
+    return exercise(source, kind, request, answer, "This is about me." if kind in (
         "identity", "abilities", "limits") else "I answer politely.")  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Lesson, Message, listing, user
-from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, made, phrase, several
+from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, phrase, several
 from tools.models.lessons.source import Source
 
 ABILITY = "extraction"
@@ -139,7 +139,10 @@ def person(source: Source) -> Found:
             # Any words: what the others are not, and the order of the keys, say which it is.
             clauses.append(f"{source.link(1, 3)} {fields[key]}")
         else:
-            clauses.append(clause(source, key).format(fields[key]))
+            said = several(
+                source, FIELDS[key][1], MORE_CLAUSES[key], phrasings.described(key), 0.25
+            )
+            clauses.append(said.format(fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:
@@ -157,14 +160,6 @@ def person(source: Source) -> Found:
     sentences = [f"{name} {clauses[0]}.", *(f"{name} {each}." for each in clauses[1:])]
     sentences.insert(source.number(0, len(sentences)), noise)
     return " ".join(sentences), fields
-
-
-def clause(source: Source, key: str) -> str:
-    """What is said of somebody: with a verb of its own, or in the training by the key's name."""
-    listed = FIELDS[key][1]
-    if not source.held_out and source.chance(0.25):
-        return made(source, listed, phrasings.described(key))
-    return several(source, listed, MORE_CLAUSES[key])
 
 
 def product(source: Source) -> Found:
@@ -220,12 +215,6 @@ def linked(source: Source, key: str, value: Any) -> str:
     return f"{source.link(0, 2)} {f' {source.link(1, 2)} '.join(order)}".strip()
 
 
-def said(source: Source) -> str:
-    if not source.held_out and source.chance(0.4):
-        return made(source, SAID, phrasings.SAID)
-    return several(source, SAID, MORE_SAID)
-
-
 def made_up(source: Source) -> Found:
     """Keys and values of any names."""
     fields: dict[str, Any] = {}
@@ -235,7 +224,7 @@ def made_up(source: Source) -> Found:
     clauses = [
         linked(source, key, value)
         if not source.held_out and source.chance(0.12)
-        else said(source).format(key=key, value=value)
+        else several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
         for key, value in fields.items()
     ]
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)

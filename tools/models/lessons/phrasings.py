@@ -335,8 +335,17 @@ def made(source: Source, listed: Sequence[str], parts: Sequence[Parts]) -> str:
             return pattern
 
 
-def several(source: Source, listed: Sequence[str], more: Sequence[str]) -> str:
-    """One of `listed`, or, in the training, of `more`."""
+def several(
+    source: Source,
+    listed: Sequence[str],
+    more: Sequence[str],
+    parts: Sequence[Parts] = (),
+    share: float = 0.0,
+) -> str:
+    """One of `listed`, or, in the training, of `more`, and in a `share` of it one that is made of
+    one of `parts`."""
+    if not source.held_out and source.chance(share):
+        return made(source, listed, parts)
     if source.held_out or not source.chance(len(more) / (len(listed) + len(more))):
         return source.phrase(listed)
     return source.one(more)

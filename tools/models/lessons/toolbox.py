@@ -213,9 +213,8 @@ def said(source: Source, name: str, value: Value) -> str:
         # Any words: what counts is which name they stand beside.
         order = (spoken_name, shown) if source.chance(0.6) else (shown, spoken_name)
         return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
-    if not source.held_out and source.chance(0.3):
-        return phrasings.made(source, SAID, phrasings.SET).format(name=spoken_name, value=shown)
-    return several(source, SAID, MORE_SAID).format(name=spoken_name, value=shown)
+    pattern = several(source, SAID, MORE_SAID, phrasings.SET, 0.3)
+    return pattern.format(name=spoken_name, value=shown)
 
 
 MORE_TRUE = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tools.models.lessons import words
 from tools.models.lessons.exercises import UNKNOWN, simple
 from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
-from tools.models.lessons.phrasings import asking, made, several
+from tools.models.lessons.phrasings import asking, several
 from tools.models.lessons.source import Source
 
 Told = tuple[tuple[str, ...], tuple[str, ...], str]
@@ -117,10 +117,7 @@ def turns(source: Source) -> Lesson:
 
 
 def asked(source: Source, fact: str) -> str:
-    questions = FACTS[fact][1]
-    if not source.held_out and source.chance(0.45):
-        return made(source, questions, asking(MEANT[fact]))
-    return several(source, questions, MORE_ASKED[fact])
+    return several(source, FACTS[fact][1], MORE_ASKED[fact], asking(MEANT[fact]), 0.45)
 
 
 def _noted(fact: str, value: str) -> str:
