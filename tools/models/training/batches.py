@@ -1,4 +1,4 @@
-"""Batches of lessons of about one length, without end, from a seed and a place in its stream."""
+"""Batches of lessons, without end, from a seed and a place in its stream."""
 
 import random
 from collections.abc import Iterator
@@ -12,31 +12,32 @@ from tools.models.lessons.source import Source
 from tools.models.training.encoding import Tokens, Weights, encode, pieces
 
 LONGEST = 2048
-"""Lessons with more tokens are left out."""
+"""Rows with more tokens are left out."""
 POOL = 40
-"""Batches that are sorted at a time."""
+"""Batches that are filled at a time."""
 SKIPPED = 0.5
 """The part of the rows whose positions jump once or more, at the full level: copying is learnt
 from short distances first."""
-STEP = 32
-"""Lengths are multiples of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of lessons. `weights` belong to `targets`; `abilities` has the ability of each row.
+    """Rows of lessons, one behind the other. `weights` belong to `targets`; `abilities` and
+    `lengths` are those of the rows.
 
-    Lessons whose prompts begin alike share a row, and what they share is in it once: there
-    `branches` is 0, and a lesson's own part has its number. A part sees what is shared and
+    Lessons whose prompts begin alike share a row, and what they share is in it once. Each of the
+    `parts` is the begin and end of tokens that see those of the same part before them, and the
+    begin and end of others that they all see: so a lesson's own part sees what is shared and
     itself, and its positions go on from what is shared.
     """
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     positions: NDArray[np.int64]
-    branches: NDArray[np.int64]
     weights: NDArray[np.float32]
+    parts: NDArray[np.int64]
     abilities: list[str]
+    lengths: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +48,15 @@ class Row:
     tokens: Tokens
     targets: Tokens
     places: Tokens
-    branches: Tokens
     weights: Weights
+    parts: NDArray[np.int64]
 
 
 def batches(
     seed: int, first: int, *, size: int, level: float, n_ctx: int, together: int = 1
 ) -> tuple[Iterator[list[Batch]], int]:
-    """About `POOL` batches of up to `size` tokens, from the lessons at `first` on in the stream,
-    and where the next ones begin. Those that are `together` have rows of about one length, so that
+    """About `POOL` batches of about `size` tokens, `together` at a time, from the lessons at
+    `first` on in the stream, and where the next ones begin. Each has rows of all lengths, so that
     they take about one time."""
     rows: list[Row] = []
     total = 0
@@ -69,41 +70,44 @@ def batches(
         if len(row.tokens) <= LONGEST:
             rows.append(row)
             total += len(row.tokens)
-    # Lessons of equal length come in any order.
-    rng.shuffle(rows)
-    rows.sort(key=_width)
-    groups: list[list[Row]] = [[]]
-    for row in rows:
-        if groups[-1] and _width(row) * (len(groups[-1]) + 1) > size:
-            groups.append([])
-        groups[-1].append(row)
-    while len(groups) > together and len(groups) % together:
-        groups.pop(rng.randrange(len(groups)))
+    groups = _filled(rows, max(1, round(total / size / together)) * together)
+    rng.shuffle(groups)
     steps = [groups[i : i + together] for i in range(0, len(groups), together)]
-    rng.shuffle(steps)
     skipped = SKIPPED * level**2
     return ([_batch(group, rng, n_ctx, skipped) for group in step] for step in steps), index
+
+
+def _filled(rows: list[Row], n: int) -> list[list[Row]]:
+    """`n` groups of about equally many tokens: the longest rows first, each where there is most
+    room."""
+    groups: list[list[Row]] = [[] for _ in range(n)]
+    filled = [0] * n
+    for row in sorted(rows, key=lambda row: len(row.tokens), reverse=True):
+        emptiest = min(range(n), key=filled.__getitem__)
+        groups[emptiest].append(row)
+        filled[emptiest] += len(row.tokens)
+    return groups
 
 
 def row_of(ability: str, lessons: list[tuple[Tokens, Weights]]) -> Row:
     """The lessons' tokens, each predicted from those before it: what all prompts begin with once,
     then what each goes on with."""
-    shared = _shared(lessons) if len(lessons) > 1 else len(lessons[0][0]) - 1
-    parts = [slice(0, shared), *(slice(shared, len(tokens) - 1) for tokens, _ in lessons)]
-    of = [lessons[0], *lessons]
+    shared = _shared(lessons) if len(lessons) > 1 else 0
+    # Where they come from: the lesson, and its tokens from here to there.
+    kept = [(lessons[0], 0, shared)] if shared else []
+    kept += [(each, shared, len(each[0]) - 1) for each in lessons]
+    ends = np.cumsum([end - begin for _, begin, end in kept])
+    parts = [
+        (end - (stop - begin), end, 0, begin)
+        for end, (_, begin, stop) in zip(ends, kept, strict=True)
+    ]
     return Row(
         ability=ability,
-        tokens=np.concatenate(
-            [tokens[:-1][part] for (tokens, _), part in zip(of, parts, strict=True)]
-        ),
-        targets=np.concatenate(
-            [tokens[1:][part] for (tokens, _), part in zip(of, parts, strict=True)]
-        ),
-        weights=np.concatenate(
-            [weights[1:][part] for (_, weights), part in zip(of, parts, strict=True)]
-        ),
-        places=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
-        branches=np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts]),
+        tokens=np.concatenate([tokens[begin:end] for (tokens, _), begin, end in kept]),
+        targets=np.concatenate([tokens[begin + 1 : end + 1] for (tokens, _), begin, end in kept]),
+        weights=np.concatenate([weights[begin + 1 : end + 1] for (_, weights), begin, end in kept]),
+        places=np.concatenate([np.arange(begin, end) for _, begin, end in kept]),
+        parts=np.array(parts, np.int64),
     )
 
 
@@ -117,30 +121,21 @@ def _shared(lessons: list[tuple[Tokens, Weights]]) -> int:
     return shared
 
 
-def _width(row: Row) -> int:
-    return -(-len(row.tokens) // STEP) * STEP
-
-
 def _batch(rows: list[Row], rng: random.Random, n_ctx: int, skipped: float) -> Batch:
-    width = max(map(_width, rows))
-    shape = (len(rows), width)
-    batch = Batch(
-        tokens=np.zeros(shape, np.int64),
-        targets=np.zeros(shape, np.int64),
-        positions=np.zeros(shape, np.int64),
-        branches=np.zeros(shape, np.int64),
-        weights=np.zeros(shape, np.float32),
+    lengths = [len(row.tokens) for row in rows]
+    begins = np.cumsum([0, *lengths[:-1]])
+    positions = [
+        _positions(int(row.places.max()) + 1, rng, n_ctx, skipped)[row.places] for row in rows
+    ]
+    return Batch(
+        tokens=np.concatenate([row.tokens for row in rows]).astype(np.int64),
+        targets=np.concatenate([row.targets for row in rows]).astype(np.int64),
+        positions=np.concatenate(positions),
+        weights=np.concatenate([row.weights for row in rows]),
+        parts=np.concatenate([row.parts + begin for row, begin in zip(rows, begins, strict=True)]),
         abilities=[row.ability for row in rows],
+        lengths=lengths,
     )
-    for i, row in enumerate(rows):
-        n = len(row.tokens)
-        batch.tokens[i, :n] = row.tokens
-        batch.targets[i, :n] = row.targets
-        batch.weights[i, :n] = row.weights
-        batch.branches[i, :n] = row.branches
-        places = np.append(row.places, np.arange(row.places.max() + 1, width))
-        batch.positions[i] = _positions(width, rng, n_ctx, skipped)[places[:width]]
-    return batch
 
 
 def _positions(width: int, rng: random.Random, n_ctx: int, skipped: float) -> NDArray[np.int64]:

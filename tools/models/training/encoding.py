@@ -22,8 +22,10 @@ from tools.models.tokenizer import (
 VOCABULARY_SIZE = 1024
 PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
-CODE_WEIGHT = 0.2
+CODE_WEIGHT = 0.1
 """The same of a token of code: most of them can't be known, and made half of the loss."""
+CALL_WEIGHT = 3.0
+"""The same of a token of a call: few of them are a choice, and that of the tool is the hardest."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -92,8 +94,14 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
     second = tokenizer().encode(answer, add_special_tokens=False).ids
     weights = np.full(len(first) + len(second), PROMPT_WEIGHT, np.float32)
-    weights[len(first) :] = CODE_WEIGHT if isinstance(lesson, Gap) else 1
+    weights[len(first) :] = _weight(lesson)
     return np.array(first + second, np.int32), weights
+
+
+def _weight(lesson: Lesson | Gap) -> float:
+    if isinstance(lesson, Gap):
+        return CODE_WEIGHT
+    return CALL_WEIGHT if "tool_calls" in lesson.answer else 1.0
 
 
 def plain_texts(lessons: Iterable[Lesson | Gap]) -> Iterable[str]:

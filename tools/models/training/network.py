@@ -19,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from tools.models.gguf_file import NORM_EPSILON, ROPE_BASE
 from tools.models.recipes import Decoder
+from tools.models.training.attention import attend
 from tools.models.weights import Tensor as NamedTensor
 
 
@@ -38,19 +39,19 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.ffn_up = _matrix(shape.n_ff, n)
         self.ffn_down = _matrix(n, shape.n_ff, 1 / math.sqrt(2 * shape.n_layer))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None) -> Tensor:
-        batch, length, n = x.shape
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, parts: Tensor) -> Tensor:
         kind = self.factors
         heads, shared = self.shape.n_head, self.shape.n_head_kv
         h = _normed(x, self.attn_norm)
-        q = _linear(h, self.attn_q, kind).view(batch, length, heads, -1).transpose(1, 2)
-        k = _linear(h, self.attn_k, kind).view(batch, length, shared, -1).transpose(1, 2)
-        v = _linear(h, self.attn_v, kind).view(batch, length, shared, -1).transpose(1, 2)
+        q, k, v = (
+            _linear(h, matrix, kind).float().unflatten(-1, (n, -1))
+            for matrix, n in ((self.attn_q, heads), (self.attn_k, shared), (self.attn_v, shared))
+        )
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         if shared < heads:
             k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
-        seen = F.scaled_dot_product_attention(q, k, v, visible, is_causal=visible is None)
-        x = x + _linear(seen.transpose(1, 2).reshape(batch, length, n), self.attn_output, kind)
+        seen, _ = attend(q, k, v, parts)
+        x = x + _linear(seen.flatten(1), self.attn_output, kind)
         h = _normed(x, self.ffn_norm)
         wide = F.silu(_linear(h, self.ffn_gate, kind)) * _linear(h, self.ffn_up, kind)
         return x + _linear(wide, self.ffn_down, kind)
@@ -65,21 +66,18 @@ class Network(nn.Module):  # type: ignore[misc]
         self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
 
-    def forward(
-        self, tokens: Tensor, positions: Tensor, targets: Tensor, visible: Tensor | None = None
-    ) -> Tensor:
-        """The loss of each token of `targets`. `visible` says which tokens (last axis) each token
-        sees, if not all those before it: see `visible_of`."""
+    def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor, parts: Tensor) -> Tensor:
+        """The loss of each token of `targets`, of rows that lie one behind the other. Who sees
+        whom, `parts` says: see `attend`."""
         head = self.shape.n_embd // self.shape.n_head
         rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
-        angles = positions[:, None, :, None].float() * rates
+        angles = positions[:, None, None].float() * rates
         cos, sin = angles.cos(), angles.sin()
         x = F.embedding(tokens, self.token_embd)
         for layer in self.blk:
-            x = layer(x, cos, sin, visible)
+            x = layer(x, cos, sin, parts)
         logits = _linear(_normed(x, self.output_norm), self.token_embd, self.factors).float()
-        flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-        return flat.view(targets.shape)
+        return F.cross_entropy(logits, targets, reduction="none")
 
     def matrices(self) -> list[nn.Parameter]:
         """The parameters that turn one vector into another."""
@@ -88,15 +86,6 @@ class Network(nn.Module):  # type: ignore[misc]
     def others(self) -> list[nn.Parameter]:
         vectors = [each for each in self.blk.parameters() if each.dim() == 1]
         return [self.token_embd, self.output_norm, *vectors]
-
-
-def visible_of(branches: Tensor) -> Tensor | None:
-    """Rows, 1 for all heads, tokens, and the tokens that they see: those before them of their own
-    branch and of branch 0. None if that is all before them in each row."""
-    if not branches.any():
-        return None
-    own = branches[:, :, None] == branches[:, None, :]
-    return (own | (branches[:, None, :] == 0)).tril()[:, None]
 
 
 def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTensor]:
@@ -130,19 +119,39 @@ def grown(small: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tenso
     """The parameters `fresh` of a network that is wider or deeper than that of `small`, changed so
     that it computes the same.
 
-    What is new reads anything and writes nothing, until it has learnt to. Heads have to be of one
-    size in both.
+    What is new reads anything and writes nothing, until it has learnt to. New layers lie between
+    those that there were, and read what the one before them does (Wu et al., "LLaMA Pro", 2024).
+    Heads have to be of one size in both.
     """
-    state = {name: _quiet(name, values) for name, values in fresh.items()}
     n_small, n = (each["output_norm"].shape[0] for each in (small, fresh))
-    for name, values in small.items():
-        place = state[name]
-        if values.dim() == 1:
+    n_layers = _n_layers(small), _n_layers(fresh)
+    state = {}
+    for name, values in fresh.items():
+        place = state[name] = _quiet(name, values)
+        origin, is_new = _origin(name, *n_layers)
+        if is_new and place.dim() == 2 and not name.endswith(READERS):
+            continue
+        known = small[origin]
+        if known.dim() == 1:
             # The mean square of a token's channels falls with those that are zero.
-            values = values * math.sqrt(n_small / n)
-            place.fill_(float(values.mean()))
-        place[tuple(slice(each) for each in values.shape)] = values
+            known = known * math.sqrt(n_small / n)
+            place.fill_(float(known.mean()))
+        place[tuple(slice(each) for each in known.shape)] = known
     return state
+
+
+def _n_layers(state: dict[str, Tensor]) -> int:
+    return sum(name.endswith("attn_norm") for name in state)
+
+
+def _origin(name: str, n_small: int, n: int) -> tuple[str, bool]:
+    """What a parameter of the network of `n` layers is called in that of `n_small`, and whether
+    its layer is a new one, behind that."""
+    if not name.startswith("blk."):
+        return name, False
+    _, layer, rest = name.split(".")
+    origin = int(layer) * n_small // n
+    return f"blk.{origin}.{rest}", origin == (int(layer) - 1) * n_small // n
 
 
 READERS = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
@@ -181,9 +190,8 @@ def _normed(x: Tensor, scales: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.float().chunk(2, -1)
-    turned = torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
-    return turned.to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
 
 
 def _neighbours(weight: Tensor, n_heads: int) -> Tensor:

@@ -25,7 +25,6 @@ from tools.models.training.network import (
     grown,
     named_tensors,
     state_of,
-    visible_of,
 )
 from tools.models.training.workers import Workers, work
 
@@ -145,7 +144,7 @@ def _train(settings: Settings, recipe: Recipe, workers: Workers) -> None:
             f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
             f"multiplies in {str(factor_type()).removeprefix('torch.')}"
         )
-    # Batches have many shapes: one compilation for all of them.
+    # Batches have many sizes: one compilation for all of them.
     forward = torch.compile(state.network, dynamic=True)
     saved = time.monotonic()
     stopped = False
@@ -212,12 +211,12 @@ def _step(
             torch.from_numpy(batch.tokens),
             torch.from_numpy(batch.positions),
             torch.from_numpy(batch.targets),
-            visible_of(torch.from_numpy(batch.branches)),
+            torch.from_numpy(batch.parts),
         )
         ((losses * weights).sum() / total).backward()
         if log:
             log.add(batch, losses.detach())
-    state.n_tokens += sum(int((each.weights > 0).sum()) for each in group)
+    state.n_tokens += sum(len(each.tokens) for each in group)
     workers.add(state.network.parameters())
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), 1.0)
     for optimizer in state.optimizers:
@@ -246,10 +245,10 @@ class Log:
 
     def add(self, batch: Batch, losses: torch.Tensor) -> None:
         answers = torch.from_numpy(batch.weights > PROMPT_WEIGHT)
-        sums, counts = (losses * answers).sum(1).tolist(), answers.sum(1).tolist()
-        for ability, loss, count in zip(batch.abilities, sums, counts, strict=True):
-            self._sums[ability][0] += loss
-            self._sums[ability][1] += count
+        rows = (each.split(batch.lengths) for each in (losses, answers))
+        for ability, found, counted in zip(batch.abilities, *rows, strict=True):
+            self._sums[ability][0] += float(found[counted].sum())
+            self._sums[ability][1] += int(counted.sum())
 
     def write(self, state: State, learning_rate: float) -> None:
         took = time.monotonic() - self._since

@@ -1,14 +1,12 @@
-"""Batches: rows of lessons, padded, with weights and positions."""
-
-import itertools
+"""Batches: rows of lessons, with weights, positions and what their parts see."""
 
 import numpy as np
 
 from tools.models.lessons import curriculum
 from tools.models.lessons.source import Source
 from tools.models.training import batches as module
-from tools.models.training.batches import STEP, batches, row_of
-from tools.models.training.encoding import CODE_WEIGHT, PROMPT_WEIGHT, encode
+from tools.models.training.batches import batches, row_of
+from tools.models.training.encoding import CALL_WEIGHT, CODE_WEIGHT, PROMPT_WEIGHT, encode
 
 N_CTX = 4096
 
@@ -18,15 +16,13 @@ def pool(first: int = 0) -> tuple[list[module.Batch], int]:
     return [batch for step in made for batch in step], after
 
 
-def test_batches_that_are_together_are_of_about_one_length() -> None:
-    made, _ = batches(1, 0, size=2048, level=0.3, n_ctx=N_CTX, together=2)
+def test_batches_are_of_about_one_size() -> None:
+    made, _ = batches(1, 0, size=4096, level=0.3, n_ctx=N_CTX, together=2)
     together = list(made)
     assert {len(each) for each in together} == {2}
-    near, far = 0, 0
-    for (one, other), (next_one, _) in itertools.pairwise(together):
-        near += abs(one.tokens.shape[1] - other.tokens.shape[1])
-        far += abs(one.tokens.shape[1] - next_one.tokens.shape[1])
-    assert near < far
+    sizes = [len(batch.tokens) for step in together for batch in step]
+    assert max(sizes) - min(sizes) < 200
+    assert 3500 < sum(sizes) / len(sizes) < 4700
 
 
 def test_a_place_in_the_stream_always_has_the_same_batches() -> None:
@@ -46,35 +42,34 @@ def test_the_next_place_has_others() -> None:
     assert not np.array_equal(one[0].tokens, other[0].tokens)
 
 
-def test_rows_are_shifted_by_one_and_padded_without_weight() -> None:
+def test_each_token_counts_as_what_it_belongs_to() -> None:
+    made, _ = pool()
+    found = {float(each) for batch in made for each in np.unique(batch.weights)}
+    known = (PROMPT_WEIGHT, CODE_WEIGHT, CALL_WEIGHT, 1.0)
+    assert found == {float(np.float32(each)) for each in known}
+
+
+def test_parts_have_all_tokens_once_and_see_what_is_before_them() -> None:
     made, _ = pool()
     for batch in made:
-        assert batch.tokens.size <= 2048 or len(batch.tokens) == 1
-        assert batch.tokens.shape[1] % STEP == 0
-        assert set(np.unique(batch.weights)) <= {
-            0.0,
-            np.float32(PROMPT_WEIGHT),
-            np.float32(CODE_WEIGHT),
-            1.0,
-        }
-        for targets, weights in zip(batch.targets, batch.weights, strict=True):
-            n = int((weights > 0).sum())
-            assert (weights[:n] > 0).all()
-            assert not weights[n:].any()
-            assert not targets[n:].any()
+        assert sum(batch.lengths) == len(batch.tokens)
+        ends = np.cumsum(batch.lengths)
+        at = 0
+        for begin, end, seen_begin, seen_end in batch.parts.tolist():
+            assert at == begin < end
+            at = end
+            row = int(np.searchsorted(ends, begin, side="right"))
+            assert ends[row] - batch.lengths[row] <= seen_begin <= seen_end <= begin
+        assert at == len(batch.tokens)
 
 
-def test_what_follows_a_token_in_its_branch_is_its_target() -> None:
+def test_what_follows_a_token_in_its_part_is_its_target() -> None:
     made, _ = pool()
     shared = 0
     for batch in made:
-        for tokens, targets, weights, branches in zip(
-            batch.tokens, batch.targets, batch.weights, batch.branches, strict=True
-        ):
-            n = int((weights > 0).sum())
-            same = branches[1:n] == branches[: n - 1]
-            assert np.array_equal(tokens[1:n][same], targets[: n - 1][same])
-            shared += int(branches.max() > 1)
+        for begin, end, seen_begin, seen_end in batch.parts.tolist():
+            assert np.array_equal(batch.tokens[begin + 1 : end], batch.targets[begin : end - 1])
+            shared += seen_end > seen_begin
     assert shared
 
 
@@ -83,15 +78,11 @@ def test_positions_rise_within_the_context() -> None:
     jumped = False
     for batch in made:
         assert batch.positions.max() < N_CTX
-        for positions, branches, weights in zip(
-            batch.positions, batch.branches, batch.weights, strict=True
-        ):
-            own = weights > 0
-            for branch in range(branches.max() + 1):
-                seen = positions[own & ((branches == 0) | (branches == branch))]
-                steps = np.diff(seen)
-                assert (steps >= 1).all()
-                jumped |= bool((steps > 1).any())
+        for begin, end, seen_begin, seen_end in batch.parts.tolist():
+            seen = np.append(batch.positions[seen_begin:seen_end], batch.positions[begin:end])
+            steps = np.diff(seen)
+            assert (steps >= 1).all()
+            jumped |= bool((steps > 1).any())
     assert jumped
 
 
@@ -105,7 +96,7 @@ def test_lessons_share_what_their_prompts_begin_with() -> None:
     assert row.tokens.tolist() == [1, 2, 3, 4, 7, 9, 8, 3, 5, 6, 7, 7]
     assert row.targets.tolist() == [2, 3, 4, 7, 0, 8, 0, 5, 6, 7, 7, 0]
     assert row.places.tolist() == [0, 1, 2, 3, 4, 2, 3, 2, 3, 4, 5, 6]
-    assert row.branches.tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 3]
+    assert row.parts.tolist() == [[0, 2, 0, 0], [2, 5, 0, 2], [5, 7, 0, 2], [7, 12, 0, 2]]
     assert (row.weights == 1).tolist() == [
         *(False, False, False, True, True, True, True),
         *(False, False, True, True, True),

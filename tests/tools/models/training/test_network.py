@@ -46,11 +46,14 @@ def network() -> Any:
 
 
 def losses(network: Any) -> list[float]:
-    tokens = torch.tensor([TOKENS])
-    positions = torch.arange(len(TOKENS) - 1)[None]
     with torch.no_grad():
-        found = network(tokens[:, :-1], positions, tokens[:, 1:])
-    return [float(each) for each in found[0]]
+        return [float(each) for each in network(*row(TOKENS))]
+
+
+def row(tokens: list[int]) -> tuple[Any, Any, Any, Any]:
+    """What the network is given to predict each of these from those before it."""
+    all_of, n = torch.tensor(tokens), len(tokens) - 1
+    return all_of[:-1], torch.arange(n), all_of[1:], torch.tensor([[0, n, 0, 0]])
 
 
 def test_losses_are_those_of_llama_cpp(network: Any, tmp_path: Path) -> None:
@@ -64,21 +67,18 @@ def test_losses_are_those_of_llama_cpp(network: Any, tmp_path: Path) -> None:
 
 
 def test_lessons_in_one_row_are_as_alone(network: Any) -> None:
-    from tools.models.training.network import visible_of
-
-    alone = [[5, 300, 41, 9], [5, 300, 7, 12, 41]]
-    row = torch.tensor([[5, 300, 41, 9, 7, 12, 41, 0]])
-    positions = torch.tensor([[0, 1, 2, 3, 2, 3, 4, 5]])
-    branches = torch.tensor([[0, 0, 1, 1, 2, 2, 2, 0]])
-    targets = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
-    assert visible_of(torch.zeros(1, 8)) is None
+    alone = [[5, 300, 41, 9, 8], [5, 300, 7, 12, 41, 3]]
+    tokens = torch.tensor([41, 9, 5, 300, 41, 9, 7, 12, 41])
+    positions = torch.tensor([0, 1, 0, 1, 2, 3, 2, 3, 4])
+    targets = torch.tensor([9, 7, 300, 41, 9, 8, 12, 41, 3])
+    # Another row comes first; then what both begin with, and what each goes on with.
+    parts = torch.tensor([[0, 2, 0, 0], [2, 4, 2, 2], [4, 6, 2, 4], [6, 9, 2, 4]])
     with torch.no_grad():
-        together = network(row, positions, targets, visible_of(branches))[0]
-        for tokens, places in zip(alone, ([0, 1, 2, 3], [0, 1, 4, 5, 6]), strict=True):
-            own = network(
-                torch.tensor([tokens]), torch.arange(len(tokens))[None], targets[:, places]
-            )
-            assert torch.allclose(own[0], together[places], atol=0.02)
+        together = network(tokens, positions, targets, parts)
+        for each, places in zip(alone, ([2, 3, 4, 5], [2, 6, 7, 8]), strict=True):
+            own = network(*row(each))
+            kept = own if each is alone[0] else own[[0, 2, 3, 4]]
+            assert torch.allclose(kept, together[places], atol=0.02)
 
 
 def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> None:
@@ -102,16 +102,18 @@ def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
     made.load_state_dict(grown(network.state_dict(), made.state_dict()))
     # The training may multiply in bfloat16.
     assert losses(made) == pytest.approx(losses(network), abs=0.08)
-    tokens = torch.tensor([TOKENS])
-    positions = torch.arange(len(TOKENS) - 1)[None]
-    made(tokens[:, :-1], positions, tokens[:, 1:]).sum().backward()
+    made(*row(TOKENS)).sum().backward()
     # What is new learns: that which is read later, or which writes what is read.
-    first, last = made.blk[0], made.blk[2]
+    first, new = made.blk[0], made.blk[1]
     for writer in (first.attn_output, first.ffn_down):
         assert (writer.grad[SHAPE.n_embd :] != 0).any()
         assert (writer.grad[: SHAPE.n_embd] != 0).any()
-    for writer in (last.attn_output, last.ffn_down):
+    for writer in (new.attn_output, new.ffn_down):
+        assert not writer.any()
         assert (writer.grad[: SHAPE.n_embd] != 0).any()
+    # It reads what the layer before it reads, and those that were there are in their order.
+    assert torch.equal(made.blk[1].attn_q[:64, :64], network.blk[0].attn_q)
+    assert torch.equal(made.blk[2].ffn_down[:64, :96], network.blk[1].ffn_down)
 
 
 def llama_losses(path: Path) -> list[float]:
@@ -140,10 +142,8 @@ def llama_losses(path: Path) -> list[float]:
 
 def test_a_token_sees_none_that_comes_later(network: Any) -> None:
     before = losses(network)
-    tokens = torch.tensor([[*TOKENS[:5], 800, 801, 802]])
-    positions = torch.arange(len(TOKENS) - 1)[None]
     with torch.no_grad():
-        after = network(tokens[:, :-1], positions, tokens[:, 1:])[0]
+        after = network(*row([*TOKENS[:5], 800, 801, 802]))
     assert [float(each) for each in after[:4]] == pytest.approx(before[:4], abs=1e-5)
 
 

@@ -1,0 +1,111 @@
+"""Attention over rows that lie one behind the other, without padding and without masks.
+
+PyTorch's kernel for processors is asked for the pieces that are needed, and what they come to is
+put together by their sums of exponentials (Liu et al., "Ring Attention with Blockwise
+Transformers", 2023): of rows whose lessons share a prompt that is a quarter of what a mask over
+the whole row costs.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+Piece = tuple[slice, slice, bool]
+
+
+@torch.library.custom_op("specllama::attend", mutates_args=())  # type: ignore[untyped-decorator]
+def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """What each token of `q` sees of `k` and `v` (tokens, heads, channels; float32, with which
+    small pieces are twice as fast as with bfloat16), and the logarithms of its sums of
+    exponentials (tokens, heads).
+
+    Each of the `parts` is the begin and end of tokens that see those of the same part before them,
+    and the begin and end of others that they all see. No two parts have a token in common, and
+    together they have all.
+    """
+    out, sums = _empty(q)
+    for own, seen, causal in _pieces(parts):
+        values, logs = _first(
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                *_heads_first(q[own], k[seen], v[seen]), 0.0, causal
+            )
+        )
+        if causal:
+            out[own], sums[own] = values, logs
+            continue
+        both = torch.logaddexp(sums[own], logs)
+        before, now = ((each - both).exp()[..., None] for each in (sums[own], logs))
+        out[own], sums[own] = before * out[own] + now * values, both
+    return out, sums
+
+
+@attend.register_fake  # type: ignore[untyped-decorator]
+def _(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    return _empty(q)
+
+
+@torch.library.custom_op("specllama::attend_backward", mutates_args=())  # type: ignore[untyped-decorator]
+def attend_backward(
+    slope: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, parts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The slopes of `q`, `k` and `v`, given that of `out`."""
+    dq, dk, dv = (each.new_zeros(each.shape) for each in (q, k, v))
+    for own, seen, causal in _pieces(parts):
+        heads_first = _heads_first(slope[own], q[own], k[seen], v[seen], out[own], sums[own])
+        found = _first(
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *heads_first, 0.0, causal
+            )
+        )
+        for total, each in zip((dq[own], dk[seen], dv[seen]), found, strict=True):
+            total += each
+    return dq, dk, dv
+
+
+@attend_backward.register_fake  # type: ignore[untyped-decorator]
+def _(
+    slope: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, parts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _remember(
+    ctx: torch.autograd.function.FunctionCtx,
+    inputs: tuple[Tensor, ...],
+    output: tuple[Tensor, ...],
+) -> None:
+    q, k, v, parts = inputs
+    ctx.save_for_backward(q, k, v, *output, parts)
+
+
+def _slopes(
+    ctx: torch.autograd.function.FunctionCtx, slope: Tensor, _: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The logarithms of the sums are for this alone: nobody asks for their slope."""
+    return (*attend_backward(slope.contiguous(), *ctx.saved_tensors), None)
+
+
+attend.register_autograd(_slopes, setup_context=_remember)
+
+
+def _pieces(parts: Tensor) -> Iterator[Piece]:
+    """Who sees whom, and whether only those before: of each part itself first."""
+    for begin, end, seen_begin, seen_end in parts.tolist():
+        own = slice(begin, end)
+        yield own, own, True
+        if seen_end > seen_begin:
+            yield own, slice(seen_begin, seen_end), False
+
+
+def _empty(q: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2])
+
+
+def _heads_first(*tensors: Tensor) -> list[Tensor]:
+    """As the kernel wants them: 1, heads, tokens, and channels if there are."""
+    return [each.transpose(0, 1)[None] for each in tensors]
+
+
+def _first(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [each[0].transpose(0, 1) for each in tensors]
