@@ -332,7 +332,7 @@ def made_up_tool(
             verb,
             (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"),
         )
-        if not by_verb and not source.held_out and source.chance(0.5):
+        if not by_verb and not source.held_out and source.chance(0.65):
             verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
         article = source.one(("the", "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())

@@ -156,16 +156,26 @@ TRAINED: tuple[Callable[[Source], Tool], ...] = (
 
 
 def renamed(source: Source, tool: Tool) -> Tool:
-    """The tool, some of whose parameters have any name, and say what they are."""
+    """The tool, which now and then has another name, and some of whose parameters have any name,
+    and say what they are: what a definition says counts, and no name is to be known by heart."""
     names: dict[str, str] = {}
     parameters = []
     for each in tool.parameters:
-        names[each.name] = source.made_up() if source.chance(0.2) else each.name
+        names[each.name] = _other_name(source, each.name) if source.chance(0.3) else each.name
         schema = each.schema
         if names[each.name] != each.name or source.chance(0.25):
             schema = {**schema, "description": f"The {spoken(each.name)}"}
         parameters.append(replace(each, name=names[each.name], schema=schema))
-    return replace(tool, parameters=tuple(parameters), ask=partial(_asked, tool, names))
+    name = tool.name
+    if tool.description and source.chance(0.5):
+        said = _WORD.findall(tool.description.lower())
+        name = "_".join(source.some([*said, source.made_up()], 2))
+    return replace(tool, name=name, parameters=tuple(parameters), ask=partial(_asked, tool, names))
+
+
+def _other_name(source: Source, name: str) -> str:
+    made_up = source.made_up()
+    return source.one((made_up, f"{made_up}_{name}", f"{name}_{made_up}"))
 
 
 def _asked(tool: Tool, names: dict[str, str], source: Source) -> tuple[str, dict[str, Value]]:
