@@ -134,7 +134,7 @@ def case(source: Source) -> Lesson:
     few = not source.held_out and source.chance(0.3)
     most = 4 if source.held_out else 12
     text = " ".join(source.words(1, 2 if few else source.upto(1, most)))
-    if source.chance(0.7 if source.held_out else 0.6):
+    if source.chance(0.7 if source.held_out else 0.5):
         return exercise(
             source,
             "upper",

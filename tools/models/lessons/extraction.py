@@ -211,7 +211,7 @@ MORE_SAID = (
 
 def linked(source: Source, key: str, value: Any) -> str:
     """A key and its value, in any order, with any words before and between them."""
-    order = (key, str(value)) if source.chance(0.4) else (str(value), key)
+    order = (key, str(value)) if source.chance(0.6) else (str(value), key)
     return f"{source.link(0, 2)} {f' {source.link(1, 2)} '.join(order)}".strip()
 
 
@@ -223,7 +223,7 @@ def made_up(source: Source) -> Found:
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
         linked(source, key, value)
-        if not source.held_out and source.chance(0.12)
+        if not source.held_out and source.chance(0.3)
         else several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
         for key, value in fields.items()
     ]

@@ -66,6 +66,10 @@ MEANT = {
     "number": ("the number", "which number I told you", "the number that I said", "what the number was", "which number it was", "my number"),
     "word": ("the word", "which word I told you", "the word that I said", "what the word was", "which word it was", "my word"),
 }  # fmt: skip
+MENTIONED = {
+    "name": "my name", "city": "home", "color": "color", "pet": "my dog", "number": "number",
+    "word": "word",
+}  # fmt: skip
 NOTED = "OK, I will remember that."
 
 
@@ -86,7 +90,7 @@ def turns(source: Source) -> Lesson:
             "color": source.listed(words.COLORS), "number": str(source.integer(0, 9999)),
         }[fact]  # fmt: skip
         values[fact] = value
-        told = several(source, FACTS[fact][0], MORE_TOLD[fact]).format(value)
+        told = said(source, fact, value)
         messages += [user(told), assistant(_noted(fact, value))]
         if source.chance(0.35 * source.level):
             between = simple(source)
@@ -94,12 +98,11 @@ def turns(source: Source) -> Lesson:
     if source.chance(0.2):
         # The answer to what was just said.
         fact = chosen[-1]
-        said = user(several(source, FACTS[fact][0], MORE_TOLD[fact]).format(values[fact]))
-        last = exercise(source, "noted", said["content"], _noted(fact, values[fact]), "I note it.", facts=(
+        told = said(source, fact, values[fact])
+        last = exercise(source, "noted", told, _noted(fact, values[fact]), "I note it.", facts=(
             (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
-        return replace(
-            last, messages=[*messages[:-2], said] if messages[-1]["role"] == "assistant" else [said]
-        )
+        before = messages[:-2] if messages[-1]["role"] == "assistant" else []
+        return replace(last, messages=[*before, user(told)])
     if source.chance(0.12):
         unsaid = [fact for fact in FACTS if fact not in chosen]
         fact = source.one(unsaid)
@@ -114,6 +117,15 @@ def turns(source: Source) -> Lesson:
         f"The {fact} is {values[fact]}.", facts=(values[fact],),
     )  # fmt: skip
     return replace(last, messages=[*messages, *last.messages])
+
+
+def said(source: Source, fact: str, value: str) -> str:
+    """The fact, now and then with any words before and between."""
+    if source.held_out or not source.chance(0.15):
+        return several(source, FACTS[fact][0], MORE_TOLD[fact]).format(value)
+    order = (MENTIONED[fact], value) if source.chance(0.8) else (value, MENTIONED[fact])
+    text = f"{source.link(0, 2)} {f' {source.link(1, 3)} '.join(order)}".strip()
+    return (text if text.startswith(value) else text[0].upper() + text[1:]) + source.one((".", ""))
 
 
 def asked(source: Source, fact: str) -> str:
