@@ -101,8 +101,8 @@ def turns(source: Source) -> Lesson:
         told = said(source, fact, values[fact])
         last = exercise(source, "noted", told, _noted(fact, values[fact]), "I note it.", facts=(
             (values[fact],) if fact == "name" else ("remember",)))  # fmt: skip
-        before = messages[:-2] if messages[-1]["role"] == "assistant" else []
-        return replace(last, messages=[*before, user(told)])
+        kept = messages[:-2] if messages[-1]["role"] == "assistant" else []
+        return replace(last, messages=[*kept, user(told)])
     if source.chance(0.12):
         unsaid = [fact for fact in FACTS if fact not in chosen]
         fact = source.one(unsaid)
