@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.models.lessons import phrasings, words
-from tools.models.lessons.lesson import Lesson, Message, listing, user
+from tools.models.lessons.lesson import Lesson, Message, filled, listing, user
 from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, phrase, several
 from tools.models.lessons.source import Source
 
@@ -142,7 +142,7 @@ def person(source: Source) -> Found:
             said = several(
                 source, FIELDS[key][1], MORE_CLAUSES[key], phrasings.described(key), 0.25
             )
-            clauses.append(said.format(fields[key]))
+            clauses.append(filled(said, fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:

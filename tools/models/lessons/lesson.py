@@ -1,5 +1,6 @@
 """What a lesson is: a conversation whose last message is to be learnt, or a text with a gap."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,11 @@ def assistant(content: str) -> Message:
 def listing(words: list[str]) -> str:
     """`a, b and c`"""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def filled(pattern: str, *values: object, **named: object) -> str:
+    """`pattern` with these values, and "an" before vowels."""
+    return re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", pattern.format(*values, **named))
 
 
 def exercise(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tools.models.lessons import phrasings, words
-from tools.models.lessons.lesson import Lesson, exercise
+from tools.models.lessons.lesson import Lesson, exercise, filled
 from tools.models.lessons.phrasings import phrase
 from tools.models.lessons.source import Source
 
@@ -210,19 +210,19 @@ def question(source: Source) -> Lesson:
     """A question about one sentence, that may stand among others."""
     make, sentences, questions = _scene(source)
     values = make(source)
-    text = source.phrase(sentences).format(**values)
+    text = filled(source.phrase(sentences), **values)
     # With other scenes beside it only what names its own things is clear.
     asked = source.one(questions)
     told = [text, *(_other(source) for _ in range(source.upto(1, 3) - 1))]
     request = phrase(source, ABOUT, phrasings.ABOUT, 0.8).format(
         text=" ".join(source.some(told, len(told))),
-        question=source.phrase(asked.asked).format(**values),
+        question=filled(source.phrase(asked.asked), **values),
     )
     return exercise(
         source,
         "question",
         request,
-        asked.answer.format(**values),
+        filled(asked.answer, **values),
         f"The text says: {text}",
         facts=(asked.fact.format(**values),),
     )
@@ -234,4 +234,4 @@ def _scene(source: Source) -> Scene:
 
 def _other(source: Source) -> str:
     make, sentences, _ = _scene(source)
-    return source.phrase(sentences).format(**make(source))
+    return filled(source.phrase(sentences), **make(source))

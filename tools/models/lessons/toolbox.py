@@ -334,7 +334,7 @@ def made_up_tool(
         )
         if not by_verb and not source.held_out and source.chance(0.65):
             verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
-        article = source.one(("the", "a", "the", "my", ""))
+        article = source.one(("the", "an" if noun[0] in "aeiou" else "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
         given = {
             key: make(source)
