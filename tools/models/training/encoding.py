@@ -24,8 +24,9 @@ PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
 CODE_WEIGHT = 0.1
 """The same of a token of code: most of them can't be known, and made half of the loss."""
-CALL_WEIGHT = 3.0
-"""The same of a token of a call: few of them are a choice, and that of the tool is the hardest."""
+TOOLS_WEIGHT = 3.0
+"""The same of a token of an answer where there are tools: few of them are a choice, and that of
+the tool, or of none, is the hardest."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -101,7 +102,7 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
 def _weight(lesson: Lesson | Gap) -> float:
     if isinstance(lesson, Gap):
         return CODE_WEIGHT
-    return CALL_WEIGHT if "tool_calls" in lesson.answer else 1.0
+    return TOOLS_WEIGHT if lesson.tools else 1.0
 
 
 def plain_texts(lessons: Iterable[Lesson | Gap]) -> Iterable[str]:
