@@ -26,7 +26,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tens
     """
     out, sums = _empty(q)
     for own, seen, causal in _pieces(parts):
-        values, logs = _first(
+        values, logs = _tokens_first(
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 *_heads_first(q[own], k[seen], v[seen]), 0.0, causal
             )
@@ -53,7 +53,7 @@ def attend_backward(
     dq, dk, dv = (each.new_zeros(each.shape) for each in (q, k, v))
     for own, seen, causal in _pieces(parts):
         heads_first = _heads_first(slope[own], q[own], k[seen], v[seen], out[own], sums[own])
-        found = _first(
+        found = _tokens_first(
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 *heads_first, 0.0, causal
             )
@@ -107,5 +107,5 @@ def _heads_first(*tensors: Tensor) -> list[Tensor]:
     return [each.transpose(0, 1)[None] for each in tensors]
 
 
-def _first(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+def _tokens_first(tensors: tuple[Tensor, ...]) -> list[Tensor]:
     return [each[0].transpose(0, 1) for each in tensors]
