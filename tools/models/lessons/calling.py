@@ -2,15 +2,17 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tools.models.lessons import words
 from tools.models.lessons.exercises import simple
 from tools.models.lessons.guided import PLAIN_SYSTEMS
-from tools.models.lessons.known_tools import known_tool
+from tools.models.lessons.known_tools import NAMES, known_tool
 from tools.models.lessons.lesson import Lesson, Message, assistant, system, user
 from tools.models.lessons.source import Source
-from tools.models.lessons.toolbox import VERBS, Tool, made_up_tool, spoken
+from tools.models.lessons.toolbox import SHARES, VERBS, Tool, any_verb, made_up_tool, spoken
 from tools.models.lessons.trained_tools import trained_tool
 
 ABILITY = "tools"
@@ -75,10 +77,22 @@ def family(source: Source, n: int) -> list[Lesson]:
     return made
 
 
+def unheard_of(
+    source: Source,
+    verb: str | None = None,
+    noun: str | None = None,
+    shares: Sequence[int] = SHARES,
+) -> Tool:
+    """A made-up tool that isn't called like a known one, which may be one of the evaluation."""
+    while (tool := made_up_tool(source, verb, noun, shares)).name in NAMES:
+        pass
+    return tool
+
+
 def tool(source: Source) -> Tool:
     if source.held_out:
-        return known_tool(source) if source.chance(0.25) else made_up_tool(source)
-    makers = (known_tool, trained_tool, made_up_tool)
+        return known_tool(source) if source.chance(0.25) else unheard_of(source)
+    makers = (known_tool, trained_tool, unheard_of)
     return source.random.choices(makers, (10, 25, 65))[0](source)
 
 
@@ -90,7 +104,7 @@ def distinct(source: Source, n: int) -> list[Tool]:
     while len(tools) < n:
         # The verb alone doesn't say which tool is meant.
         alike = verb is not None and not source.held_out and source.chance(0.35)
-        each = made_up_tool(source, verb) if alike else tool(source)
+        each = unheard_of(source, verb) if alike else tool(source)
         verb = verb or each.verb
         tools[each.name] = each
     return list(tools.values())
@@ -98,11 +112,11 @@ def distinct(source: Source, n: int) -> list[Tool]:
 
 def small(source: Source) -> list[Tool]:
     """Up to eight tools of one parameter or none, most of which share one of three verbs."""
-    verbs = [source.phrase(list(VERBS)) for _ in range(3)]
+    verbs = [any_verb(source) for _ in range(3)]
     tools: dict[str, Tool] = {}
     n = source.upto(2, 8)
     while len(tools) < n:
-        each = made_up_tool(source, source.one((*verbs, None)), shares=(2, 3))
+        each = unheard_of(source, source.one((*verbs, None)), shares=(2, 3))
         tools[each.name] = each
     return list(tools.values())
 
@@ -115,7 +129,7 @@ def of_one_noun(source: Source, n: int) -> list[Tool]:
     for verb in source.some(list(VERBS), len(VERBS)):
         if len(tools) == n or not said.isdisjoint(VERBS[verb]):
             continue
-        each = made_up_tool(source, verb, noun)
+        each = unheard_of(source, verb, noun)
         if verb in each.name:
             said.update(VERBS[verb])
             tools.append(each)
@@ -132,9 +146,27 @@ def earlier(source: Source) -> list[Message]:
 
 def one(source: Source, tools: list[Tool]) -> Lesson:
     text, arguments = tools[0].ask(source)
-    thought = f"{tools[0].name} can do this."
+    thought = f"{found(text, tools)} can do this."
     answer: Message = {"role": "assistant", "tool_calls": [call(tools[0].name, arguments)]}
     return _lesson(source, "one", [*earlier(source), user(text)], answer, thought)
+
+
+def found(text: str, tools: list[Tool]) -> str:
+    """The first tool's name, behind the word of the request that tells it from the others, if there
+    is one: to find that word is one step, and to write the name that has it is another."""
+    first, *others = tools
+    elsewhere = {word for each in others for word in _words(f"{each.name} {each.description}")}
+    asked = _words(text)
+    for told in (_words(first.name), _words(first.description)):
+        for word in asked:
+            if word in told and word not in elsewhere and word not in words.SMALL and len(word) > 2:
+                return f"{word}: {first.name}"
+    return first.name
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, or of a name like `getUser` or `get-user`, in lower case."""
+    return re.findall("[a-z]+", re.sub("(?<=[a-z])(?=[A-Z])", " ", text).lower())
 
 
 def two(source: Source, tools: list[Tool]) -> Lesson:
@@ -148,7 +180,9 @@ def two(source: Source, tools: list[Tool]) -> Lesson:
     if first is second and source.chance(0.5):
         text = short_of_two(source, one_text, one_given, two_given) or text
     calls = [call(first.name, one_given), call(second.name, two_given)]
-    thought = f"Two calls: {first.name}, then {second.name}."
+    others = [each for each in tools if each not in (first, second)]
+    steps = [found(said, [each, *others]) for said, each in ((one_text, first), (two_text, second))]
+    thought = f"Two calls: {steps[0]}, then {steps[1]}."
     answer: Message = {"role": "assistant", "tool_calls": calls}
     return _lesson(source, "two", [*earlier(source), user(text)], answer, thought)
 
@@ -210,7 +244,7 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
     # Some are near misses.
     alike = tools[0].verb if not source.held_out and source.chance(0.3) else None
     while True:
-        other = made_up_tool(source, alike) if alike else tool(source)
+        other = unheard_of(source, alike) if alike else tool(source)
         meant = (other.name, other.noun) if other.noun else (other.name,)
         if not any(each.name in meant or each.noun in meant for each in tools):
             return other.ask(source)[0]
@@ -228,10 +262,10 @@ def result(source: Source, tools: list[Tool]) -> Lesson:
     sentences = []
     facts: list[str] = []
     for made in calls:
-        text, sentence, words = outcome(source)
+        text, sentence, said = outcome(source)
         messages.append({"role": "tool", "tool_call_id": made["id"], "content": text})
         sentences.append(sentence)
-        facts += words
+        facts += said
     thought = "The result is here." if len(calls) == 1 else "Both results are here."
     answer = assistant(" ".join(sentences))
     return _lesson(source, "result", messages, answer, thought, tuple(facts))

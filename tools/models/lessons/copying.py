@@ -114,7 +114,7 @@ def replaced(source: Source) -> Lesson:
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     text = " ".join(sentences)
     changed = re.sub(rf"\b{old}\b", new, text)
-    if not source.held_out and new not in text and source.chance(0.08):
+    if not source.held_out and new not in text and source.chance(0.2):
         request = unworded(source, old, new, text)
     else:
         request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)

@@ -187,7 +187,7 @@ def meeting(source: Source) -> Found:
     }
     if not source.held_out and source.chance(0.3):
         # What they look like says what they are.
-        separator = source.one((", ", "; ", " - ", "\n", " | "))
+        separator = source.one((", ", "; ", ": ", " - ", "\n", " | "))
         return separator.join(source.some(list(fields.values()), 4)) + source.one((".", "")), fields
     return several(source, MEETING[1], MORE_MEETING).format(**fields), fields
 
@@ -223,7 +223,7 @@ def made_up(source: Source) -> Found:
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
         linked(source, key, value)
-        if not source.held_out and source.chance(0.3)
+        if not source.held_out and source.chance(0.4)
         else several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
         for key, value in fields.items()
     ]

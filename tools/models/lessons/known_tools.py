@@ -171,5 +171,8 @@ KNOWN: tuple[Callable[[Source], Tool], ...] = (
 """Every fifth of them is for the evaluation alone."""
 
 
+NAMES = frozenset(make(Source(0)).name for make in KNOWN)
+
+
 def known_tool(source: Source) -> Tool:
     return source.phrase(KNOWN)(source)

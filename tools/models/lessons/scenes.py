@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Lesson, exercise, filled
-from tools.models.lessons.phrasings import phrase
+from tools.models.lessons.phrasings import phrase, several
 from tools.models.lessons.source import Source
 
 
@@ -199,6 +199,58 @@ TRAINED: tuple[Scene, ...] = (
 """More of them, all of whose phrasings are for the training alone."""
 
 
+MORE: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
+    (("Look, a {color} {thing} in the {place}!", "Inside the {place} one sees a {color} {thing}.", "The {place}: a {color} {thing} stands there.", "We keep a {color} {thing} in the {place}.", "In the {place} they left a {color} {thing}.", "The {thing}, a {color} one, is in the {place}.", "There you have the {place} with its {color} {thing}.", "The {place} comes with a {color} {thing}.", "I saw a {color} {thing} at the {place}."), (
+        ("Where can I see the {thing}?", "In what place is the {color} {thing}?", "Where did they leave the {thing}?", "Where should one go for the {thing}?", "Which place has the {thing}?", "Where might the {thing} be?", "Where can the {thing} be found?"),
+        ("Of what color is the {thing}?", "The {thing} has which color?", "How is the {thing} painted?", "Name the color of the {thing}.", "In which color is the {thing}?", "What color would you say the {thing} has?"),
+        ("What can be seen in the {place}?", "What stands in the {place}?", "Name the thing in the {place}.", "What does one find in the {place}?", "The {place} has what in it?", "What did they put in the {place}?"),
+        ("Has the {place} a {thing}?", "Can I find the {thing} in the {place}?", "Is {color} the color of the {thing}?", "Did they put a {thing} into the {place}?", "Would you say the {thing} is {color}?"),
+        ("Would you say the {thing} is {other}?", "Is {other} the color of the {thing}?", "Is the {thing} painted {other}?", "Has the {thing} a {other} color?", "Is this {thing} a {other} one?"),
+        ("Can I find the {thing} in the {elsewhere}?", "Has the {elsewhere} a {thing}?", "Should I look for the {thing} in the {elsewhere}?", "Did they put the {thing} into the {elsewhere}?", "Is the {elsewhere} where the {thing} is?"),
+    )),
+    (("{looks} is what the {thing} is.", "How {looks} the {thing} is!", "The {thing} seems {looks}.", "You have a {looks} {thing}.", "Such a {looks} {thing}!", "The {thing} here is {looks}.", "There goes a {looks} {thing}.", "His {thing} turned {looks}.", "I would call this {thing} {looks}."), (
+        ("Does the {thing} look {looks}?", "Is this {thing} {looks}?", "Can one say that the {thing} is {looks}?"),
+        ("Does the {thing} look {other}?", "Is this {thing} {other}?", "Can one say that the {thing} is {other}?"),
+        ("What can you tell me about the {thing}?", "Describe the {thing}.", "What would you call the {thing}?", "In what way is the {thing} special?", "What did we hear of the {thing}?", "What sort of {thing} is it?"),
+        ("What would you call {looks}?", "What looks {looks}?", "Name what is {looks}.", "What was said to be {looks}?", "What here is {looks}?"),
+    )),
+    (("{name} stays in {city}.", "{name} is a citizen of {city}.", "Since years {name} has been in {city}.", "In {city} lives {name}.", "The house of {name} is in {city}.", "{name} calls {city} home.", "{name} has a house in {city}.", "Home for {name} means {city}.", "{name} comes from {city} and stays there."), (
+        ("Where is the home of {name}?", "Where does {name} stay?", "What does {name} call home?", "In what city is {name} at home?", "Name the city of {name}.", "Where would I find {name}?", "Where has {name} a home?"),
+        ("Who stays in {city}?", "Who calls {city} home?", "Who is found in {city}?", "Which person is at home in {city}?", "Name who lives in {city}.", "Who has the city {city}?"),
+        ("Does {name} stay in {city}?", "Is the home of {name} {city}?", "Would I find {name} in {city}?", "Does {name} have a home in {city}?", "Is it {city} where {name} lives?"),
+        ("Does {name} stay in {elsewhere}?", "Is the home of {name} {elsewhere}?", "Would I find {name} in {elsewhere}?", "Does {name} have a home in {elsewhere}?", "Is it {elsewhere} where {name} lives?"),
+    )),
+    (("{name}: {job}, and {adjective}.", "Meet {name}, our {adjective} {job}.", "{name} has long been a {adjective} {job}.", "They say that {name} is a {adjective} {job}.", "Here comes {name}, a {adjective} {job}.", "The {job} {name} is {adjective}.", "Our {job} is {name}, who is {adjective}.", "A {adjective} {job} has the name {name}.", "A {adjective} {job}, called {name}, is here."), (
+        ("What work does {name} do?", "{name} has which job?", "Name the job of {name}.", "How does {name} earn money?", "What is the work of {name}?", "What does {name} work as?", "By job, what is {name}?"),
+        ("How is the {job} called?", "Name the {job}.", "Who has the job of a {job}?", "What name does the {job} have?", "Which name has the {job}?", "Who would be the {job}?"),
+        ("Is {name} one of the {adjective} ones?", "Is {name} a {adjective} {job}?", "Is the {job} called {name}?"),
+        ("Is {another} the job of {name}?", "Does {name} earn money as a {another}?", "Would {name} be a {another}?", "Is {name} known as a {another}?"),
+        ("Would one say that {name} is {wrong}?", "Is {name} {wrong} as a {job}?", "Is {name} a {wrong} one?", "Do they call {name} {wrong}?", "Is this {job} {wrong}?"),
+    )),
+    (("{name}, {age} years old, is here.", "{age} years is the age of {name}.", "At {age}, {name} is still here.", "Since a week {name} is {age} years old.", "{name} will stay {age} for a while.", "{name}: {age} years.", "{age} years ago {name} was born.", "{name} counts {age} years.", "They say that {name} is {age} years of age."), (
+        ("How many years has {name}?", "Name the age of {name}.", "{name} is how old?", "How many years does {name} count?", "Of what age is {name}?", "At what age is {name}?"),
+        ("Who counts {age} years?", "Who is of the age {age}?", "Name who is {age} years old.", "Which person is {age}?", "Who is at the age of {age}?"),
+        ("Does {name} count {age} years?", "Is {name} of the age {age}?", "Would {name} be {age}?", "Is {age} the age of {name}?"),
+        ("Does {name} count {wrong} years?", "Is {name} of the age {wrong}?", "Would {name} be {wrong}?", "Is {wrong} the age of {name}?"),
+    )),
+    (("There is {name} with a {adjective} {animal}.", "A {adjective} {animal} follows {name}.", "{name} walks a {adjective} {animal}.", "{name} takes care of a {adjective} {animal}.", "At home {name} has a {adjective} {animal}.", "{name} got a {adjective} {animal}.", "{name} found a {adjective} {animal}.", "To {name} belongs a {adjective} {animal}.", "{name} came with a {adjective} {animal}."), (
+        ("Name the animal of {name}.", "What animal is with {name}?", "What belongs to {name}?", "Which animal belongs to {name}?", "What kind of animal does {name} keep?", "{name} has which animal?"),
+        ("Who keeps a {animal}?", "To whom does the {animal} belong?", "Who is with the {animal}?", "Name who has a {animal}.", "Who lives with a {animal}?", "Whose is the {animal}?"),
+        ("Does {name} keep a {animal}?", "Does a {animal} belong to {name}?", "Is the animal of {name} a {animal}?"),
+        ("Does {name} keep a {other}?", "Does a {other} belong to {name}?", "Is there a {other} with {name}?", "Did {name} get a {other}?"),
+        ("Does the {animal} look {wrong}?", "Is the animal of {name} {wrong}?", "Can one call the {animal} {wrong}?", "Is the {animal} of {name} {wrong}?"),
+    )),
+    (("{name} let {friend} have the {thing}.", "To {friend} went the {thing}, from {name}.", "From {name} the {thing} came to {friend}.", "The {thing} is for {friend}, from {name}.", "{friend} took the {thing} from {name}.", "It was {name} who gave {friend} the {thing}.", "{name} made {friend} a present of the {thing}.", "{friend} was given the {thing} by {name}.", "{name} had the {thing} and passed it to {friend}.", "The {thing} that {friend} has is from {name}.", "{name} handed {friend} the {thing}."), (
+        ("By whom was the {thing} given to {friend}?", "Who passed on the {thing}?", "Who let {friend} have the {thing}?", "Where did {friend} get the {thing} from?", "Who made a present of the {thing}?", "From whom did the {thing} come?", "Who had the {thing} before {friend}?", "Whose present is the {thing}?"),
+        ("What was given to {friend}?", "What did {name} pass on?", "What came from {name}?", "What does {friend} have from {name}?", "Name what {friend} got.", "Which thing did {name} give away?"),
+        ("Who was given the {thing}?", "To whom went the {thing}?", "Who took the {thing}?", "Who was it that {name} gave something?", "For whom is the {thing}?", "Who got the {thing} from {name}?", "To whom did {name} give something?"),
+        ("Was the {thing} given to {friend}?", "Does {friend} have the {thing} now?", "Was it {name} who gave the {thing} away?", "Did the {thing} go to {friend}?"),
+        ("Was the {other} given to {friend}?", "Does {friend} have the {other} now?", "Did {name} give away the {other}?", "Did the {other} go to {friend}?"),
+    )),
+)  # fmt: skip
+"""Of each scene more sentences, and more phrasings of each of its questions, for the training."""
+
+
 ABOUT = (
     "{text} {question}", "{text}\n{question}", "{text}\n\n{question}", "Text: {text} Question: {question}",
     "Here is a text: {text} {question}", "{question} Text: {text}", "Read: {text} {question}",
@@ -208,15 +260,15 @@ ABOUT = (
 
 def question(source: Source) -> Lesson:
     """A question about one sentence, that may stand among others."""
-    make, sentences, questions = _scene(source)
+    make, sentences, questions, more_sentences, more_asked = _scene(source)
     values = make(source)
-    text = filled(source.phrase(sentences), **values)
+    text = filled(several(source, sentences, more_sentences), **values)
     # With other scenes beside it only what names its own things is clear.
-    asked = source.one(questions)
+    asked, more = source.one(list(zip(questions, more_asked, strict=True)))
     told = [text, *(_other(source) for _ in range(source.upto(1, 3) - 1))]
     request = phrase(source, ABOUT, phrasings.ABOUT, 0.8).format(
         text=" ".join(source.some(told, len(told))),
-        question=filled(source.phrase(asked.asked), **values),
+        question=filled(several(source, asked.asked, more), **values),
     )
     return exercise(
         source,
@@ -228,10 +280,21 @@ def question(source: Source) -> Lesson:
     )
 
 
-def _scene(source: Source) -> Scene:
-    return source.one(SCENES if source.held_out else SCENES + TRAINED)
+def _scene(
+    source: Source,
+) -> tuple[
+    Callable[[Source], Values],
+    tuple[str, ...],
+    tuple[Question, ...],
+    tuple[str, ...],
+    tuple[tuple[str, ...], ...],
+]:
+    """One, with the sentences and phrasings that the training has beside its own."""
+    scene = source.one(SCENES if source.held_out else SCENES + TRAINED)
+    more = dict(zip(map(id, SCENES), MORE, strict=True)).get(id(scene))
+    return (*scene, *(more or ((), ((),) * len(scene[2]))))
 
 
 def _other(source: Source) -> str:
-    make, sentences, _ = _scene(source)
-    return filled(source.phrase(sentences), **make(source))
+    make, sentences, _, more, _ = _scene(source)
+    return filled(several(source, sentences, more), **make(source))

@@ -197,6 +197,12 @@ class Source:
         mark = self.one("-_-_./")
         return self.own(lambda: mark.join(self.random.choices(self._pieces, k=2)))
 
+    def piece(self) -> str:
+        """One token that words are made of, in lower case; without any, a made-up word."""
+        if not self._pieces:
+            return self.made_up()
+        return self.own(lambda: self.one(self._pieces).lower())
+
     def _of_pieces(self) -> str:
         return "".join(self.random.choices(self._pieces, k=self.number(1, 3)))
 

@@ -292,6 +292,16 @@ def unknown_verb(source: Source) -> str:
     return verb[0].upper() + verb[1:] if source.chance(0.7) else verb
 
 
+def any_verb(source: Source) -> str:
+    """What a tool's name says that it does: in the training often any word or token, so that a name
+    may begin with anything."""
+    if source.chance(0.8 if source.held_out else 0.45):
+        return source.phrase(list(VERBS))
+    if source.held_out:
+        return source.made_up()
+    return source.one((source.made_up, source.piece, source.word))()
+
+
 SHARES = (1, 5, 5, 3, 1)
 """How often a made-up tool has no parameter, one, two ..."""
 
@@ -306,7 +316,7 @@ def made_up_tool(
     with this verb and noun."""
     by_verb = noun is not None
     if not by_verb:
-        verb = verb or source.phrase(list(VERBS)) if source.chance(0.8) else source.made_up()
+        verb = verb if verb and source.chance(0.8) else any_verb(source)
     assert verb is not None
     noun = noun or source.noun()
     name = source.one((f"{verb}_{noun}",) * 6 + (

@@ -24,10 +24,15 @@ Phrases = tuple[str, ...]
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
+def own(options: Sequence[str]) -> list[str]:
+    """Those that aren't for the evaluation."""
+    return [each for each in options if not is_held_out(each)]
+
+
 def _of(*options: str) -> Choice:
     """An enum of some of these."""
-    own = [each for each in options if not is_held_out(each)]
-    return Choice(options=lambda source: source.some(own, source.number(2, len(own))))
+    kept = own(options)
+    return Choice(options=lambda source: source.some(kept, source.number(2, len(kept))))
 
 
 def _tool(
@@ -155,15 +160,32 @@ TRAINED: tuple[Callable[[Source], Tool], ...] = (
 )  # fmt: skip
 
 
+ALIASES = {
+    "receiver": ("mail", "recipient", "address", "mail_to", "mail_address"),
+    "subject": ("title", "topic", "heading", "about", "subject_line"),
+    "letter": ("text", "body", "content", "message", "letter_text"),
+    "phrase": ("text", "words", "input", "phrase_text", "saying"),
+    "language": ("to_language", "new_language", "tongue", "into", "goal_language"),
+    "expression": ("term", "calculation", "sum", "math", "task"),
+    "document_path": ("path", "document", "file", "name", "document_name"),
+    "member_key": ("key", "id", "number", "member", "member_id"),
+    "customer_number": ("number", "id", "key", "customer", "customer_id"),
+}
+"""Names that say the same as that of a parameter."""
+
+
 def renamed(source: Source, tool: Tool) -> Tool:
     """The tool, which now and then has another name, and some of whose parameters have any name,
     and say what they are: what a definition says counts, and no name is to be known by heart."""
     names: dict[str, str] = {}
     parameters = []
     for each in tool.parameters:
-        names[each.name] = _other_name(source, each.name) if source.chance(0.3) else each.name
+        aliases = own(ALIASES.get(each.name, ())) if source.chance(0.6) else ()
+        known_name = source.one(aliases or (each.name,))
+        other = source.chance(0.3)
+        names[each.name] = _other_name(source, each.name) if other else known_name
         schema = each.schema
-        if names[each.name] != each.name or source.chance(0.25):
+        if other or source.chance(0.25):
             schema = {**schema, "description": f"The {spoken(each.name)}"}
         parameters.append(replace(each, name=names[each.name], schema=schema))
     name = tool.name

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tools.models.lessons import words
+from tools.models.lessons import scenes, words
 from tools.models.lessons.exercises import UNKNOWN, simple
 from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
 from tools.models.lessons.phrasings import asking, several
@@ -43,9 +43,9 @@ FACTS: dict[str, Told] = {
     ),
 }  # fmt: skip
 MORE_TOLD = {
-    "name": ("I am called {}.", "People call me {}.", "It's {} here.", "{} here.", "This is {}.", "The name is {}.", "Call me {}.", "i am {}", "My friends call me {}.", "Hey, this is {}."),
-    "city": ("I have a house in {}.", "I moved to {}.", "I am at home in {}.", "{} is where I live.", "I spend my life in {}.", "I live in the city of {}.", "My family lives in {}, and so do I."),
-    "color": ("I like {} most of all.", "{} is my favorite color.", "I prefer {}.", "Of all colors I like {} best.", "My color is {}.", "I think {} is the best color.", "I want everything in {}."),
+    "name": ("I am called {}.", "People call me {}.", "It's {} here.", "{} here.", "This is {}.", "The name is {}.", "Call me {}.", "i am {}", "My friends call me {}.", "Hey, this is {}.", "{} is what I am called.", "I go by the name {}.", "{} is the name I have.", "It is {} who is talking to you.", "{}, that is me."),
+    "city": ("I have a house in {}.", "I moved to {}.", "I am at home in {}.", "{} is where I live.", "I spend my life in {}.", "I live in the city of {}.", "My family lives in {}, and so do I.", "No city is better than {}, where I live.", "You find my house in {}.", "If you want to visit me, come to {}.", "Home for me is {}."),
+    "color": ("I like {} most of all.", "{} is my favorite color.", "I prefer {}.", "Of all colors I like {} best.", "My color is {}.", "I think {} is the best color.", "I want everything in {}.", "No color is better than {}.", "Nothing is more beautiful than {}.", "There is no color like {}.", "If I had to take a color, it would be {}.", "What I like to see is {}.", "The best of all colors? It is {}."),
     "pet": ("I own a dog called {}.", "{} is my dog.", "We have a dog, {}.", "My dog has the name {}.", "Our dog is called {}.", "I named my dog {}.", "At home there is my dog {}."),
     "number": ("Note the number {}.", "{} is the number.", "I say the number {}.", "Store the number {}.", "My lucky number is {}.", "Take the number {}.", "Don't forget the number {}."),
     "word": ("Note the word {}.", "{} is the word.", "My word is {}.", "Store the word {}.", "The code word is {}.", "I say the word {}.", "Don't forget the word {}."),
@@ -87,7 +87,7 @@ def turns(source: Source) -> Lesson:
     for fact in chosen:
         value = {
             "name": source.name(), "city": source.city(), "pet": source.name(), "word": source.made_up(),
-            "color": source.listed(words.COLORS), "number": str(source.integer(0, 9999)),
+            "color": scenes.one(source, words.COLORS), "number": str(source.integer(0, 9999)),
         }[fact]  # fmt: skip
         values[fact] = value
         told = said(source, fact, value)
