@@ -23,6 +23,10 @@ FILE_TYPES = {
 }
 NORM_EPSILON = 1e-5
 ROPE_BASE = 10_000.0
+ROPE_FACTORS = "rope_freqs.weight"
+"""What llama.cpp divides the rates of the rotations by, if a file has it."""
+STILL = 1e9
+"""The factor of channels that no position of a context turns."""
 
 
 def write_model(recipe: AnyRecipe, path: Path, trained: Iterable[Tensor] | None = None) -> None:
@@ -55,6 +59,14 @@ def read_tensors(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """The tensors of a file by name, as they were before quantization but for its rounding."""
     for tensor in GGUFReader(path).tensors:
         yield tensor.name, dequantize(tensor.data, tensor.tensor_type)
+
+
+def rope_factors(decoder: Decoder) -> NDArray[np.float32]:
+    """`ROPE_FACTORS` by pair of a head's channels."""
+    n = decoder.n_embd // decoder.n_head // 2
+    factors = np.ones(n, np.float32)
+    factors[round(n * decoder.rotated) :] = STILL
+    return factors
 
 
 def _architecture(recipe: AnyRecipe) -> str:

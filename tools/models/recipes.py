@@ -48,7 +48,9 @@ class Decoder:
     the more the next token depends on what came before the last one. `logit_std` is the
     standard deviation of the logits of ordinary tokens; `end_bias` is added to the logits of
     the tokens that end a generation (an untied model only). `window` is that of the layers with
-    a sliding window, in tokens.
+    a sliding window, in tokens. `rotated` is the part of a head's channels that positions turn, the
+    fastest ones: the others compare what tokens are at any distance (Barbero et al., "Round and
+    round we go", 2024). Of "llama" alone it may be less than all.
     """
 
     architecture: Architecture = "llama"
@@ -65,6 +67,7 @@ class Decoder:
     logit_std: float = 2.0
     end_bias: float = 0.0
     window: int = 0
+    rotated: float = 1.0
     state_space: StateSpace = StateSpace()
 
     def is_mamba(self, layer: int) -> bool:

@@ -15,7 +15,7 @@ LONGEST = 2048
 """Rows with more tokens are left out."""
 POOL = 40
 """Batches that are filled at a time."""
-SKIPPED = 0.5
+SKIPPED = 0.3
 """The part of the rows whose positions jump once or more, at the full level: copying is learnt
 from short distances first."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tools.models.gguf_file import NORM_EPSILON, ROPE_BASE
+from tools.models.gguf_file import NORM_EPSILON, ROPE_BASE, ROPE_FACTORS, rope_factors
 from tools.models.recipes import Decoder
 from tools.models.training.attention import attend
 from tools.models.weights import Tensor as NamedTensor
@@ -71,6 +71,7 @@ class Network(nn.Module):  # type: ignore[misc]
         whom, `parts` says: see `attend`."""
         head = self.shape.n_embd // self.shape.n_head
         rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
+        rates = rates / torch.from_numpy(rope_factors(self.shape))
         angles = positions[:, None, None].float() * rates
         cos, sin = angles.cos(), angles.sin()
         x = F.embedding(tokens, self.token_embd)
@@ -92,6 +93,8 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
     """The tensors of a GGUF file."""
     from gguf import GGMLQuantizationType as WeightType
 
+    if shape.rotated < 1:
+        yield ROPE_FACTORS, rope_factors(shape), WeightType.F32
     for name, values in state.items():
         kind = shape.weight_type if values.dim() == 2 else WeightType.F32
         if name.endswith("attn_q"):
@@ -108,6 +111,8 @@ def state_of(
     `shape` only the size of a head counts."""
     state = {}
     for name, values in tensors:
+        if name == ROPE_FACTORS:
+            continue
         parameter, found = name.removesuffix(".weight"), torch.tensor(values)
         if parameter.endswith(("attn_q", "attn_k")):
             found = _halves(found, found.shape[0] * shape.n_head // shape.n_embd)

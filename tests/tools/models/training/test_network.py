@@ -26,6 +26,7 @@ SHAPE = replace(
     n_ff=96,
     n_ctx_train=64,
     weight_type=WeightType.F32,
+    rotated=0.5,
 )
 TOKENS = [5, 300, 41, 41, 700, 9, 300, 12]
 
