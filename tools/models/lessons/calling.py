@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tools.models.lessons import words
@@ -12,7 +13,14 @@ from tools.models.lessons.guided import PLAIN_SYSTEMS
 from tools.models.lessons.known_tools import NAMES, known_tool
 from tools.models.lessons.lesson import Lesson, Message, assistant, system, user
 from tools.models.lessons.source import Source
-from tools.models.lessons.toolbox import SHARES, VERBS, Tool, any_verb, made_up_tool, spoken
+from tools.models.lessons.toolbox import (
+    VERBS,
+    Tool,
+    any_verb,
+    made_up_tool,
+    spoken,
+    verb_tool,
+)
 from tools.models.lessons.trained_tools import trained_tool
 
 ABILITY = "tools"
@@ -72,28 +80,27 @@ def family(source: Source, n: int) -> list[Lesson]:
     made = []
     for _ in range(n):
         make = source.random.choices((one, two, none, result), (58, 13, 16, 13))[0]
+        if not source.held_out and source.chance(0.12):
+            make = lookup
         each = make(source, source.some(tools, len(tools)))
         made.append(replace(each, messages=[*before, *each.messages], tools=defined))
     return made
 
 
-def unheard_of(
-    source: Source,
-    verb: str | None = None,
-    noun: str | None = None,
-    shares: Sequence[int] = SHARES,
-) -> Tool:
-    """A made-up tool that isn't called like a known one, which may be one of the evaluation."""
-    while (tool := made_up_tool(source, verb, noun, shares)).name in NAMES:
+def unheard_of(make: Callable[[], Tool]) -> Tool:
+    """A tool that isn't called like a known one, which may be one of the evaluation."""
+    while (tool := make()).name in NAMES:
         pass
     return tool
 
 
 def tool(source: Source) -> Tool:
     if source.held_out:
-        return known_tool(source) if source.chance(0.25) else unheard_of(source)
-    makers = (known_tool, trained_tool, unheard_of)
-    return source.random.choices(makers, (10, 25, 65))[0](source)
+        return known_tool(source) if source.chance(0.25) else made_up_tool(source)
+    if source.chance(0.1):
+        return known_tool(source)
+    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (25, 57, 8))[0]
+    return unheard_of(lambda: make(source))
 
 
 def distinct(source: Source, n: int) -> list[Tool]:
@@ -104,7 +111,7 @@ def distinct(source: Source, n: int) -> list[Tool]:
     while len(tools) < n:
         # The verb alone doesn't say which tool is meant.
         alike = verb is not None and not source.held_out and source.chance(0.35)
-        each = unheard_of(source, verb) if alike else tool(source)
+        each = unheard_of(partial(made_up_tool, source, verb)) if alike else tool(source)
         verb = verb or each.verb
         tools[each.name] = each
     return list(tools.values())
@@ -116,7 +123,7 @@ def small(source: Source) -> list[Tool]:
     tools: dict[str, Tool] = {}
     n = source.upto(2, 8)
     while len(tools) < n:
-        each = unheard_of(source, source.one((*verbs, None)), shares=(2, 3))
+        each = unheard_of(lambda: made_up_tool(source, source.one((*verbs, None)), shares=(2, 3)))
         tools[each.name] = each
     return list(tools.values())
 
@@ -129,7 +136,7 @@ def of_one_noun(source: Source, n: int) -> list[Tool]:
     for verb in source.some(list(VERBS), len(VERBS)):
         if len(tools) == n or not said.isdisjoint(VERBS[verb]):
             continue
-        each = unheard_of(source, verb, noun)
+        each = unheard_of(partial(made_up_tool, source, verb, noun))
         if verb in each.name:
             said.update(VERBS[verb])
             tools.append(each)
@@ -149,6 +156,23 @@ def one(source: Source, tools: list[Tool]) -> Lesson:
     thought = f"{found(text, tools)} can do this."
     answer: Message = {"role": "assistant", "tool_calls": [call(tools[0].name, arguments)]}
     return _lesson(source, "one", [*earlier(source), user(text)], answer, thought)
+
+
+LOOKUPS = (
+    "Which tools are for {words}?", "Name the tool for each: {words}", "{words}: which tools?", "Find the tools of {words}.",
+    "To which tool belongs each of these? {words}", "Tools for these, please: {words}", "Say which tool has which word: {words}",
+)  # fmt: skip
+
+
+def lookup(source: Source, tools: list[Tool]) -> Lesson:
+    """The names that have these words: what the choice of a tool comes down to, many at once."""
+    nouns = [each.noun for each in tools]
+    meant = {each.noun: each.name for each in tools if each.noun and nouns.count(each.noun) == 1}
+    if not meant:
+        return one(source, tools)
+    text = source.one(LOOKUPS).format(words=", ".join(meant))
+    answer = assistant("\n".join(f"{noun}: {name}" for noun, name in meant.items()))
+    return _lesson(source, "lookup", [user(text)], answer, "I look at the names.")
 
 
 def found(text: str, tools: list[Tool]) -> str:
@@ -244,7 +268,7 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
     # Some are near misses.
     alike = tools[0].verb if not source.held_out and source.chance(0.3) else None
     while True:
-        other = unheard_of(source, alike) if alike else tool(source)
+        other = unheard_of(partial(made_up_tool, source, alike)) if alike else tool(source)
         meant = (other.name, other.noun) if other.noun else (other.name,)
         if not any(each.name in meant or each.noun in meant for each in tools):
             return other.ask(source)[0]

@@ -295,7 +295,7 @@ def unknown_verb(source: Source) -> str:
 def any_verb(source: Source) -> str:
     """What a tool's name says that it does: in the training often any word or token, so that a name
     may begin with anything."""
-    if source.chance(0.8 if source.held_out else 0.45):
+    if source.chance(0.8 if source.held_out else 0.25):
         return source.phrase(list(VERBS))
     if source.held_out:
         return source.made_up()
@@ -332,10 +332,7 @@ def made_up_tool(
             verb=verb.capitalize(), lower=verb, noun=noun, other=source.noun()
         )
         description += source.one((".", ""))
-    made: dict[str, tuple[Parameter, Callable[[Source], Value]]] = {}
-    for _ in range(source.random.choices(range(len(shares)), shares)[0]):
-        each, make = parameter(source, parameter_name(source))
-        made[each.name] = (each, make)
+    made = _parameters(source, shares)
 
     def ask(source: Source) -> tuple[str, dict[str, Value]]:
         verbs = VERBS.get(
@@ -346,32 +343,7 @@ def made_up_tool(
             verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
         article = source.one(("the", "an" if noun[0] in "aeiou" else "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
-        given = {
-            key: make(source)
-            for key, (each, make) in made.items()
-            if each.required or source.chance(0.55)
-        }
-        texts = [key for key, value in given.items() if isinstance(value, str)]
-        if len(given) == 1 and texts and source.chance(0.7):
-            value = said_value(source, given[texts[0]])
-            text = several(source, ONE_STRING, MORE_ONE_STRING).format(what=what, value=value)
-            if not source.held_out and source.chance(0.06):
-                text = f"{what} {source.link(1, 3)} {value}"
-        elif given:
-            items = list(given.items())
-            if source.chance(0.3):
-                source.random.shuffle(items)
-            clauses = [said(source, key, value) for key, value in items]
-            joined = listing(clauses) if source.chance(0.6) else ", ".join(clauses)
-            text = several(source, JOINED, MORE_JOINED).format(what=what, clauses=joined)
-            if not source.held_out and source.chance(0.07):
-                mark = source.one(("", "", ",", ":", ".", " -"))
-                text = f"{what}{mark} {source.link(1, 2)} {joined}{source.one(('', '.'))}"
-        else:
-            text = what + source.one((".", "", "!"))
-        lower = text[0].lower() + text[1:] if not text.startswith("I ") else text
-        polite = several(source, POLITE, MORE_POLITE).format(text=text, lower=lower)
-        return polite.replace("..", ".").replace(".,", ","), given
+        return _request(source, what, made)
 
     return Tool(
         name=name,
@@ -381,3 +353,64 @@ def made_up_tool(
         verb=verb,
         noun=noun,
     )
+
+
+def verb_tool(source: Source) -> Tool:
+    """A made-up tool whose name is a verb alone, which a request has."""
+    verb = source.own(lambda: any_verb(source))
+    made = _parameters(source, (0, 6, 3))
+
+    def ask(source: Source) -> tuple[str, dict[str, Value]]:
+        said = source.one((verb.capitalize(), verb.capitalize(), verb, f"Please {verb}"))
+        return _request(source, said, made)
+
+    return Tool(
+        name=verb,
+        description=source.one(("", f"{verb.capitalize()}s a {source.noun()}", verb.capitalize())),
+        parameters=tuple(each for each, _ in made.values()),
+        ask=ask,
+        verb=verb,
+    )
+
+
+Made = dict[str, tuple[Parameter, Callable[[Source], Value]]]
+
+
+def _parameters(source: Source, shares: Sequence[int]) -> Made:
+    """Parameters by name, with what makes their values; `shares` is how often there are none, one
+    or more."""
+    made: Made = {}
+    for _ in range(source.random.choices(range(len(shares)), shares)[0]):
+        each, make = parameter(source, parameter_name(source))
+        made[each.name] = (each, make)
+    return made
+
+
+def _request(source: Source, what: str, made: Made) -> tuple[str, dict[str, Value]]:
+    """A sentence that asks for `what`, and the values in it."""
+    given = {
+        key: make(source)
+        for key, (each, make) in made.items()
+        if each.required or source.chance(0.55)
+    }
+    texts = [key for key, value in given.items() if isinstance(value, str)]
+    if len(given) == 1 and texts and source.chance(0.7):
+        value = said_value(source, given[texts[0]])
+        text = several(source, ONE_STRING, MORE_ONE_STRING).format(what=what, value=value)
+        if not source.held_out and source.chance(0.06):
+            text = f"{what} {source.link(1, 3)} {value}"
+    elif given:
+        items = list(given.items())
+        if source.chance(0.3):
+            source.random.shuffle(items)
+        clauses = [said(source, key, value) for key, value in items]
+        joined = listing(clauses) if source.chance(0.6) else ", ".join(clauses)
+        text = several(source, JOINED, MORE_JOINED).format(what=what, clauses=joined)
+        if not source.held_out and source.chance(0.07):
+            mark = source.one(("", "", ",", ":", ".", " -"))
+            text = f"{what}{mark} {source.link(1, 2)} {joined}{source.one(('', '.'))}"
+    else:
+        text = what + source.one((".", "", "!"))
+    lower = text[0].lower() + text[1:] if not text.startswith("I ") else text
+    polite = several(source, POLITE, MORE_POLITE).format(text=text, lower=lower)
+    return polite.replace("..", ".").replace(".,", ","), given
