@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tools.models.lessons import phrasings, words
 from tools.models.lessons.lesson import Lesson, exercise
-from tools.models.lessons.phrasings import COPY, COPY_LAST, phrase
+from tools.models.lessons.phrasings import COPY, COPY_LAST, phrase, several
 from tools.models.lessons.scenes import question
 from tools.models.lessons.source import Source
 
@@ -29,6 +29,16 @@ FIXED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("limits", LIMITS, ("What can't you do?", "What do you know?", "How smart are you?", "Are you clever?", "What are your limits?", "What is it that you can't do?", "Are you a big model?", "How big are you?", "Do you know much?", "Do you know everything?")),
 )  # fmt: skip
 
+MORE_FIXED: dict[str, tuple[str, ...]] = {
+    "greeting": ("Hiya", "Yo", "Hey you", "Hello again", "Hi again", "Hello, assistant", "Hey, are you there?", "Anyone there?", "Hello everybody", "Good to see you", "Hello to you", "Hi, model!", "A good day to you", "Heya", "Hullo", "Hi, friend", "Welcome", "Morning!", "Evening!"),
+    "mood": ("How is life?", "How are things?", "How goes it?", "Are you fine?", "Are you all right?", "How have you been?", "How is your day?", "Is all well with you?", "Everything OK?", "Everything all right with you?", "Do you feel good?", "How's it going?", "What's new?", "You OK?"),
+    "thanks": ("Thanks for that", "Thanks for the answer", "Thank you for everything", "Thanks for all", "Thanks for helping me", "Thank you for your time", "I thank you", "Much appreciated", "That was helpful, thanks", "Nice work, thank you", "Thanks, you helped me", "OK, thanks", "Good, thank you", "Super, thanks a lot", "Thank you, that is good", "Very good", "Great job!", "Nice work", "Good work!", "You did well", "That helped"),
+    "bye": ("See you soon", "See you tomorrow", "Until then", "Later!", "Take care", "Take care, bye", "Good bye", "I am leaving", "I must leave now", "I have to leave", "So long", "That is all for today, bye", "Until next time", "Good night, model", "Bye for now", "Have a nice day", "We are done, goodbye", "I go now", "Time to go"),
+    "abilities": ("What can you do for me?", "What are you able to do for me?", "What do you do?", "What is your job?", "What can I use you for?", "For what are you made?", "Show me what you can do", "Name your abilities", "What tasks do you know?", "How can I use you?", "What are you made for?", "Which things can you do?", "Say what you can do", "What help can you give?", "I need help", "Please help me", "What do you know how to do?"),
+    "limits": ("What do you not know?", "What are you bad at?", "Is there something that you can't do?", "Do you know a lot?", "How much do you know?", "Are you smart?", "Do you know the world?", "Where are your limits?", "Name your limits.", "What is hard for you?", "How clever are you?", "Can you do everything?", "Do you know all?", "Are you a small model?", "How large are you?"),
+}  # fmt: skip
+"""For the training alone."""
+
 
 # Fixed answers are learnt in no time; letters, sums and texts need many lessons.
 TRAINED = (5, 6, 16, 13, 24, 20, 32, 6, 4)
@@ -46,7 +56,11 @@ def simple(source: Source) -> Lesson:
 def fixed(source: Source) -> Lesson:
     kind, answer, phrases = source.one(FIXED)
     who = kind == "identity"
-    request = phrase(source, phrases, phrasings.WHO, 0.4) if who else source.phrase(phrases)
+    request = (
+        phrase(source, phrases, phrasings.WHO, 0.4)
+        if who
+        else several(source, phrases, MORE_FIXED.get(kind, ()))
+    )
     return exercise(source, kind, request, answer, "This is about me." if kind in (
         "identity", "abilities", "limits") else "I answer politely.")  # fmt: skip
 

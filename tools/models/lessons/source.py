@@ -198,10 +198,11 @@ class Source:
         return self.own(lambda: mark.join(self.random.choices(self._pieces, k=2)))
 
     def piece(self) -> str:
-        """One token that words are made of, in lower case; without any, a made-up word."""
+        """One token of three letters or more, of either side, as a part of something made up;
+        without any, a made-up word."""
         if not self._pieces:
             return self.made_up()
-        return self.own(lambda: self.one(self._pieces).lower())
+        return self.one([each for each in self._pieces if len(each) > 2]).lower()
 
     def _of_pieces(self) -> str:
         return "".join(self.random.choices(self._pieces, k=self.number(1, 3)))

@@ -299,7 +299,7 @@ def any_verb(source: Source) -> str:
         return source.phrase(list(VERBS))
     if source.held_out:
         return source.made_up()
-    return source.one((source.made_up, source.piece, source.word))()
+    return source.one((source.made_up, source.piece, source.piece, source.word))()
 
 
 SHARES = (1, 5, 5, 3, 1)
