@@ -120,13 +120,14 @@ TALKER = Recipe(
     vocabulary=lambda: from_merges(load_merges(TALKER_MERGES)),
     decoder=Decoder(
         n_embd=192,
-        n_layer=6,
+        n_layer=9,
         n_head=3,
         n_head_kv=3,
         n_ff=512,
         n_ctx_train=8192,
         weight_type=WeightType.Q8_0,
         tied=True,
+        rotated=0.5,
     ),
 )
 """The model of `tools.models.train`, whose weights are not made here."""
