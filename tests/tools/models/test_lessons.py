@@ -19,7 +19,7 @@ from tools.models.lessons import (
 from tools.models.lessons.lesson import Gap, Lesson, exercise, filled
 from tools.models.lessons.scenes import question
 from tools.models.lessons.source import Source, is_held_out
-from tools.models.lessons.toolbox import VERBS
+from tools.models.lessons.toolbox import VERBS, Tool, any_verb, made_up_tool, verb_tool
 from tools.models.lessons.trained_tools import trained_tool, unworded
 from tools.models.recipes import TALKER
 from tools.models.tokenizer import SPECIAL_TOKENS
@@ -123,6 +123,42 @@ def test_a_tool_among_those_of_one_noun_is_meant_by_its_verb() -> None:
             assert any(each.lower() in asked for each in VERBS[tool.verb])
             others = [VERBS[each.verb or ""] for each in tools if each is not tool]
             assert not set(VERBS[tool.verb]).intersection(*others)
+
+
+def test_a_thought_begins_with_the_word_that_tells_the_tool() -> None:
+    def tool(name: str, description: str = "") -> Tool:
+        return Tool(name=name, description=description, parameters=(), ask=lambda _: ("", {}))
+
+    order, user, track = tool("convert_order"), tool("get_user"), tool("x_y", "Play the track")
+    assert calling.found("Change the Order, please", [order, user]) == "order: convert_order"
+    assert calling.found("Put on a track", [track, user]) == "track: x_y"
+    # A word that others have tells nothing, and neither does one of a value.
+    assert calling.found("Get the user", [user, tool("delete-user")]) == "get: get_user"
+    assert calling.found("What is 2 + 3?", [order, user]) == "convert_order"
+
+
+def test_a_lookup_names_the_tools_that_have_the_words() -> None:
+    for seed in SEEDS:
+        source = Source(seed)
+        tools = [made_up_tool(source) for _ in range(4)]
+        lesson = calling.lookup(source, tools)
+        names = {each.noun: each.name for each in tools}
+        found = dict(line.split(": ") for line in lesson.answer["content"].splitlines())
+        assert found.items() <= names.items()
+        assert all(noun in lesson.messages[-1]["content"] for noun in found)
+
+
+def test_a_tool_of_a_verb_alone_is_asked_for_with_it() -> None:
+    for seed in SEEDS:
+        source = Source(seed)
+        tool = verb_tool(source)
+        assert tool.name.lower() in tool.ask(source)[0].lower()
+        assert tool.parameters
+
+
+def test_names_begin_with_any_token() -> None:
+    begun = {any_verb(Source(seed, pieces=("zeb", "quo"))) for seed in range(300)}
+    assert {"zeb", "quo", "get"} <= begun
 
 
 def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:

@@ -94,6 +94,22 @@ def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> N
         assert torch.equal(found[name], values), name
 
 
+def test_channels_without_positions_are_as_anywhere() -> None:
+    from tools.models.training.network import Network
+
+    torch.manual_seed(5)
+    still = Network(replace(SHAPE, rotated=0.0), len(TALKER.vocabulary().tokens))
+    turned = Network(SHAPE, len(TALKER.vocabulary().tokens))
+    turned.load_state_dict(still.state_dict())
+    tokens, positions, targets, parts = row(TOKENS)
+    with torch.no_grad():
+        for network, same in ((still, True), (turned, False)):
+            here, there = (
+                network(tokens, places, targets, parts) for places in (positions, positions * 5)
+            )
+            assert torch.allclose(here, there, atol=1e-3) == same
+
+
 def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
     from tools.models.training.network import Network, grown
 
