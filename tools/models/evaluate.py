@@ -1,8 +1,9 @@
 """`python -m tools.models.evaluate`: what the shipped model can do, by tasks that it never saw.
 
 The tasks' tools, parameters, words and phrasings are not in the training (see
-`tools.models.lessons.source`). They go through the API of a live server: one that is started for
-the shipped model or `--model FILE`, or the one at `--base-url`.
+`tools.models.lessons.source`, and `KNOWN_TO_US` for what that does not exclude). They go through the
+API of a live server: one that is started for the shipped model or `--model FILE`, or the one at
+`--base-url`.
 """
 
 import argparse
@@ -29,6 +30,10 @@ from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
+KNOWN_TO_US = (
+    "Who made the lessons saw what earlier models did wrong in these tasks, and wrote lessons that "
+    "come near\nto them: requests worded by others will fare worse than the table says.\n\n"
+)
 MAX_TOKENS = 500
 MOST = 100_000
 """No ability has more tasks."""
@@ -182,7 +187,10 @@ def _write(path: Path, model: Path | None, text: str) -> None:
     path.write_text(
         "# What the shipped model can do\n\n"
         "`nox -s evaluate` writes this page: tasks with tools, parameters, words and phrasings "
-        "that were\nnot in the training, through the API of a live server.\n\n" + named + text,
+        "that were\nnot in the training, through the API of a live server.\n\n"
+        + KNOWN_TO_US
+        + named
+        + text,
         "utf-8",
         newline="\n",
     )

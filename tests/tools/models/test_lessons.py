@@ -132,7 +132,7 @@ def test_a_thought_begins_with_the_word_that_tells_the_tool() -> None:
     order, user, track = tool("convert_order"), tool("get_user"), tool("x_y", "Play the track")
     assert calling.found("Change the Order, please", [order, user]) == "order: convert_order"
     assert calling.found("Put on a track", [track, user]) == "track: x_y"
-    # A word that others have tells nothing, and neither does one of a value.
+    # A word that another tool has tells nothing.
     assert calling.found("Get the user", [user, tool("delete-user")]) == "get: get_user"
     assert calling.found("What is 2 + 3?", [order, user]) == "convert_order"
 

@@ -199,7 +199,8 @@ TRAINED: tuple[Scene, ...] = (
 """More of them, all of whose phrasings are for the training alone."""
 
 
-MORE: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
+More = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+MORE: tuple[More, ...] = (
     (("Look, a {color} {thing} in the {place}!", "Inside the {place} one sees a {color} {thing}.", "The {place}: a {color} {thing} stands there.", "We keep a {color} {thing} in the {place}.", "In the {place} they left a {color} {thing}.", "The {thing}, a {color} one, is in the {place}.", "There you have the {place} with its {color} {thing}.", "The {place} comes with a {color} {thing}.", "I saw a {color} {thing} at the {place}."), (
         ("Where can I see the {thing}?", "In what place is the {color} {thing}?", "Where did they leave the {thing}?", "Where should one go for the {thing}?", "Which place has the {thing}?", "Where might the {thing} be?", "Where can the {thing} be found?"),
         ("Of what color is the {thing}?", "The {thing} has which color?", "How is the {thing} painted?", "Name the color of the {thing}.", "In which color is the {thing}?", "What color would you say the {thing} has?"),
@@ -260,7 +261,7 @@ ABOUT = (
 
 def question(source: Source) -> Lesson:
     """A question about one sentence, that may stand among others."""
-    make, sentences, questions, more_sentences, more_asked = _scene(source)
+    (make, sentences, questions), (more_sentences, more_asked) = _scene(source)
     values = make(source)
     text = filled(several(source, sentences, more_sentences), **values)
     # With other scenes beside it only what names its own things is clear.
@@ -280,21 +281,17 @@ def question(source: Source) -> Lesson:
     )
 
 
-def _scene(
-    source: Source,
-) -> tuple[
-    Callable[[Source], Values],
-    tuple[str, ...],
-    tuple[Question, ...],
-    tuple[str, ...],
-    tuple[tuple[str, ...], ...],
-]:
-    """One, with the sentences and phrasings that the training has beside its own."""
-    scene = source.one(SCENES if source.held_out else SCENES + TRAINED)
-    more = dict(zip(map(id, SCENES), MORE, strict=True)).get(id(scene))
-    return (*scene, *(more or ((), ((),) * len(scene[2]))))
+ALL: list[tuple[Scene, More]] = [
+    *zip(SCENES, MORE, strict=True),
+    *((each, ((), ((),) * len(each[2]))) for each in TRAINED),
+]
+"""Each with what the training has beside its own phrasings; those of the evaluation come first."""
+
+
+def _scene(source: Source) -> tuple[Scene, More]:
+    return source.one(ALL[: len(SCENES)] if source.held_out else ALL)
 
 
 def _other(source: Source) -> str:
-    make, sentences, _, more, _ = _scene(source)
+    (make, sentences, _), (more, _) = _scene(source)
     return filled(several(source, sentences, more), **make(source))
