@@ -1,8 +1,8 @@
 """`python -m tools.models.evaluate`: what the shipped model can do, by tasks that it never saw.
 
 The tasks' tools, parameters, words and phrasings are not in the training (see
-`tools.models.lessons.source`, and `KNOWN_TO_US` for what that does not exclude). They go through the
-API of a live server: one that is started for the shipped model or `--model FILE`, or the one at
+`tools.models.lessons.source`, and `KNOWN_TO_US` for what that does not exclude). They go through
+the API of a live server: one that is started for the shipped model or `--model FILE`, or the one at
 `--base-url`.
 """
 
