@@ -375,6 +375,7 @@ CALL = {
 }
 RESULTS = [{"role": "tool", "content": "sunny"}, {"role": "tool", "content": "noon"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CLOCK = {"type": "function", "function": {"name": "time", "description": 'Tell "now"'}}
 
 
 def render(messages: list[dict[str, Any]], **variables: Any) -> str:
@@ -406,9 +407,10 @@ def test_template_joins_text_parts() -> None:
 
 def test_template_of_tools_with_and_without_a_system_message() -> None:
     for messages, opening in (([SYSTEM, USER], "Be brief.\n\n# Tools"), ([USER], "# Tools")):
-        text = render(messages, tools=[TOOL])
+        text = render(messages, tools=[TOOL, CLOCK])
         assert text.startswith(f"<|im_start|>system\n{opening}")
-        assert f"<tools>\n{json.dumps(TOOL)}\n</tools>" in text
+        listed = '#1 weather {"type": "object"}\n#2 time "Tell \\"now\\""'
+        assert f"<tools>\n{listed}\n</tools>" in text
         assert text.count("<|im_start|>system") == 1
         assert text.endswith("<|im_start|>user\nWeather in Rome?<|im_end|>\n")
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tools.models.lessons import (
     extraction,
     infill,
 )
+from tools.models.lessons.functions import function
 from tools.models.lessons.lesson import Gap, Lesson, exercise, filled
 from tools.models.lessons.scenes import question
 from tools.models.lessons.source import Source, is_held_out
@@ -126,15 +128,36 @@ def test_a_tool_among_those_of_one_noun_is_meant_by_its_verb() -> None:
 
 
 def test_a_thought_begins_with_the_word_that_tells_the_tool() -> None:
-    def tool(name: str, description: str = "") -> Tool:
-        return Tool(name=name, description=description, parameters=(), ask=lambda _: ("", {}))
+    def tool(number: int, name: str, description: str = "") -> Tool:
+        return Tool(
+            name=name,
+            description=description,
+            parameters=(),
+            ask=lambda _: ("", {}),
+            number=number,
+        )
 
-    order, user, track = tool("convert_order"), tool("get_user"), tool("x_y", "Play the track")
-    assert calling.found("Change the Order, please", [order, user]) == "order: convert_order"
-    assert calling.found("Put on a track", [track, user]) == "track: x_y"
+    order, user = tool(2, "convert_order"), tool(1, "get_user")
+    track = tool(3, "x_y", "Play the track")
+    assert calling.found("Change the Order, please", [order, user]) == "order: #2 convert_order"
+    assert calling.found("Put on a track", [track, user]) == "track: #3 x_y"
+    # Rather the noun than the verb.
+    made = replace(order, noun="order")
+    assert calling.found("Convert the order", [made, user]) == "order: #2 convert_order"
     # A word that another tool has tells nothing.
-    assert calling.found("Get the user", [user, tool("delete-user")]) == "get: get_user"
-    assert calling.found("What is 2 + 3?", [order, user]) == "convert_order"
+    assert calling.found("Get the user", [user, tool(2, "delete-user")]) == "get: #1 get_user"
+    assert calling.found("What is 2 + 3?", [order, user]) == "#2 convert_order"
+
+
+def test_thoughts_number_the_tools_as_the_template_does() -> None:
+    numbered = 0
+    for seed in SEEDS:
+        for lesson in calling.family(Source(seed), 3):
+            prompt, answer = prompt_and_answer(lesson)
+            for tool in re.findall(r"#\d+ [\w.-]*\w", answer):
+                assert f"\n{tool} " in prompt
+                numbered += 1
+    assert numbered > len(SEEDS)
 
 
 def test_a_lookup_names_the_tools_that_have_the_words() -> None:
@@ -142,7 +165,7 @@ def test_a_lookup_names_the_tools_that_have_the_words() -> None:
         source = Source(seed)
         tools = [made_up_tool(source) for _ in range(4)]
         lesson = calling.lookup(source, tools)
-        names = {each.noun: each.name for each in tools}
+        names = {each.noun: each.listed for each in tools}
         found = dict(line.split(": ") for line in lesson.answer["content"].splitlines())
         assert found.items() <= names.items()
         assert all(noun in lesson.messages[-1]["content"] for noun in found)
@@ -244,6 +267,14 @@ def test_code_counts_less() -> None:
     tokens, weights = encode(lesson)
     code = tokens[weights == np.float32(CODE_WEIGHT)].tolist()
     assert tokenizer().decode(code, skip_special_tokens=False) == prompt_and_answer(lesson)[1]
+
+
+def test_functions_at_random_can_be_parsed() -> None:
+    names = ["first", "second", "total"]
+    for seed in range(1000):
+        text = function(Source(seed), names, "work")
+        made = infill.tree(text).body  # type: ignore[attr-defined]
+        assert [each.name for each in made] == ["work"]
 
 
 def test_what_needs_a_thought_is_thought_aloud_without_one() -> None:

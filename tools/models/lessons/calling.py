@@ -75,12 +75,15 @@ def family(source: Source, n: int) -> list[Lesson]:
     tools = small(source) if drill else distinct(source, source.upto(1, 5))
     n *= 2 if drill else 1
     shuffled = source.some(tools, len(tools))
+    numbers = {each.name: i for i, each in enumerate(shuffled, 1)}
+    tools = [replace(each, number=numbers[each.name]) for each in tools]
     defined = tuple(each.definition(source) for each in shuffled)
     before = [system(source.phrase(PLAIN_SYSTEMS))] if source.chance(0.2) else []
     made = []
     for _ in range(n):
-        make = source.random.choices((one, two, none, result), (58, 13, 16, 13))[0]
-        if not source.held_out and source.chance(0.12):
+        shares = (58, 13, 16, 13) if source.held_out else (52, 16, 21, 11)
+        make = source.random.choices((one, two, none, result), shares)[0]
+        if not source.held_out and source.chance(0.15):
             make = lookup
         each = make(source, source.some(tools, len(tools)))
         made.append(replace(each, messages=[*before, *each.messages], tools=defined))
@@ -99,7 +102,7 @@ def tool(source: Source) -> Tool:
         return known_tool(source) if source.chance(0.25) else made_up_tool(source)
     if source.chance(0.1):
         return known_tool(source)
-    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (25, 57, 8))[0]
+    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (32, 46, 12))[0]
     return unheard_of(lambda: make(source))
 
 
@@ -167,25 +170,33 @@ LOOKUPS = (
 def lookup(source: Source, tools: list[Tool]) -> Lesson:
     """The names that have these words: what the choice of a tool comes down to, many at once."""
     nouns = [each.noun for each in tools]
-    meant = {each.noun: each.name for each in tools if each.noun and nouns.count(each.noun) == 1}
+    meant = {each.noun: each.listed for each in tools if each.noun and nouns.count(each.noun) == 1}
     if not meant:
         return one(source, tools)
     text = source.one(LOOKUPS).format(words=", ".join(meant))
-    answer = assistant("\n".join(f"{noun}: {name}" for noun, name in meant.items()))
+    answer = assistant("\n".join(f"{noun}: {listed}" for noun, listed in meant.items()))
     return _lesson(source, "lookup", [user(text)], answer, "I look at the names.")
 
 
 def found(text: str, tools: list[Tool]) -> str:
-    """The first tool's name, behind the word of the request that tells it from the others, if there
-    is one: to find that word is one step, and to write the name that has it is another."""
+    """The first tool's number and name, behind the word of the request that tells it from the
+    others, if there is one: rather the noun than the verb, which may be said in other words. Each is
+    a small step: to find that word, the number of the line that has it, and the name that stands
+    behind this number."""
     first, *others = tools
+    noun = _words(first.noun or "")
     elsewhere = {word for each in others for word in _words(f"{each.name} {each.description}")}
     asked = _words(text)
     for told in (_words(first.name), _words(first.description)):
-        for word in asked:
-            if word in told and word not in elsewhere and word not in words.SMALL and len(word) > 2:
-                return f"{word}: {first.name}"
-    return first.name
+        telling = [
+            word
+            for word in asked
+            if word in told and word not in elsewhere and word not in words.SMALL and len(word) > 2
+        ]
+        if telling:
+            # `min` takes the first one of those that are alike.
+            return f"{min(telling, key=lambda word: word not in noun)}: {first.listed}"
+    return first.listed
 
 
 def _words(text: str) -> list[str]:
@@ -235,8 +246,11 @@ def none(source: Source, tools: list[Tool]) -> Lesson:
     """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
     if source.chance(0.6):
         other = simple(source)
-        # A tool that computes or looks things up would fit these.
-        while other.kind in ("arithmetic", "unknown") and not all(each.verb for each in tools):
+        # A tool that computes or looks things up would fit these; and without its own thought
+        # nobody knows how many words there are.
+        while (
+            other.kind in ("arithmetic", "unknown") and not all(each.verb for each in tools)
+        ) or (other.thinks and not source.held_out):
             other = simple(source)
         return _lesson(
             source,
@@ -266,7 +280,7 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
             verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun
         )
     # Some are near misses.
-    alike = tools[0].verb if not source.held_out and source.chance(0.3) else None
+    alike = tools[0].verb if not source.held_out and source.chance(0.2) else None
     while True:
         other = unheard_of(partial(made_up_tool, source, alike)) if alike else tool(source)
         meant = (other.name, other.noun) if other.noun else (other.name,)

@@ -48,7 +48,7 @@ REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BE
 
 def lesson(source: Source) -> Lesson:
     # Copying is learnt soon, replacing is not.
-    return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
+    return replaced(source) if source.chance(0.5 if source.held_out else 0.6) else repeated(source)
 
 
 def paragraph(source: Source, n_words: int) -> list[str]:
@@ -99,7 +99,7 @@ def replaced(source: Source) -> Lesson:
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    alike = not source.held_out and source.chance(0.3)
+    alike = not source.held_out and source.chance(0.2)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")

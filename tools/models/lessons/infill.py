@@ -8,12 +8,15 @@ from functools import cache
 from threading import Lock
 
 from tools.models.corpus import MODULES
+from tools.models.lessons.functions import function
 from tools.models.lessons.lesson import Gap
 from tools.models.lessons.source import Source, is_held_out
 
 ABILITY = "infill"
 LONGEST = 900
 """Functions with more characters are left out."""
+RANDOM = 0.7
+"""The part of our own functions that are put together at random."""
 
 BODIES = (
     "def {f}({a}, {b}):\n    \"\"\"Return the sum of {a} and {b}.\"\"\"\n    return {a} + {b}\n",
@@ -68,6 +71,8 @@ def own(source: Source) -> str:
     a, b, c, f = names
     if source.chance(0.5):
         f = f"{source.noun()}_{source.noun()}"
+    if not source.held_out and source.chance(RANDOM):
+        return function(source, names[:3], f)
     text = source.phrase(BODIES)
     made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.integer(1, 99))
     try:

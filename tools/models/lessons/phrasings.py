@@ -30,7 +30,7 @@ BEFORE = ("{text}\n\n", "{text}\n", "\"{text}\"\n", "\"{text}\" ", "Text: {text}
 
 COPY = (
     ("Repeat", "Copy", "Echo", "Write", "Type", "Print", "Output", "Reproduce", "Return", "Say", "Restate", "Give back", "Write out", "Show"),
-    (" this text", " the following text", " the text below", " this", " these words", " what follows", " the next text", " this passage", " the following", " the text here"),
+    (" this text", " the following text", " the text below", " this", " these words", " what follows", " the next text", " this passage", " the following", " the text here", "", ""),
     ("", " exactly", " word for word", " again", " unchanged", " as it is", " verbatim", " without changes", " one more time", " once again", " to me"),
     NEXT,
 )  # fmt: skip
@@ -42,7 +42,7 @@ COPY_LAST = (
     (".", "", ", please."),
 )  # fmt: skip
 SAY = (
-    ("Repeat", "Say", "Copy", "Write", "Type", "Print", "Output", "Return", "Pronounce", "Recite", "Utter", "Quote", "Name", "Voice", "Reply", "Answer", "Speak", "Tell me", "Give me", "Respond", "Shout", "Call out", "Put down"),
+    ("Repeat", "Say", "Echo", "Copy", "Write", "Type", "Print", "Output", "Return", "Pronounce", "Recite", "Utter", "Quote", "Name", "Voice", "Reply", "Answer", "Speak", "Tell me", "Give me", "Respond", "Shout", "Call out", "Put down"),
     (" {text}", ": {text}", " \"{text}\"", " \"{text}\".", " the words {text}", " just {text}", " only: {text}", " this: {text}", " {text}, please"),
 )  # fmt: skip
 _AGAIN = (

@@ -21,7 +21,8 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """`ask` makes a sentence that asks for a call, and its arguments."""
+    """`ask` makes a sentence that asks for a call, and its arguments. `number` is its place among
+    the tools of a request, from 1 on."""
 
     name: str
     description: str
@@ -29,6 +30,12 @@ class Tool:
     ask: Callable[[Source], tuple[str, dict[str, Value]]] = field(repr=False)
     verb: str | None = None
     noun: str | None = None
+    number: int = 0
+
+    @property
+    def listed(self) -> str:
+        """As the template lists it."""
+        return f"#{self.number} {self.name}"
 
     def definition(self, source: Source) -> Message:
         schema: dict[str, Any] = {

@@ -96,24 +96,32 @@ _SCALE = _of("celsius", "fahrenheit", "kelvin")
 TELLING = {_SUM, _COMMAND, _URL, Source.address, Source.file, language, currency}
 """What values look like of which few tools have any."""
 
+USUAL: tuple[Callable[[Source], Tool], ...] = (
+    _tool("compute_expression", "Evaluate a mathematical expression", {"expression": _SUM},
+        ("What does {expression} make?", "Work out {expression}", "Solve {expression}", "How much would {expression} be?", "{expression}", "I need the result of {expression}", "Do the math: {expression}", "Can you calculate {expression} for me?", "{expression} = ?", "Evaluate this: {expression}", "Determine {expression}", "The value of {expression}, please", "Evaluate for me {expression}")),
+    _tool("interpreter", "Say a phrase in another language", {"phrase": text_value, "language": language},
+        ("Put \"{phrase}\" into {language}", "What does \"{phrase}\" mean in {language}?", "I want to say \"{phrase}\" in {language}", "In {language}, how would I say {phrase}?", "{language} for \"{phrase}\"?", "Turn \"{phrase}\" into {language}", "Give me the {language} version of: {phrase}", "Please say {phrase} the {language} way", "Make this {language}: {phrase}", "Tell me \"{phrase}\" in {language}", "Write \"{phrase}\" in {language}", "Say in {language}: \"{phrase}\"", "Read \"{phrase}\" to me in {language}", "How is \"{phrase}\" said in {language}?")),
+    _tool("post_letter", "Send a letter by electronic mail", {"receiver": Source.address, "subject": text_value, "letter": text_value},
+        ("Write to {receiver} about \"{subject}\": \"{letter}\"", "Let {receiver} know that \"{letter}\", with the subject \"{subject}\"", "Subject \"{subject}\" for {receiver}: \"{letter}\"", "Tell {receiver} by mail \"{letter}\". The subject is \"{subject}\".", "Mail to {receiver}. Subject: {subject}. Text: {letter}", "\"{letter}\" goes to {receiver} with \"{subject}\" as its subject", "Draft a mail for {receiver} called \"{subject}\" with \"{letter}\"", "Mail the letter \"{letter}\" to {receiver} with the subject \"{subject}\"", "Post \"{letter}\" to {receiver}, subject \"{subject}\"", "Mail {receiver}: \"{letter}\" (subject \"{subject}\")")),
+    _tool("read_document", "Show what is in a document", {"document_path": Source.file}, ("Let me see {document_path}", "What does {document_path} say?", "Display {document_path}", "Cat {document_path}", "I want to see what's in {document_path}", "Give me the text of {document_path}", "Load {document_path}", "Please read {document_path} to me", "Print {document_path}", "Print what is in {document_path}", "Show the content of {document_path}", "The content of {document_path}, please")),
+    _tool("find_customer", "Find a customer by number", {"customer_number": number}, ("Which customer has the number {customer_number}?", "Show customer {customer_number}", "Who is customer {customer_number}?", "Customer number {customer_number}, please", "Load the data of customer {customer_number}", "Which customer has {customer_number} as number?")),
+    _tool("find_member", "Get a member by key", {"member_key": number}, ("Who is member {member_key}?", "Get me member {member_key}", "Show the member with key {member_key}", "Member {member_key}?", "Look up the member {member_key}", "Which member has the key {member_key}?", "Which of the members has key {member_key}?")),
+)  # fmt: skip
+"""Of the kinds that people try first."""
+
 TRAINED: tuple[Callable[[Source], Tool], ...] = (
+    *USUAL,
     _tool("weather_forecast", "Forecast the weather of a city for some days", {"city": _CITY, "days": small},
         ("What will the weather be like in {city} in the next {days} days?", "Forecast for {city}, {days} days", "How does the weather in {city} get over {days} days?", "Will it snow in {city}?", "Show me {days} days of weather in {city}", "I travel to {city}. How will the weather be?"), 1),
     _tool("current_temperature", "Measure how warm it is in a place", {"city": _CITY, "scale": _SCALE},
         ("How cold is it in {city} in {scale}?", "How many degrees {scale} are there in {city}?", "Temperature of {city} in {scale}", "In {scale}, how hot is {city}?", "{city}: degrees in {scale}?", "Is {city} warm? Use {scale}."), 2),
-    _tool("compute_expression", "Evaluate a mathematical expression", {"expression": _SUM},
-        ("What does {expression} make?", "Work out {expression}", "Solve {expression}", "How much would {expression} be?", "{expression}", "I need the result of {expression}", "Do the math: {expression}", "Can you calculate {expression} for me?", "{expression} = ?", "Evaluate this: {expression}", "Determine {expression}", "The value of {expression}, please", "Evaluate for me {expression}")),
     _tool("subtract", "Subtract one number from another", {"minuend": number, "subtrahend": number},
         ("Subtract {subtrahend} from {minuend}", "{minuend} minus {subtrahend}", "Take {subtrahend} away from {minuend}", "What is {minuend} without {subtrahend}?", "How much is {minuend} - {subtrahend}?")),
     _tool("divide", "Divide a number", {"dividend": number, "divisor": number},
         ("Divide {dividend} by {divisor}", "What is {dividend} over {divisor}?", "{dividend} / {divisor}", "How often does {divisor} fit into {dividend}?", "Split {dividend} into {divisor} equal parts")),
     _tool("square_root", "Compute a square root", {"number": number}, ("What is the square root of {number}?", "Root of {number}", "Square root: {number}", "Find the root of {number}", "sqrt({number})")),
-    _tool("interpreter", "Say a phrase in another language", {"phrase": text_value, "language": language},
-        ("Put \"{phrase}\" into {language}", "What does \"{phrase}\" mean in {language}?", "I want to say \"{phrase}\" in {language}", "In {language}, how would I say {phrase}?", "{language} for \"{phrase}\"?", "Turn \"{phrase}\" into {language}", "Give me the {language} version of: {phrase}", "Please say {phrase} the {language} way", "Make this {language}: {phrase}", "Tell me \"{phrase}\" in {language}", "Write \"{phrase}\" in {language}", "Say in {language}: \"{phrase}\"", "Read \"{phrase}\" to me in {language}", "How is \"{phrase}\" said in {language}?")),
     _tool("detect_language", "Find out which language a phrase has", {"phrase": text_value},
         ("Which language is \"{phrase}\"?", "What language is this: {phrase}", "Detect the language of {phrase}", "Is \"{phrase}\" French or Spanish?", "Tell me the language of \"{phrase}\".")),
-    _tool("post_letter", "Send a letter by electronic mail", {"receiver": Source.address, "subject": text_value, "letter": text_value},
-        ("Write to {receiver} about \"{subject}\": \"{letter}\"", "Let {receiver} know that \"{letter}\", with the subject \"{subject}\"", "Subject \"{subject}\" for {receiver}: \"{letter}\"", "Tell {receiver} by mail \"{letter}\". The subject is \"{subject}\".", "Mail to {receiver}. Subject: {subject}. Text: {letter}", "\"{letter}\" goes to {receiver} with \"{subject}\" as its subject", "Draft a mail for {receiver} called \"{subject}\" with \"{letter}\"", "Mail the letter \"{letter}\" to {receiver} with the subject \"{subject}\"", "Post \"{letter}\" to {receiver}, subject \"{subject}\"", "Mail {receiver}: \"{letter}\" (subject \"{subject}\")")),
     _tool("unread_mails", "Show mails that are not read yet", {"limit": small}, ("Show my {limit} newest mails", "Do I have new mail?", "What is in my inbox?", "Any unread mail?", "Give me the last {limit} mails", "Check my mail"), 0),
     _tool("call_contact", "Make a phone call", {"contact": _NAME}, ("Call {contact}", "Phone {contact}", "Ring up {contact} please", "I want to talk to {contact}", "Dial {contact}", "Get {contact} on the phone")),
     _tool("add_appointment", "Put an appointment into the calendar", {"title": text_value, "day": _DATE, "time": _TIME},
@@ -143,15 +151,12 @@ TRAINED: tuple[Callable[[Source], Tool], ...] = (
     _tool("search_movies", "Search for movies", {"director": _NAME, "year": small}, ("Movies by {director}", "Which films did {director} make?", "Find films of {director} from year {year}", "Something to watch by {director}", "What did {director} film in year {year}?"), 1),
     _tool("search_books", "Search the library for books", {"topic": text_value}, ("Books about {topic}", "Do you have a book on {topic}?", "I want to read about {topic}", "Which books deal with {topic}?", "Find me something to read on {topic}")),
     _tool("define_term", "Explain what a term means", {"term": Source.word}, ("What does \"{term}\" mean?", "Define {term}", "Meaning of {term}", "Look up {term} in the dictionary", "What is meant by {term}?", "Explain the term {term}")),
-    _tool("read_document", "Show what is in a document", {"document_path": Source.file}, ("Let me see {document_path}", "What does {document_path} say?", "Display {document_path}", "Cat {document_path}", "I want to see what's in {document_path}", "Give me the text of {document_path}", "Load {document_path}", "Please read {document_path} to me", "Print {document_path}", "Print what is in {document_path}", "Show the content of {document_path}", "The content of {document_path}, please")),
     _tool("remove_document", "Delete a document", {"document_path": Source.file}, ("Delete {document_path}", "Throw away {document_path}", "I don't need {document_path} any more", "rm {document_path}", "Get rid of {document_path}")),
     _tool("move_document", "Move a document", {"old_path": Source.file, "new_path": Source.file}, ("Move {old_path} to {new_path}", "Rename {old_path} to {new_path}", "mv {old_path} {new_path}", "{old_path} should be called {new_path}", "Make {old_path} into {new_path}")),
     _tool("grep", "Search for a pattern in a folder", {"pattern": Source.made_up, "folder": lambda s: f"/{s.made_up()}"}, ("Where in {folder} does {pattern} occur?", "grep {pattern} {folder}", "Search {folder} for {pattern}", "Find \"{pattern}\" in {folder}", "Look through {folder} for {pattern}")),
     _tool("run_shell", "Run a shell command", {"shell_command": _COMMAND}, ("Run `{shell_command}`", "Execute the command {shell_command}", "In the shell: {shell_command}", "Type {shell_command} in the terminal", "Start {shell_command}")),
     _tool("fetch_page", "Fetch a web page", {"url": _URL}, ("Open {url}", "What is on {url}?", "Fetch {url}", "Download the page {url}", "Go to {url}", "Load the page at {url}")),
     _tool("latest_news", "Get the news about a topic", {"topic": Source.word}, ("News about {topic}", "What's new in {topic}?", "Anything new about {topic}?", "What happened in {topic}?", "Headlines on {topic}")),
-    _tool("find_customer", "Find a customer by number", {"customer_number": number}, ("Which customer has the number {customer_number}?", "Show customer {customer_number}", "Who is customer {customer_number}?", "Customer number {customer_number}, please", "Load the data of customer {customer_number}", "Which customer has {customer_number} as number?")),
-    _tool("find_member", "Get a member by key", {"member_key": number}, ("Who is member {member_key}?", "Get me member {member_key}", "Show the member with key {member_key}", "Member {member_key}?", "Look up the member {member_key}", "Which member has the key {member_key}?", "Which of the members has key {member_key}?")),
     _tool("add_todo", "Add something to the list of things to do", {"task": text_value}, ("I have to {task}", "Add \"{task}\" to my list", "To do: {task}", "Don't let me forget to {task}", "Put {task} on the list")),
     _tool("random_number", "Draw a random number", {"low": small, "high": number}, ("A random number between {low} and {high}", "Draw a number from {low} to {high}", "Pick any number from {low} up to {high}", "Give me some number between {low} and {high}", "Random: {low} to {high}")),
     _tool("flip_coin", "Flip a coin", {}, ("Flip a coin", "Heads or tails?", "Toss a coin", "Let a coin decide", "Throw a coin for me")),
@@ -173,6 +178,34 @@ ALIASES = {
 }
 """Names that say the same as that of a parameter."""
 
+SYNONYMS: dict[str, tuple[Phrases, Phrases]] = {
+    "compute_expression": (
+        ("compute", "evaluate", "math", "calc", "arithmetic", "do_math", "solve", "pocket_calc", "sums", "calculate_it", "calculation", "sum_up"),
+        ("Do the math", "Compute a term", "Work out a calculation", "Arithmetic with numbers", "Tell what a sum makes", "Calculate", "Calculate something", "A calculation of numbers"),
+    ),
+    "interpreter": (
+        ("interpret", "say_in", "to_language", "other_language", "speak_language", "put_into_language", "languages", "translate_phrase", "translator", "phrase_translation", "translate_words"),
+        ("Put a phrase into another language", "Say something the way other countries do", "Speak other languages", "Interpret words", "Translate a phrase", "Translates words", "Translate what somebody says"),
+    ),
+    "post_letter": (
+        ("mail", "post", "mail_letter", "write_mail", "deliver_mail", "mailer", "new_mail", "post_mail", "email_letter", "mail_sender", "send_letter", "email_to"),
+        ("Mail a letter to an address", "Deliver a letter by mail", "Write a mail to somebody", "Mail something", "Post a mail", "Email a letter", "Send somebody a mail", "Send a letter"),
+    ),
+    "read_document": (
+        ("open_document", "show_document", "cat", "load_text", "view", "content_of", "print_document", "read", "text_of", "show_file", "file_text", "read_text", "open_file"),
+        ("Show the content of a document", "Load a text from the disk", "Read something from the disk", "Print a document", "Read the text of a file", "Show a file", "Read a document"),
+    ),
+    "find_customer": (
+        ("customer", "show_customer", "customer_by_number", "load_customer", "who_is", "lookup_customer", "customer_info", "get_customer"),
+        ("Show who a customer is", "Look up a customer", "Load the data of a customer", "Get a customer", "Get the customer of a number"),
+    ),
+    "find_member": (
+        ("member", "show_member", "member_by_key", "load_member", "get_member", "lookup_member", "find_user_by_key", "user_by_key", "member_info"),
+        ("Show who a member is", "Look up a member", "Load the data of a member", "Get a member", "Look up a user"),
+    ),
+}  # fmt: skip
+"""Other names and descriptions of a tool: what it is for can be said in many ways."""
+
 
 def renamed(source: Source, tool: Tool) -> Tool:
     """The tool, which now and then has another name, and some of whose parameters have any name,
@@ -188,11 +221,21 @@ def renamed(source: Source, tool: Tool) -> Tool:
         if other or source.chance(0.25):
             schema = {**schema, "description": f"The {spoken(each.name)}"}
         parameters.append(replace(each, name=names[each.name], schema=schema))
-    name = tool.name
-    if tool.description and source.chance(0.5):
-        said = _WORD.findall(tool.description.lower())
+    name, description = tool.name, tool.description
+    if name in SYNONYMS and source.chance(0.5):
+        called, described = SYNONYMS[name]
+        name = source.one(own(called))
+        description = description and source.one(described)
+    elif description and source.chance(0.5):
+        said = _WORD.findall(description.lower())
         name = "_".join(source.some([*said, source.made_up()], 2))
-    return replace(tool, name=name, parameters=tuple(parameters), ask=partial(_asked, tool, names))
+    return replace(
+        tool,
+        name=name,
+        description=description,
+        parameters=tuple(parameters),
+        ask=partial(_asked, tool, names),
+    )
 
 
 def _other_name(source: Source, name: str) -> str:
@@ -206,4 +249,4 @@ def _asked(tool: Tool, names: dict[str, str], source: Source) -> tuple[str, dict
 
 
 def trained_tool(source: Source) -> Tool:
-    return renamed(source, source.one(TRAINED)(source))
+    return renamed(source, source.one(USUAL if source.chance(0.4) else TRAINED)(source))

@@ -22,11 +22,13 @@ from tools.models.tokenizer import (
 VOCABULARY_SIZE = 1024
 PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
-CODE_WEIGHT = 0.2
+CODE_WEIGHT = 0.15
 """The same of a token of code: most of them can't be known, and made half of the loss."""
 TOOLS_WEIGHT = 3.0
 """The same of a token of an answer where there are tools: few of them are a choice, and that of
 the tool, or of none, is the hardest."""
+REPLACE_WEIGHT = 2.0
+"""The same where a word of a text is replaced: where it stands is the only choice."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -102,6 +104,8 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
 def _weight(lesson: Lesson | Gap) -> float:
     if isinstance(lesson, Gap):
         return CODE_WEIGHT
+    if lesson.kind == "replace":
+        return REPLACE_WEIGHT
     return TOOLS_WEIGHT if lesson.tools else 1.0
 
 
