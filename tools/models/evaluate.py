@@ -32,8 +32,8 @@ from tools.models.lessons.source import Source
 TEMPERATURES = (0.0, 0.8)
 KNOWN_TO_US = (
     "Who made the lessons saw what earlier models did wrong in these tasks, and wrote lessons that "
-    "come near\nto them, also with tools that do the same under other names: requests worded by others "
-    "will fare worse\nthan the table says.\n\n"
+    "come near\nto them, also with tools that do the same under other names: requests worded "
+    "by others will fare worse\nthan the table says.\n\n"
 )
 MAX_TOKENS = 500
 MOST = 100_000
