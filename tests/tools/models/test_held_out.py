@@ -233,7 +233,7 @@ def test_each_fact_has_phrasings_enough() -> None:
 
 
 TASKS: dict[Callable[[Source], Lesson], str] = {
-    calling.lesson: "bb783d3194aee360",
+    calling.lesson: "690922abbb7d482b",
     conversation.lesson: "7fcc47a7c564cc7d",
     copying.lesson: "3691df23b499e381",
     extraction.lesson: "582883eb7afa236a",

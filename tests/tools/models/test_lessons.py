@@ -160,6 +160,18 @@ def test_thoughts_number_the_tools_as_the_template_does() -> None:
     assert numbered > len(SEEDS)
 
 
+def test_who_thinks_of_a_result_has_thought_of_the_call() -> None:
+    seen = 0
+    for source in both_sides():
+        lesson = calling.family(source, 2)[-1]
+        for message in lesson.messages if lesson.kind == "result" else ():
+            if lesson.thinks and "tool_calls" in message:
+                name = message["tool_calls"][0]["function"]["name"]
+                assert re.search(rf"#\d+ {re.escape(name)}\b", message["reasoning_content"])
+                seen += 1
+    assert seen > 5
+
+
 def test_a_lookup_names_the_tools_that_have_the_words() -> None:
     for seed in SEEDS:
         source = Source(seed)

@@ -81,7 +81,7 @@ def family(source: Source, n: int) -> list[Lesson]:
     before = [system(source.phrase(PLAIN_SYSTEMS))] if source.chance(0.2) else []
     made = []
     for _ in range(n):
-        shares = (58, 13, 16, 13) if source.held_out else (52, 16, 21, 11)
+        shares = (58, 13, 16, 13) if source.held_out else (50, 16, 21, 13)
         make = source.random.choices((one, two, none, result), shares)[0]
         if not source.held_out and source.chance(0.15):
             make = lookup
@@ -156,7 +156,7 @@ def earlier(source: Source) -> list[Message]:
 
 def one(source: Source, tools: list[Tool]) -> Lesson:
     text, arguments = tools[0].ask(source)
-    thought = f"{found(text, tools)} can do this."
+    thought = thought_of([text], tools[:1], tools)
     answer: Message = {"role": "assistant", "tool_calls": [call(tools[0].name, arguments)]}
     return _lesson(source, "one", [*earlier(source), user(text)], answer, thought)
 
@@ -215,9 +215,7 @@ def two(source: Source, tools: list[Tool]) -> Lesson:
     if first is second and source.chance(0.5):
         text = short_of_two(source, one_text, one_given, two_given) or text
     calls = [call(first.name, one_given), call(second.name, two_given)]
-    others = [each for each in tools if each not in (first, second)]
-    steps = [found(said, [each, *others]) for said, each in ((one_text, first), (two_text, second))]
-    thought = f"Two calls: {steps[0]}, then {steps[1]}."
+    thought = thought_of([one_text, two_text], [first, second], tools)
     answer: Message = {"role": "assistant", "tool_calls": calls}
     return _lesson(source, "two", [*earlier(source), user(text)], answer, thought)
 
@@ -306,7 +304,22 @@ def result(source: Source, tools: list[Tool]) -> Lesson:
         facts += said
     thought = "The result is here." if len(calls) == 1 else "Both results are here."
     answer = assistant(" ".join(sentences))
-    return _lesson(source, "result", messages, answer, thought, tuple(facts))
+    told = _lesson(source, "result", messages, answer, thought, tuple(facts))
+    if told.thinks or (not source.held_out and source.chance(0.25)):
+        # As clients send it: who thinks now has thought before; who does not, mostly not.
+        (called,) = [each for each in messages if "tool_calls" in each]
+        texts = [text for text, _ in asked]
+        called["reasoning_content"] = thought_of(texts, chosen, tools)
+    return told
+
+
+def thought_of(texts: list[str], chosen: list[Tool], tools: list[Tool]) -> str:
+    """What comes before a call, or two: how each request finds its tool."""
+    others = [each for each in tools if each not in chosen]
+    steps = [found(text, [each, *others]) for text, each in zip(texts, chosen, strict=True)]
+    if len(steps) == 1:
+        return f"{steps[0]} can do this."
+    return f"Two calls: {steps[0]}, then {steps[1]}."
 
 
 def outcome(source: Source) -> tuple[str, str, list[str]]:
