@@ -237,6 +237,14 @@ def short_of_two(
     return f"{before}{values[0]}{source.one((' and ', ' and ', ' and also '))}{again}{values[1]}{after}"
 
 
+def _misleads(source: Source, question: Lesson, tools: list[Tool]) -> bool:
+    """Whether a tool that computes or looks things up would fit, or, in the training, the answer
+    needs the thought that it loses here: how many words there are, say."""
+    asks = question.kind in ("arithmetic", "unknown")
+    fits = asks and not all(each.verb for each in tools)
+    return fits or (question.thinks and not source.held_out)
+
+
 WISHES = ("{verb} some {noun}", "{verb} a {noun} for me", "{verb} the {noun}.", "Please {lower} my {noun}", "{verb} {noun}s")  # fmt: skip
 
 
@@ -244,11 +252,7 @@ def none(source: Source, tools: list[Tool]) -> Lesson:
     """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
     if source.chance(0.6):
         other = simple(source)
-        # A tool that computes or looks things up would fit these; and without its own thought
-        # nobody knows how many words there are.
-        while (
-            other.kind in ("arithmetic", "unknown") and not all(each.verb for each in tools)
-        ) or (other.thinks and not source.held_out):
+        while _misleads(source, other, tools):
             other = simple(source)
         return _lesson(
             source,
@@ -294,7 +298,8 @@ def result(source: Source, tools: list[Tool]) -> Lesson:
     for each, (_, given) in zip(chosen, asked, strict=True):
         calls.append({"id": source.made_up(), **call(each.name, given)})
     messages = [*earlier(source), user(" ".join(text for text, _ in asked))]
-    messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+    called: Message = {"role": "assistant", "content": "", "tool_calls": calls}
+    messages.append(called)
     sentences = []
     facts: list[str] = []
     for made in calls:
@@ -307,7 +312,6 @@ def result(source: Source, tools: list[Tool]) -> Lesson:
     told = _lesson(source, "result", messages, answer, thought, tuple(facts))
     if told.thinks or (not source.held_out and source.chance(0.25)):
         # As clients send it: who thinks now has thought before; who does not, mostly not.
-        (called,) = [each for each in messages if "tool_calls" in each]
         texts = [text for text, _ in asked]
         called["reasoning_content"] = thought_of(texts, chosen, tools)
     return told

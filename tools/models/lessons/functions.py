@@ -14,7 +14,7 @@ BUILT_IN = (
 )
 ERRORS = "ValueError TypeError KeyError IndexError OSError RuntimeError".split()
 OPERATORS = "+ - * / // % + - *".split()
-COMPARISONS = ["==", "!=", "<", ">", "<=", ">=", "in", "not in", "is", "is not", ">", "=="]
+COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "in", "not in", "is", "is not", ">", "==")
 CONSTANTS = ("None", "True", "False", "0", "1", "[]", "{}", '""', "()", "set()")
 
 
@@ -86,16 +86,12 @@ def _statement(source: Source, known: list[str], unknown: list[str], indent: str
     if kind == "raise":
         return [f'{indent}raise {source.one(ERRORS)}("{source.word()} {source.word()}")']
     if kind == "with":
-        return [f"{indent}with open({_name(source, known)}) as {new()}:", *block()]
+        return [f"{indent}with open({source.one(known)}) as {new()}:", *block()]
     return [f"{indent}try:", *block(), f"{indent}except {source.one(ERRORS)}:", *block()]
 
 
-def _name(source: Source, known: Sequence[str]) -> str:
-    return source.one(known)
-
-
 def _target(source: Source, known: Sequence[str]) -> str:
-    name = _name(source, known)
+    name = source.one(known)
     pick = source.random.random()
     if name == "self" or pick < 0.15:
         return f"{name}.{source.one(ATTRIBUTES)}"
@@ -112,33 +108,33 @@ def _constant(source: Source) -> str:
 
 
 def _simple(source: Source, known: Sequence[str]) -> str:
-    return _name(source, known) if source.chance(0.7) else _constant(source)
+    return source.one(known) if source.chance(0.7) else _constant(source)
 
 
 def _call(source: Source, known: Sequence[str]) -> str:
     arguments = ", ".join(_simple(source, known) for _ in range(source.number(0, 2)))
     if source.chance(0.4):
-        return f"{source.one(BUILT_IN)}({arguments or _name(source, known)})"
-    return f"{_name(source, known)}.{source.one(METHODS)}({arguments})"
+        return f"{source.one(BUILT_IN)}({arguments or source.one(known)})"
+    return f"{source.one(known)}.{source.one(METHODS)}({arguments})"
 
 
 def _condition(source: Source, known: Sequence[str]) -> str:
     pick = source.random.random()
     if pick < 0.2:
-        return f"not {_name(source, known)}"
+        return f"not {source.one(known)}"
     if pick < 0.3:
-        return _name(source, known)
+        return source.one(known)
     if pick < 0.4:
-        return f"isinstance({_name(source, known)}, {source.one(('str', 'int', 'list', 'dict'))})"
+        return f"isinstance({source.one(known)}, {source.one(('str', 'int', 'list', 'dict'))})"
     compared = f"{_simple(source, known)} {source.one(COMPARISONS)} {_simple(source, known)}"
     if pick < 0.5:
-        return f"{compared} {source.one(('and', 'or'))} {_name(source, known)}"
+        return f"{compared} {source.one(('and', 'or'))} {source.one(known)}"
     return compared
 
 
 def _expression(source: Source, known: Sequence[str]) -> str:
     pick = source.random.random()
-    name = _name(source, known)
+    name = source.one(known)
     if pick < 0.15:
         return name
     if pick < 0.3:
