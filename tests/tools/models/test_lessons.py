@@ -18,14 +18,23 @@ from tools.models.lessons import (
     infill,
 )
 from tools.models.lessons.functions import function
-from tools.models.lessons.lesson import Gap, Lesson, exercise, filled
+from tools.models.lessons.lesson import Gap, Lesson, assistant, exercise, filled, user
 from tools.models.lessons.scenes import question
 from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import VERBS, Tool, any_verb, made_up_tool, verb_tool
 from tools.models.lessons.trained_tools import trained_tool, unworded
 from tools.models.recipes import TALKER
 from tools.models.tokenizer import SPECIAL_TOKENS
-from tools.models.training.encoding import CODE_WEIGHT, encode, prompt_and_answer, tokenizer
+from tools.models.training.encoding import (
+    CHOICE_WEIGHT,
+    CODE_WEIGHT,
+    OWN_CODE_WEIGHT,
+    PROMPT_WEIGHT,
+    TOOLS_WEIGHT,
+    encode,
+    prompt_and_answer,
+    tokenizer,
+)
 
 SEEDS = range(150)
 
@@ -239,6 +248,26 @@ def test_copies_are_of_the_text() -> None:
             assert lesson.answer["content"] in lesson.messages[-1]["content"]
 
 
+def test_a_crowded_text_has_the_word_and_others_that_begin_as_it() -> None:
+    alike = 0
+    for seed in SEEDS:
+        words = re.findall(r"[A-Za-z]+", copying.crowded(Source(seed), "table", 40))
+        assert words.count("table") > 4
+        alike += any(word != "table" and word.lower().startswith("t") for word in words)
+    assert alike > len(SEEDS) * 0.9
+
+
+def test_the_words_before_a_word_are_all_found() -> None:
+    for seed in SEEDS:
+        made = copying.before(Source(seed))
+        word = made.answer.get("reasoning_content", "").removeprefix("I look for ").rstrip(".")
+        if word:
+            text = made.messages[0]["content"]
+            pairs = zip(text.split(), text.split()[1:], strict=False)
+            found = [one for one, other in pairs if re.split(r"\W", other)[0] == word]
+            assert made.answer["content"] in ", ".join(found)
+
+
 def test_conversations_end_with_a_question_and_alternate() -> None:
     for source in both_sides():
         roles = [each["role"] for each in conversation.lesson(source).messages]
@@ -270,15 +299,64 @@ def test_prompts_are_those_of_the_template() -> None:
 def test_only_answers_count_in_full() -> None:
     lesson = conversation.lesson(Source(1))
     tokens, weights = encode(lesson)
-    answer = tokenizer().decode(tokens[weights == 1].tolist(), skip_special_tokens=False)
+    answer = tokenizer().decode(tokens[weights >= 1].tolist(), skip_special_tokens=False)
     assert answer == prompt_and_answer(lesson)[1]
+    assert set(weights[weights < 1]) == {np.float32(PROMPT_WEIGHT)}
 
 
 def test_code_counts_less() -> None:
-    lesson = infill.lesson(Source(1))
+    for seed in SEEDS:
+        lesson = infill.lesson(Source(seed))
+        tokens, weights = encode(lesson)
+        code = tokens[weights > np.float32(PROMPT_WEIGHT)].tolist()
+        assert tokenizer().decode(code, skip_special_tokens=False) == prompt_and_answer(lesson)[1]
+        once = OWN_CODE_WEIGHT if lesson.own else CODE_WEIGHT
+        assert set(weights[len(tokens) - len(code) :]) <= {
+            np.float32(once),
+            np.float32(once * CHOICE_WEIGHT),
+        }
+
+
+def chosen(lesson: Lesson | Gap) -> list[str]:
+    """The tokens that count more than others of the answer."""
     tokens, weights = encode(lesson)
-    code = tokens[weights == np.float32(CODE_WEIGHT)].tolist()
-    assert tokenizer().decode(code, skip_special_tokens=False) == prompt_and_answer(lesson)[1]
+    most = weights == weights.max()
+    return [tokenizer().decode([token], skip_special_tokens=False) for token in tokens[most]]
+
+
+def test_choices_count_more() -> None:
+    called = Lesson(
+        ability="tools",
+        kind="one",
+        messages=[user("Book a table for 4 in Rome")],
+        answer={
+            "role": "assistant",
+            "reasoning_content": "table: #2 book_table can do this.",
+            "tool_calls": [calling.call("book_table", {"n": 4, "in": "Rome"})],
+        },
+        tools=(made_up_tool(Source(1)).definition(Source(1)),),
+    )
+    # The thought, its tool's number, the call, its name and values, and that no other call follows.
+    assert chosen(called) == ["<think>", "t", "2", "<tool_call>", "book", "4", "R", "<|im_end|>"]
+    assert max(encode(called)[1]) == TOOLS_WEIGHT * CHOICE_WEIGHT
+    replaced = Lesson(
+        ability="copying",
+        kind="replace",
+        messages=[user("Write tea for shop: Show the shop.")],
+        answer=assistant("Show the tea."),
+        decisive=("tea", "sh", "Sh"),
+    )
+    assert chosen(replaced) == ["S", "te"]
+    told = Lesson(
+        ability="conversation",
+        kind="question",
+        messages=[user("Bo is in Rome. Where is Bo?")],
+        answer=assistant("Bo is in Rome."),
+        facts=("Rome",),
+    )
+    assert chosen(told) == ["B", "R"]
+    gap = Gap(ability="infill", kind="gap", prefix="a = so", middle="rted(b)", suffix="\n")
+    assert chosen(gap) == ["r", "<|endoftext|>"]
 
 
 def test_functions_at_random_can_be_parsed() -> None:

@@ -81,7 +81,7 @@ def family(source: Source, n: int) -> list[Lesson]:
     before = [system(source.phrase(PLAIN_SYSTEMS))] if source.chance(0.2) else []
     made = []
     for _ in range(n):
-        shares = (58, 13, 16, 13) if source.held_out else (50, 16, 21, 13)
+        shares = (58, 13, 16, 13) if source.held_out else (47, 20, 21, 12)
         make = source.random.choices((one, two, none, result), shares)[0]
         if not source.held_out and source.chance(0.15):
             make = lookup
@@ -276,7 +276,7 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
     """A wish that none of these grants."""
     named = " ".join(each.name for each in tools)
     verb, noun = source.phrase(list(VERBS)), source.noun()
-    if source.chance(0.2) and verb not in named and noun not in named:
+    if source.chance(0.2 if source.held_out else 0.3) and verb not in named and noun not in named:
         spoken_verb = source.phrase(VERBS[verb])
         return source.phrase(WISHES).format(
             verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun

@@ -15,9 +15,12 @@ from tools.models.lessons.phrasings import (
     SWAP,
     SWAP_LAST,
     TURN,
+    is_held_out_in,
     phrase,
+    varied,
 )
 from tools.models.lessons.source import Source
+from tools.models.lessons.toolbox import unknown_verb
 
 ABILITY = "copying"
 
@@ -47,8 +50,10 @@ REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BE
 
 
 def lesson(source: Source) -> Lesson:
+    if not source.held_out and source.chance(0.08):
+        return before(source)
     # Copying is learnt soon, replacing is not.
-    return replaced(source) if source.chance(0.5 if source.held_out else 0.6) else repeated(source)
+    return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
 
 
 def paragraph(source: Source, n_words: int) -> list[str]:
@@ -84,13 +89,39 @@ def length(source: Source) -> int:
 def repeated(source: Source) -> Lesson:
     separator = "\n" if source.chance(0.1) else " "
     text = separator.join(paragraph(source, length(source)))
-    return _lesson(
-        source,
-        "repeat",
-        phrase(source, REPEAT, [COPY, COPY_LAST], 0.7).format(text=text),
-        text,
-        "I copy the text.",
-    )
+    pattern = phrase(source, REPEAT, [COPY, COPY_LAST], 0.7)
+    if not source.held_out:
+        if source.chance(0.1):
+            # What nobody knows asks for nothing else.
+            pattern = unknown_verb(source) + source.one(NEXT)
+        asked = re.findall(r"\b[A-Za-z]{2,}", pattern.replace("{text}", ""))
+        if source.chance(0.4):
+            text = mixed(source, text, asked)
+        pattern = polite(source, pattern)
+        decisive = tuple(begin for word in asked for begin in begins(word))
+    else:
+        decisive = ()
+    request = pattern.format(text=text)
+    return _lesson(source, "repeat", request, text, "I copy the text.", decisive)
+
+
+def polite(source: Source, pattern: str) -> str:
+    """The pattern with an opening, if it isn't then one of the evaluation."""
+    return pattern if is_held_out_in(REPEAT, pattern) else varied(source, pattern)
+
+
+def mixed(source: Source, text: str, asked: list[str]) -> str:
+    """The text, and in it words that begin as those of the request, which say nothing here."""
+    parts = text.split(" ")
+    for word in source.some(asked, min(len(asked), source.number(1, 3))):
+        for _ in range(source.number(1, 2)):
+            parts.insert(source.number(0, len(parts)), begun(source, word.lower()))
+    return " ".join(parts)
+
+
+def begins(word: str) -> tuple[str, str]:
+    """How words begin that might be taken for this one."""
+    return word[:2].lower(), word[:2].capitalize()
 
 
 def replaced(source: Source) -> Lesson:
@@ -99,7 +130,9 @@ def replaced(source: Source) -> Lesson:
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    alike = not source.held_out and source.chance(0.2)
+    if not source.held_out and source.chance(0.35):
+        return _replaced(source, old, new, crowded(source, old, source.upto(6, 60)))
+    alike = not source.held_out and source.chance(0.4)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
@@ -112,15 +145,52 @@ def replaced(source: Source) -> Lesson:
         sentences.append(" ".join(parts))
     if not any(old in sentence.split(" ") for sentence in sentences):
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
-    text = " ".join(sentences)
+    return _replaced(source, old, new, " ".join(sentences))
+
+
+def crowded(source: Source, word: str, n: int) -> str:
+    """Sentences of `n` words in all, a third of which are this one, and more begin as it does. It is
+    the only one that comes next to itself, and none of them begins with it."""
+    others = [source.running_word() for _ in range(source.number(3, 10))]
+    others += [begun(source, word) for _ in range(source.number(1, 3))]
+    others = [each for each in others if each != word] or [source.word() + word]
+    chosen: list[str] = []
+    begins = True
+    for _ in range(n):
+        each = word if not begins and source.chance(0.35) else source.one(others)
+        if begins:
+            each = each.capitalize()
+        begins = source.chance(0.12)
+        chosen.append(each + source.one(".!?") if begins else each)
+    if word not in chosen:
+        chosen.append(word)
+    return " ".join(chosen) + source.one((".", ""))
+
+
+PRECEDING = (
+    "Which words stand before {word}? {text}", "{text}\nName each word that is followed by {word}.", "What comes before {word} in this text: {text}",
+    "List the words in front of \"{word}\".\n\n{text}", "{word} comes behind which words? {text}", "Find what {word} follows: {text}",
+)  # fmt: skip
+
+
+def before(source: Source) -> Lesson:
+    """The words that another one follows: to know that it does is what replacing it takes, as its
+    first letters alone don't say which word it is."""
+    word = source.noun()
+    text = crowded(source, word, source.upto(5, 40))
+    found = re.findall(rf"(\S+) (?={word}\b)", text)
+    request = source.one(PRECEDING).format(word=word, text=text)
+    return _lesson(source, "before", request, ", ".join(found), f"I look for {word}.", tuple(found))
+
+
+def _replaced(source: Source, old: str, new: str, text: str) -> Lesson:
     changed = re.sub(rf"\b{old}\b", new, text)
-    if not source.held_out and new not in text and source.chance(0.2):
+    if not source.held_out and new not in text and source.chance(0.12):
         request = unworded(source, old, new, text)
     else:
         request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
-    return _lesson(
-        source, "replace", request, changed, f"I copy the text and write {new} for {old}."
-    )
+    thought = f"I copy the text and write {new} for {old}."
+    return _lesson(source, "replace", request, changed, thought, (new, *begins(old)))
 
 
 def begun(source: Source, word: str) -> str:
@@ -144,8 +214,16 @@ def unworded(source: Source, old: str, new: str, text: str) -> str:
     return asked + source.one(NEXT).format(text=text)
 
 
-def _lesson(source: Source, kind: str, request: str, text: str, thought: str) -> Lesson:
+def _lesson(
+    source: Source,
+    kind: str,
+    request: str,
+    text: str,
+    thought: str,
+    decisive: tuple[str, ...] = (),
+) -> Lesson:
     answer: Message = {"role": "assistant", "content": text}
     if source.chance(0.4):
         answer["reasoning_content"] = thought
-    return Lesson(ability=ABILITY, kind=kind, messages=[user(request)], answer=answer)
+    messages = [user(request)]
+    return Lesson(ability=ABILITY, kind=kind, messages=messages, answer=answer, decisive=decisive)

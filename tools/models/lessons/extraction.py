@@ -107,7 +107,7 @@ def lesson(source: Source) -> Lesson:
         keys = source.some(keys, source.number(1, len(keys) - 1))
     elif source.chance(0.3):
         source.random.shuffle(keys)
-    if source.chance(0.85) or set(keys) != set(fields):
+    if source.chance(0.85 if source.held_out else 0.7) or set(keys) != set(fields):
         named = listing(keys) if source.chance(0.8) else ", ".join(keys)
         if source.chance(0.2):
             named = "the " + named

@@ -139,8 +139,10 @@ def _expression(source: Source, known: Sequence[str]) -> str:
         return name
     if pick < 0.3:
         return f"{name} {source.one(OPERATORS)} {_simple(source, known)}"
-    if pick < 0.47:
+    if pick < 0.43:
         return _call(source, known)
+    if pick < 0.47:
+        return f"{_call(source, known)} {source.one('+-*&|')} {_call(source, known)}"
     if pick < 0.55:
         return f"{name}[{source.one((_simple(source, known), '-1', '0', '1:', ':-1', '1'))}]"
     if pick < 0.63:

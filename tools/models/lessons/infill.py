@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import textwrap
+from dataclasses import replace
 from functools import cache
 from threading import Lock
 
@@ -58,8 +59,9 @@ def tree(text: str) -> ast.AST:
 
 
 def lesson(source: Source) -> Gap:
-    text = own(source) if source.chance(0.6) else borrowed(source)
-    return cut(source, text)
+    if source.chance(0.6):
+        return replace(cut(source, own(source)), own=True)
+    return cut(source, borrowed(source))
 
 
 def own(source: Source) -> str:

@@ -21,6 +21,7 @@ class Lesson:
     `ability` and `kind` say what is practised. `answer` may have `content`, `tool_calls` and
     `reasoning_content`; without the last it is to be learnt with thinking off.
     `facts` are words that a right answer contains, where more than one wording is right.
+    `decisive` are words of a copied text that might be another, and so are hard.
     """
 
     ability: str
@@ -29,6 +30,7 @@ class Lesson:
     answer: Message
     tools: tuple[Message, ...] = ()
     facts: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
 
     @property
     def thinks(self) -> bool:
@@ -37,13 +39,15 @@ class Lesson:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A text with a gap, and what belongs there. A text without a suffix is just continued."""
+    """A text with a gap, and what belongs there. A text without a suffix is just continued. `own`
+    ones are of our making."""
 
     ability: str
     kind: str
     prefix: str
     middle: str
     suffix: str | None
+    own: bool = False
 
 
 def user(content: str) -> Message:

@@ -313,8 +313,15 @@ _WONDER = ("Who", "What", "Why", "When", "Where", "How", "Which {noun}", "How of
 UNKNOWABLE = (
     (_WONDER, (" is", " was", " will be", " are", " has"), (" the {noun}", " {name}", " {city}", " a {noun}", " the {noun} of {name}", " the {color} {noun}"), ("?", " in {country}?", " in {city}?", " in {year}?", " today?", " now?")),
     (_WONDER, (" does", " did", " can", " will", " should"), (" the {noun}", " {name}", " a {noun}", " {city}"), (" live", " cost", " work", " go", " win", " make", " need", " eat", " sleep", " come", " last", " weigh", " open", " end"), ("?", " in {country}?", " in {city}?", " today?")),
+    (("The", "What's the", "Name the", "Tell me the", "Which is the", "Do you know the", "What was the", "Say the", "I need the"), (" capital", " capital", " capital city", " president", " flag", " size", " population", " king", " language"), (" of {country}", " of {city}", " of {name}", " of the {noun}"), ("?", "", ".")),
+    (("Which city is", "What city is", "Is {city}", "Since when is {city}", "Why is {city}"), (" the capital", " the largest city", " the oldest city"), (" of {country}", " of {city}"), ("?", "")),
     (("Tell me", "Explain", "Describe", "Teach me", "I want to know"), (" something about", " all about", " the history of", " the news on", " the reason for", " the price of"), (" {city}", " the {noun}", " {name}", " {country}", " a {noun}"), (".", "", " please.")),
 )  # fmt: skip
+
+
+def is_held_out_in(listed: Sequence[str], pattern: str) -> bool:
+    """Whether the pattern is one of the evaluation, or would be but for an opening."""
+    return bare(pattern) in _held_out(tuple(listed))
 
 
 def phrase(
@@ -328,10 +335,9 @@ def phrase(
 
 def made(source: Source, listed: Sequence[str], parts: Sequence[Parts]) -> str:
     """A phrasing of one of `parts`, and none that is held out of `listed`."""
-    held_out = _held_out(tuple(listed))
     while True:
         pattern = "".join(map(source.one, source.one(parts)))
-        if bare(pattern) not in held_out:
+        if not is_held_out_in(listed, pattern):
             return pattern
 
 

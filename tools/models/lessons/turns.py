@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tools.models.lessons import scenes, words
 from tools.models.lessons.exercises import UNKNOWN, simple
-from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, user
+from tools.models.lessons.lesson import Lesson, Message, assistant, exercise, filled, user
 from tools.models.lessons.phrasings import asking, several
 from tools.models.lessons.source import Source
 
@@ -50,6 +50,13 @@ MORE_TOLD = {
     "number": ("Note the number {}.", "{} is the number.", "I say the number {}.", "Store the number {}.", "My lucky number is {}.", "Take the number {}.", "Don't forget the number {}."),
     "word": ("Note the word {}.", "{} is the word.", "My word is {}.", "Store the word {}.", "The code word is {}.", "I say the word {}.", "Don't forget the word {}."),
 }  # fmt: skip
+PRAISED = (
+    "No color is as {adjective} as {}.", "No color can be more {adjective} than {}.", "Nothing is as {adjective} as {}.", "No color is {adjective} but {}.",
+    "Which color is {adjective}? It is {}.", "The most {adjective} color is {}.", "There is no {adjective} color besides {}.", "Is there a color more {adjective} than {}? I say no.",
+    "I find {} {adjective}.", "{} is {adjective}, other colors are not.", "No thing is so {adjective} as what is {}.", "I call only {} {adjective}.", "Is any color so {adjective}? No, only {} is.",
+    "Of {adjective} colors there is one for me: {}.", "What is {adjective}er than {}?", "{} is the color that is {adjective}.", "There is nothing more {adjective} than {}.",
+)  # fmt: skip
+"""Of a color, with a word that is none: what is liked isn't what it is said to be."""
 MORE_ASKED = {
     "name": ("What am I called?", "Can you tell me my name?", "My name was?", "Who is talking to you?", "What did I say my name was?", "And what is my name?", "Which name is mine?", "Do you know my name?", "Do you remember who I am?", "How do people call me?"),
     "city": ("Where is my home?", "Tell me where I live.", "Which city did I name?", "In what city am I at home?", "What city do I come from?", "Where do I come from?", "Where is it that I live?", "Do you remember my city?", "Do you remember where my home is?"),
@@ -122,6 +129,8 @@ def turns(source: Source) -> Lesson:
 def said(source: Source, fact: str, value: str) -> str:
     """The fact, now and then with any words before and between."""
     if source.held_out or not source.chance(0.15):
+        if fact == "color" and not source.held_out and source.chance(0.25):
+            return filled(source.one(PRAISED), value, adjective=source.own(source.word))
         return several(source, FACTS[fact][0], MORE_TOLD[fact]).format(value)
     order = (MENTIONED[fact], value) if source.chance(0.8) else (value, MENTIONED[fact])
     text = f"{source.link(0, 2)} {f' {source.link(1, 3)} '.join(order)}".strip()

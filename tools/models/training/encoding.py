@@ -2,6 +2,7 @@
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -27,8 +28,11 @@ CODE_WEIGHT = 0.15
 TOOLS_WEIGHT = 3.0
 """The same of a token of an answer where there are tools: few of them are a choice, and that of
 the tool, or of none, is the hardest."""
-REPLACE_WEIGHT = 2.0
-"""The same where a word of a text is replaced: where it stands is the only choice."""
+CHOICE_WEIGHT = 4.0
+"""How many times as much a token counts that is a choice: what an answer begins with, what a value
+is copied from, whether this is the word that is replaced. Most others follow from it."""
+OWN_CODE_WEIGHT = 0.5
+"""What a token of our own functions counts: more of them can be known than of the library's."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -95,18 +99,37 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     """Its tokens, and how much the prediction of each of them counts."""
     prompt, answer = prompt_and_answer(lesson)
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
-    second = tokenizer().encode(answer, add_special_tokens=False).ids
-    weights = np.full(len(first) + len(second), PROMPT_WEIGHT, np.float32)
+    second = tokenizer().encode(answer, add_special_tokens=False)
+    weights = np.full(len(first) + len(second.ids), PROMPT_WEIGHT, np.float32)
     weights[len(first) :] = _weight(lesson)
-    return np.array(first + second, np.int32), weights
+    begins = [begin for begin, _ in second.offsets]
+    for i in {bisect_right(begins, place) - 1 for place in choices(lesson, answer)}:
+        weights[len(first) + i] *= CHOICE_WEIGHT
+    return np.array(first + second.ids, np.int32), weights
 
 
 def _weight(lesson: Lesson | Gap) -> float:
     if isinstance(lesson, Gap):
-        return CODE_WEIGHT
-    if lesson.kind == "replace":
-        return REPLACE_WEIGHT
+        return OWN_CODE_WEIGHT if lesson.own else CODE_WEIGHT
     return TOOLS_WEIGHT if lesson.tools else 1.0
+
+
+_VALUE = re.compile(r'": (?!{)\[?"?(?=.)|#(?=[0-9])|</tool_call>')
+
+
+def choices(lesson: Lesson | Gap, answer: str) -> set[int]:
+    """The places in `answer` of the characters that a choice is made at."""
+    if isinstance(lesson, Gap):
+        # Where the gap begins, as that may be within a word, and where it ends.
+        return {0, len(answer) - len(END_OF_TEXT)} if lesson.suffix is not None else set()
+    places = {0, answer.rfind("</think>\n\n") + len("</think>\n\n") if lesson.thinks else 0}
+    if lesson.thinks:
+        places.add(len("<think>\n"))
+    if lesson.tools or lesson.ability == "extraction":
+        places |= {found.end() for found in _VALUE.finditer(answer)}
+    for word in (*lesson.decisive, *lesson.facts):
+        places |= {found.start() for found in re.finditer(rf"\b{re.escape(word)}", answer)}
+    return places
 
 
 def plain_texts(lessons: Iterable[Lesson | Gap]) -> Iterable[str]:

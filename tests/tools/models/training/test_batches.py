@@ -7,9 +7,10 @@ from tools.models.lessons.source import Source
 from tools.models.training import batches as module
 from tools.models.training.batches import batches, row_of
 from tools.models.training.encoding import (
+    CHOICE_WEIGHT,
     CODE_WEIGHT,
+    OWN_CODE_WEIGHT,
     PROMPT_WEIGHT,
-    REPLACE_WEIGHT,
     TOOLS_WEIGHT,
     encode,
 )
@@ -51,7 +52,8 @@ def test_the_next_place_has_others() -> None:
 def test_each_token_counts_as_what_it_belongs_to() -> None:
     made, _ = pool()
     found = {float(each) for batch in made for each in np.unique(batch.weights)}
-    known = (PROMPT_WEIGHT, CODE_WEIGHT, TOOLS_WEIGHT, REPLACE_WEIGHT, 1.0)
+    answers = (CODE_WEIGHT, OWN_CODE_WEIGHT, TOOLS_WEIGHT, 1.0)
+    known = (PROMPT_WEIGHT, *answers, *(each * CHOICE_WEIGHT for each in answers))
     assert found == {float(np.float32(each)) for each in known}
 
 
