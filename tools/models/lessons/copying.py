@@ -131,7 +131,7 @@ def replaced(source: Source) -> Lesson:
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
     if not source.held_out and source.chance(0.35):
-        return _replaced(source, old, new, crowded(source, old, source.upto(6, 60)))
+        return _replaced(source, old, new, crowded(source, old, source.upto(4, 60)))
     alike = not source.held_out and source.chance(0.4)
     sentences = []
     for sentence in paragraph(source, n):
@@ -149,22 +149,21 @@ def replaced(source: Source) -> Lesson:
 
 
 def crowded(source: Source, word: str, n: int) -> str:
-    """Sentences of `n` words in all, a third of which are this one, and more begin as it does. It is
-    the only one that comes next to itself, and none of them begins with it."""
-    others = [source.running_word() for _ in range(source.number(3, 10))]
-    others += [begun(source, word) for _ in range(source.number(1, 3))]
-    others = [each for each in others if each != word] or [source.word() + word]
-    chosen: list[str] = []
-    begins = True
-    for _ in range(n):
-        each = word if not begins and source.chance(0.35) else source.one(others)
-        if begins:
-            each = each.capitalize()
-        begins = source.chance(0.12)
-        chosen.append(each + source.one(".!?") if begins else each)
-    if word not in chosen:
-        chosen.append(word)
-    return " ".join(chosen) + source.one((".", ""))
+    """Sentences of `n` words and as many again that are this one, never twice in a row, or begin as
+    it does."""
+    alike = [begun(source, word) for _ in range(source.number(1, 4))]
+    parts: list[str] = []
+    for sentence in paragraph(source, n):
+        for each in sentence.split(" ")[:-1]:
+            parts.append(each)
+            if source.chance(0.25):
+                parts.append(source.one(alike))
+            if source.chance(0.35):
+                parts.append(word)
+        parts.append(sentence.split(" ")[-1])
+    if word not in parts:
+        parts.insert(1, word)
+    return " ".join(parts)
 
 
 PRECEDING = (
@@ -177,7 +176,7 @@ def before(source: Source) -> Lesson:
     """The words that another one follows: to know that it does is what replacing it takes, as its
     first letters alone don't say which word it is."""
     word = source.noun()
-    text = crowded(source, word, source.upto(5, 40))
+    text = crowded(source, word, source.upto(3, 30))
     found = re.findall(rf"(\S+) (?={word}\b)", text)
     request = source.one(PRECEDING).format(word=word, text=text)
     return _lesson(source, "before", request, ", ".join(found), f"I look for {word}.", tuple(found))

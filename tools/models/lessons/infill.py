@@ -59,7 +59,7 @@ def tree(text: str) -> ast.AST:
 
 
 def lesson(source: Source) -> Gap:
-    if source.chance(0.6):
+    if source.chance(0.6 if source.held_out else 0.75):
         return replace(cut(source, own(source)), own=True)
     return cut(source, borrowed(source))
 
@@ -115,7 +115,7 @@ def cut(source: Source, text: str) -> Gap:
     end = sum(map(len, lines[:last])) - 1
     # An editor's cursor stands behind the indentation, or within the line.
     start += len(lines[first]) - len(lines[first].lstrip())
-    if source.chance(0.4) and end - start > 4:
+    if source.chance(0.4 if source.held_out else 0.55) and end - start > 4:
         start = source.number(start, end - 2)
     start = min(start, end)
     return Gap(

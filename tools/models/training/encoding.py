@@ -31,7 +31,10 @@ the tool, or of none, is the hardest."""
 CHOICE_WEIGHT = 4.0
 """How many times as much a token counts that is a choice: what an answer begins with, what a value
 is copied from, whether this is the word that is replaced. Most others follow from it."""
-OWN_CODE_WEIGHT = 0.5
+GAP_FACTOR = 3.0
+"""How many times as much a choice counts where there is a gap: these lessons have few tokens that
+count."""
+OWN_CODE_WEIGHT = 1.0
 """What a token of our own functions counts: more of them can be known than of the library's."""
 
 Tokens = NDArray[np.int32]
@@ -101,10 +104,11 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
     second = tokenizer().encode(answer, add_special_tokens=False)
     weights = np.full(len(first) + len(second.ids), PROMPT_WEIGHT, np.float32)
-    weights[len(first) :] = _weight(lesson)
+    weights[len(first) :] = weight = _weight(lesson)
+    weight *= CHOICE_WEIGHT * (GAP_FACTOR if isinstance(lesson, Gap) else 1)
     begins = [begin for begin, _ in second.offsets]
     for i in {bisect_right(begins, place) - 1 for place in choices(lesson, answer)}:
-        weights[len(first) + i] *= CHOICE_WEIGHT
+        weights[len(first) + i] = weight
     return np.array(first + second.ids, np.int32), weights
 
 
