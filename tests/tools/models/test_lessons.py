@@ -327,6 +327,14 @@ def chosen(lesson: Lesson | Gap) -> list[str]:
     return [tokenizer().decode([token], skip_special_tokens=False) for token in tokens[most]]
 
 
+def test_the_gap_of_a_twin_is_in_the_other_one() -> None:
+    for seed in SEEDS:
+        gap = infill.twins(Source(seed))
+        first, _, second = gap.prefix.partition("\n\n\n")
+        assert gap.middle in first
+        assert infill.tree(f"{second}{gap.middle}{gap.suffix}")
+
+
 def test_choices_count_more() -> None:
     called = Lesson(
         ability="tools",

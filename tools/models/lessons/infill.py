@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import textwrap
 from dataclasses import replace
 from functools import cache
@@ -41,6 +42,8 @@ BODIES = (
     "class {C}:\n    def __init__(self):\n        self.{a} = []\n\n    def {f}(self, {b}):\n        self.{a}.append({b})\n        return len(self.{a})\n",
     "def {f}({a}, {b}):\n    {c} = set({a}) & set({b})\n    return sorted({c})\n",
 )  # fmt: skip
+TWINS = 0.5
+"""The part of them that stand beside another one with the same lines."""
 NAMES = (
     "a b c d i j k n m x y z key value item items name names text word words line lines data result "
     "total count number numbers index size left right first second path file content node values "
@@ -60,8 +63,21 @@ def tree(text: str) -> ast.AST:
 
 def lesson(source: Source) -> Gap:
     if source.chance(0.6 if source.held_out else 0.75):
-        return replace(cut(source, own(source)), own=True)
+        if not source.held_out and source.chance(TWINS):
+            made = twins(source)
+        else:
+            made = cut(source, own(source))
+        return replace(made, own=True)
     return cut(source, borrowed(source))
+
+
+def twins(source: Source) -> Gap:
+    """A gap in the second of two functions that differ in their names alone: what belongs there
+    can be known, if one looks where it begins."""
+    text = own(source)
+    other = re.sub(r"(?<=^def )\w+|(?<=^class )\w+", source.made_up(), text)
+    made = cut(source, other)
+    return replace(made, prefix=f"{text}\n\n{made.prefix}")
 
 
 def own(source: Source) -> str:
