@@ -335,6 +335,17 @@ def test_the_gap_of_a_twin_is_in_the_other_one() -> None:
         assert infill.tree(f"{second}{gap.middle}{gap.suffix}")
 
 
+def test_a_short_gap_is_in_its_last_line() -> None:
+    for seed in SEEDS:
+        gap = infill.short(Source(seed))
+        assert gap.middle
+        assert "\n" not in gap.middle
+        assert gap.suffix is not None
+        assert gap.suffix.count("\n") == 1
+        if gap.prefix.startswith("def "):
+            assert infill.tree(gap.prefix + gap.middle + gap.suffix)
+
+
 def test_choices_count_more() -> None:
     called = Lesson(
         ability="tools",

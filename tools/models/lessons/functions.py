@@ -18,9 +18,9 @@ COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "in", "not in", "is", "is not",
 CONSTANTS = ("None", "True", "False", "0", "1", "[]", "{}", '""', "()", "set()")
 
 
-def function(source: Source, names: Sequence[str], f: str) -> str:
-    """One called `f` with some of these names as its parameters."""
-    known = source.some(names, source.number(1, len(names) - 1))
+def function(source: Source, names: Sequence[str], f: str, n: int | None = None) -> str:
+    """One called `f` with some of these names as its parameters, and `n` statements or a few."""
+    known = source.some(names, source.number(1, max(1, len(names) - 1)))
     parameters = [
         f"{name}={_constant(source)}" if i and source.chance(0.15) else name
         for i, name in enumerate(known)
@@ -36,8 +36,8 @@ def function(source: Source, names: Sequence[str], f: str) -> str:
         words = " ".join(source.running_word() for _ in range(source.number(2, 7)))
         lines.append(f'    """{words.capitalize()}."""')
     unknown = [each for each in names if each not in known]
-    lines += _block(source, known, unknown, "    ", source.number(1, 3))
-    if source.chance(0.8):
+    lines += _block(source, known, unknown, "    ", n or source.number(1, 3))
+    if n is None and source.chance(0.8):
         lines.append(f"    return {_expression(source, known)}")
     return "\n".join(lines) + "\n"
 

@@ -42,6 +42,8 @@ BODIES = (
     "class {C}:\n    def __init__(self):\n        self.{a} = []\n\n    def {f}(self, {b}):\n        self.{a}.append({b})\n        return len(self.{a})\n",
     "def {f}({a}, {b}):\n    {c} = set({a}) & set({b})\n    return sorted({c})\n",
 )  # fmt: skip
+SHORT = 0.6
+"""The part of the lessons that have a line of few words."""
 TWINS = 0.5
 """The part of them that stand beside another one with the same lines."""
 NAMES = (
@@ -62,6 +64,8 @@ def tree(text: str) -> ast.AST:
 
 
 def lesson(source: Source) -> Gap:
+    if not source.held_out and source.chance(SHORT):
+        return replace(short(source), own=True)
     if source.chance(0.6 if source.held_out else 0.75):
         if not source.held_out and source.chance(TWINS):
             made = twins(source)
@@ -69,6 +73,29 @@ def lesson(source: Source) -> Gap:
             made = cut(source, own(source))
         return replace(made, own=True)
     return cut(source, borrowed(source))
+
+
+def short(source: Source) -> Gap:
+    """A gap in a line. To know where it begins is all that it takes, and is learnt from many."""
+    if source.chance(0.5):
+        return within(source, function(source, [source.listed(NAMES)], source.made_up(), 1))
+    mark = source.one((" ", " ", "_", ", ", ".", " = ", "(", "-"))
+    line = mark.join(source.word() for _ in range(source.number(2, 5)))
+    gap = within(source, line)
+    between = source.one(("\n", "\n", " ", ". ", "\n\n"))
+    return replace(gap, prefix=f"{line}{between}{gap.prefix}", suffix=f"{gap.suffix}\n")
+
+
+def within(source: Source, text: str) -> Gap:
+    """Leave out any part of the last line."""
+    ends = len(text.rstrip("\n"))
+    begin = text.rfind("\n", 0, ends) + 1
+    begin += len(text[begin:]) - len(text[begin:].lstrip())
+    start = source.number(begin, ends - 1)
+    end = ends if source.chance(0.5) else source.number(start + 1, ends)
+    return Gap(
+        ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:]
+    )
 
 
 def twins(source: Source) -> Gap:
