@@ -130,8 +130,9 @@ def replaced(source: Source) -> Lesson:
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    if not source.held_out and source.chance(0.35):
-        return _replaced(source, old, new, crowded(source, old, source.upto(4, 60)))
+    if not source.held_out and source.chance(0.45):
+        old, alike = family(source)
+        return _replaced(source, old, new, crowded(source, old, alike, source.upto(3, 40)))
     alike = not source.held_out and source.chance(0.4)
     sentences = []
     for sentence in paragraph(source, n):
@@ -148,10 +149,20 @@ def replaced(source: Source) -> Lesson:
     return _replaced(source, old, new, " ".join(sentences))
 
 
-def crowded(source: Source, word: str, n: int) -> str:
-    """Sentences of `n` words and as many again that are this one, never twice in a row, or begin as
-    it does."""
-    alike = [begun(source, word) for _ in range(source.number(1, 4))]
+def family(source: Source) -> tuple[str, list[str]]:
+    """A word and others that begin as it does, mostly with the same token."""
+    n = source.number(1, 4)
+    if source.chance(0.3):
+        word = source.noun()
+        return word, [begun(source, word) for _ in range(n)]
+    first = source.piece()
+    word, *others = [source.own(lambda: first + source.piece()) for _ in range(n + 1)]
+    return word, [each for each in others if each != word] or [begun(source, word)]
+
+
+def crowded(source: Source, word: str, alike: list[str], n: int) -> str:
+    """Sentences of `n` words and as many again that are this one, never twice in a row, or one of
+    those that are `alike`."""
     parts: list[str] = []
     for sentence in paragraph(source, n):
         for each in sentence.split(" ")[:-1]:
@@ -175,8 +186,8 @@ PRECEDING = (
 def before(source: Source) -> Lesson:
     """The words that another one follows: to know that it does is what replacing it takes, as its
     first letters alone don't say which word it is."""
-    word = source.noun()
-    text = crowded(source, word, source.upto(3, 30))
+    word, alike = family(source)
+    text = crowded(source, word, alike, source.upto(3, 30))
     found = re.findall(rf"(\S+) (?={word}\b)", text)
     request = source.one(PRECEDING).format(word=word, text=text)
     return _lesson(source, "before", request, ", ".join(found), f"I look for {word}.", tuple(found))
