@@ -23,6 +23,10 @@ from tools.models.lessons.source import Source
 from tools.models.lessons.toolbox import unknown_verb
 
 ABILITY = "copying"
+CROWDED = 0.06
+"""The part of the texts where most words are the one that is replaced, or begin as it does."""
+PRECEDES = 0.02
+"""The part of the lessons that ask for the words before another one."""
 
 REPEAT = (
     "Repeat this text:\n{text}", "Repeat this text: {text}", "Copy this text:\n\n{text}",
@@ -50,7 +54,7 @@ REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BE
 
 
 def lesson(source: Source) -> Lesson:
-    if not source.held_out and source.chance(0.08):
+    if not source.held_out and source.chance(PRECEDES):
         return before(source)
     # Copying is learnt soon, replacing is not.
     return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
@@ -130,10 +134,10 @@ def replaced(source: Source) -> Lesson:
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    if not source.held_out and source.chance(0.45):
+    if not source.held_out and source.chance(CROWDED):
         old, alike = family(source)
         return _replaced(source, old, new, crowded(source, old, alike, source.upto(3, 40)))
-    alike = not source.held_out and source.chance(0.4)
+    alike = not source.held_out and source.chance(0.2)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
