@@ -2,6 +2,7 @@
 
 import re
 
+from tools.models.lessons import scenes, words
 from tools.models.lessons.lesson import Lesson, Message, user
 from tools.models.lessons.phrasings import (
     BECOMES,
@@ -19,7 +20,7 @@ from tools.models.lessons.phrasings import (
     phrase,
     varied,
 )
-from tools.models.lessons.source import Source
+from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import unknown_verb
 
 ABILITY = "copying"
@@ -93,6 +94,8 @@ def length(source: Source) -> int:
 def repeated(source: Source) -> Lesson:
     separator = "\n" if source.chance(0.1) else " "
     text = separator.join(paragraph(source, length(source)))
+    if not source.held_out and source.chance(0.2):
+        text = natural(source)
     pattern = phrase(source, REPEAT, [COPY, COPY_LAST], 0.7)
     if not source.held_out:
         if source.chance(0.1):
@@ -137,6 +140,10 @@ def replaced(source: Source) -> Lesson:
     if not source.held_out and source.chance(CROWDED):
         old, alike = family(source)
         return _replaced(source, old, new, crowded(source, old, alike, source.upto(3, 40)))
+    if not source.held_out and source.chance(0.25):
+        text = natural(source)
+        old = source.one(re.findall(r"\b[A-Za-z]{3,}\b", text))
+        return _replaced(source, old, source.name() if old[0].isupper() else new, text)
     alike = not source.held_out and source.chance(0.2)
     sentences = []
     for sentence in paragraph(source, n):
@@ -151,6 +158,18 @@ def replaced(source: Source) -> Lesson:
     if not any(old in sentence.split(" ") for sentence in sentences):
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
     return _replaced(source, old, new, " ".join(sentences))
+
+
+def natural(source: Source) -> str:
+    """Sentences that mean something, without words of the evaluation."""
+    n = source.upto(1, 5)
+    chosen: list[str] = []
+    while len(chosen) < n:
+        each = scenes.sentence(source)
+        listed = set(re.findall("[a-z]{2,}", each.lower())).difference(words.SMALL)
+        if not any(map(is_held_out, listed)):
+            chosen.append(each)
+    return " ".join(chosen)
 
 
 def family(source: Source) -> tuple[str, list[str]]:

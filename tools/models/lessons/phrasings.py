@@ -314,6 +314,7 @@ UNKNOWABLE = (
     (_WONDER, (" is", " was", " will be", " are", " has"), (" the {noun}", " {name}", " {city}", " a {noun}", " the {noun} of {name}", " the {color} {noun}"), ("?", " in {country}?", " in {city}?", " in {year}?", " today?", " now?")),
     (_WONDER, (" does", " did", " can", " will", " should"), (" the {noun}", " {name}", " a {noun}", " {city}"), (" live", " cost", " work", " go", " win", " make", " need", " eat", " sleep", " come", " last", " weigh", " open", " end"), ("?", " in {country}?", " in {city}?", " today?")),
     (("The", "What's the", "Name the", "Tell me the", "Which is the", "Do you know the", "What was the", "Say the", "I need the"), (" capital", " capital", " capital city", " president", " flag", " size", " population", " king", " language"), (" of {country}", " of {city}", " of {name}", " of the {noun}"), ("?", "", ".")),
+    (("Capital", "The capital", "President", "Population", "King", "The flag", "Capital city", "Mayor"), (" of {country}", " of {city}"), ("?", "", ".")),
     (("Which city is", "What city is", "Is {city}", "Since when is {city}", "Why is {city}"), (" the capital", " the largest city", " the oldest city"), (" of {country}", " of {city}"), ("?", "")),
     (("Tell me", "Explain", "Describe", "Teach me", "I want to know"), (" something about", " all about", " the history of", " the news on", " the reason for", " the price of"), (" {city}", " the {noun}", " {name}", " {country}", " a {noun}"), (".", "", " please.")),
 )  # fmt: skip

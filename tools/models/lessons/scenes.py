@@ -266,7 +266,7 @@ def question(source: Source) -> Lesson:
     text = filled(several(source, sentences, more_sentences), **values)
     # With other scenes beside it only what names its own things is clear.
     asked, more = source.one(list(zip(questions, more_asked, strict=True)))
-    told = [text, *(_other(source) for _ in range(source.upto(1, 3) - 1))]
+    told = [text, *(sentence(source) for _ in range(source.upto(1, 3) - 1))]
     request = phrase(source, ABOUT, phrasings.ABOUT, 0.8).format(
         text=" ".join(source.some(told, len(told))),
         question=filled(several(source, asked.asked, more), **values),
@@ -292,6 +292,7 @@ def _scene(source: Source) -> tuple[Scene, More]:
     return source.one(ALL[: len(SCENES)] if source.held_out else ALL)
 
 
-def _other(source: Source) -> str:
+def sentence(source: Source) -> str:
+    """One of any scene."""
     (make, sentences, _), (more, _) = _scene(source)
     return filled(several(source, sentences, more), **make(source))
