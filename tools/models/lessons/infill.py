@@ -17,7 +17,7 @@ from tools.models.lessons.source import Source, is_held_out
 ABILITY = "infill"
 LONGEST = 900
 """Functions with more characters are left out."""
-RANDOM = 0.7
+RANDOM = 0.4
 """The part of our own functions that are put together at random."""
 
 BODIES = (
@@ -42,9 +42,9 @@ BODIES = (
     "class {C}:\n    def __init__(self):\n        self.{a} = []\n\n    def {f}(self, {b}):\n        self.{a}.append({b})\n        return len(self.{a})\n",
     "def {f}({a}, {b}):\n    {c} = set({a}) & set({b})\n    return sorted({c})\n",
 )  # fmt: skip
-SHORT = 0.6
+SHORT = 0.25
 """The part of the lessons that have a line of few words."""
-TWINS = 0.5
+TWINS = 0.25
 """The part of them that stand beside another one with the same lines."""
 NAMES = (
     "a b c d i j k n m x y z key value item items name names text word words line lines data result "
