@@ -144,11 +144,11 @@ def replaced(source: Source) -> Lesson:
         text = natural(source)
         old = source.one(re.findall(r"\b[A-Za-z]{3,}\b", text))
         return _replaced(source, old, source.name() if old[0].isupper() else new, text)
-    alike = not source.held_out and source.chance(0.2)
+    misleading = not source.held_out and source.chance(0.2)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
-        if alike:
+        if misleading:
             # Words that begin as the one that goes, and stay.
             parts.insert(source.number(0, len(parts) - 1), begun(source, old))
         if source.chance(0.5) and len(parts) > 2:
