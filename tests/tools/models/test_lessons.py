@@ -249,31 +249,6 @@ def test_copies_are_of_the_text() -> None:
             assert lesson.answer["content"] in lesson.messages[-1]["content"]
 
 
-def test_a_crowded_text_has_the_word_and_others_that_begin_as_it() -> None:
-    same = others = 0
-    for seed in SEEDS:
-        word, alike = copying.family(Source(seed))
-        assert alike
-        assert all(each != word and each[0] == word[0] for each in alike)
-        words = re.findall(r"[A-Za-z]+", copying.crowded(Source(seed), word, alike, 40))
-        assert word in words
-        same += words.count(word)
-        others += sum(words.count(each) for each in alike)
-    assert same > len(SEEDS) * 8
-    assert others > len(SEEDS) * 5
-
-
-def test_the_words_before_a_word_are_all_found() -> None:
-    for seed in SEEDS:
-        made = copying.before(Source(seed))
-        word = made.answer.get("reasoning_content", "").removeprefix("I look for ").rstrip(".")
-        if word:
-            text = made.messages[0]["content"]
-            pairs = zip(text.split(), text.split()[1:], strict=False)
-            found = [one for one, other in pairs if re.split(r"\W", other)[0] == word]
-            assert made.answer["content"] in ", ".join(found)
-
-
 def test_conversations_end_with_a_question_and_alternate() -> None:
     for source in both_sides():
         roles = [each["role"] for each in conversation.lesson(source).messages]

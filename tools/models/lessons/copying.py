@@ -24,10 +24,6 @@ from tools.models.lessons.source import Source, is_held_out
 from tools.models.lessons.toolbox import unknown_verb
 
 ABILITY = "copying"
-CROWDED = 0.06
-"""The part of the texts where most words are the one that is replaced, or begin as it does."""
-PRECEDES = 0.02
-"""The part of the lessons that ask for the words before another one."""
 
 REPEAT = (
     "Repeat this text:\n{text}", "Repeat this text: {text}", "Copy this text:\n\n{text}",
@@ -55,8 +51,6 @@ REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BE
 
 
 def lesson(source: Source) -> Lesson:
-    if not source.held_out and source.chance(PRECEDES):
-        return before(source)
     # Copying is learnt soon, replacing is not.
     return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
 
@@ -94,20 +88,22 @@ def length(source: Source) -> int:
 def repeated(source: Source) -> Lesson:
     separator = "\n" if source.chance(0.1) else " "
     text = separator.join(paragraph(source, length(source)))
-    if not source.held_out and source.chance(0.2):
-        text = natural(source)
     pattern = phrase(source, REPEAT, [COPY, COPY_LAST], 0.7)
-    if not source.held_out:
-        if source.chance(0.1):
-            # What nobody knows asks for nothing else.
-            pattern = unknown_verb(source) + source.one(NEXT)
-        asked = re.findall(r"\b[A-Za-z]{2,}", pattern.replace("{text}", ""))
-        if source.chance(0.4):
-            text = mixed(source, text, asked)
-        pattern = polite(source, pattern)
-        decisive = tuple(begin for word in asked for begin in begins(word))
-    else:
-        decisive = ()
+    if source.held_out:
+        return _repetition(source, pattern, text)
+    if source.chance(0.2):
+        text = natural(source)
+    if source.chance(0.1):
+        # What nobody knows asks for nothing else.
+        pattern = unknown_verb(source) + source.one(NEXT)
+    asked = re.findall(r"\b[A-Za-z]{2,}", pattern.replace("{text}", ""))
+    if source.chance(0.4):
+        text = mixed(source, text, asked)
+    decisive = tuple(begin for word in asked for begin in begins(word))
+    return _repetition(source, polite(source, pattern), text, decisive)
+
+
+def _repetition(source: Source, pattern: str, text: str, decisive: tuple[str, ...] = ()) -> Lesson:
     request = pattern.format(text=text)
     return _lesson(source, "repeat", request, text, "I copy the text.", decisive)
 
@@ -132,18 +128,15 @@ def begins(word: str) -> tuple[str, str]:
 
 
 def replaced(source: Source) -> Lesson:
+    if not source.held_out and source.chance(0.25):
+        text = natural(source)
+        old = source.one(re.findall(r"\b[A-Za-z]{3,}\b", text))
+        return _replacement(source, old, source.name() if old[0].isupper() else source.noun(), text)
     # Short texts are where replacing is learnt, and those that have the word many times.
     short = not source.held_out and source.chance(0.4)
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    if not source.held_out and source.chance(CROWDED):
-        old, alike = family(source)
-        return _replaced(source, old, new, crowded(source, old, alike, source.upto(3, 40)))
-    if not source.held_out and source.chance(0.25):
-        text = natural(source)
-        old = source.one(re.findall(r"\b[A-Za-z]{3,}\b", text))
-        return _replaced(source, old, source.name() if old[0].isupper() else new, text)
     misleading = not source.held_out and source.chance(0.2)
     sentences = []
     for sentence in paragraph(source, n):
@@ -157,7 +150,7 @@ def replaced(source: Source) -> Lesson:
         sentences.append(" ".join(parts))
     if not any(old in sentence.split(" ") for sentence in sentences):
         sentences[0] = f"{source.word().capitalize()} {old} {sentences[0]}"
-    return _replaced(source, old, new, " ".join(sentences))
+    return _replacement(source, old, new, " ".join(sentences))
 
 
 def natural(source: Source) -> str:
@@ -172,51 +165,7 @@ def natural(source: Source) -> str:
     return " ".join(chosen)
 
 
-def family(source: Source) -> tuple[str, list[str]]:
-    """A word and others that begin as it does, mostly with the same token."""
-    n = source.number(1, 4)
-    if source.chance(0.3):
-        word = source.noun()
-        return word, [begun(source, word) for _ in range(n)]
-    first = source.piece()
-    word, *others = [source.own(lambda: first + source.piece()) for _ in range(n + 1)]
-    return word, [each for each in others if each != word] or [begun(source, word)]
-
-
-def crowded(source: Source, word: str, alike: list[str], n: int) -> str:
-    """Sentences of `n` words and as many again that are this one, never twice in a row, or one of
-    those that are `alike`."""
-    parts: list[str] = []
-    for sentence in paragraph(source, n):
-        for each in sentence.split(" ")[:-1]:
-            parts.append(each)
-            if source.chance(0.25):
-                parts.append(source.one(alike))
-            if source.chance(0.35):
-                parts.append(word)
-        parts.append(sentence.split(" ")[-1])
-    if word not in parts:
-        parts.insert(1, word)
-    return " ".join(parts)
-
-
-PRECEDING = (
-    "Which words stand before {word}? {text}", "{text}\nName each word that is followed by {word}.", "What comes before {word} in this text: {text}",
-    "List the words in front of \"{word}\".\n\n{text}", "{word} comes behind which words? {text}", "Find what {word} follows: {text}",
-)  # fmt: skip
-
-
-def before(source: Source) -> Lesson:
-    """The words that another one follows: to know that it does is what replacing it takes, as its
-    first letters alone don't say which word it is."""
-    word, alike = family(source)
-    text = crowded(source, word, alike, source.upto(3, 30))
-    found = re.findall(rf"(\S+) (?={word}\b)", text)
-    request = source.one(PRECEDING).format(word=word, text=text)
-    return _lesson(source, "before", request, ", ".join(found), f"I look for {word}.", tuple(found))
-
-
-def _replaced(source: Source, old: str, new: str, text: str) -> Lesson:
+def _replacement(source: Source, old: str, new: str, text: str) -> Lesson:
     changed = re.sub(rf"\b{old}\b", new, text)
     if not source.held_out and new not in text and source.chance(0.12):
         request = unworded(source, old, new, text)
@@ -235,12 +184,12 @@ def begun(source: Source, word: str) -> str:
 def unworded(source: Source, old: str, new: str, text: str) -> str:
     """A request in words that say nothing: the word that is in the text goes."""
     mark = source.one(("", "", "", '"', "'"))
-    words = [f"{mark}{each}{mark}" for each in (old, new)]
+    named = [f"{mark}{each}{mark}" for each in (old, new)]
     if source.chance(0.3):
-        words.reverse()
-    asked = f"{source.link(0, 5)} {f' {source.link(1, 3)} '.join(words)}".strip()
+        named.reverse()
+    asked = f"{source.link(0, 5)} {f' {source.link(1, 3)} '.join(named)}".strip()
     asked += source.one(("", "", f" {source.link(1, 3)}", f". {source.link(1, 3)}"))
-    if not asked.startswith(tuple(words)) and source.chance(0.7):
+    if not asked.startswith(tuple(named)) and source.chance(0.7):
         asked = asked[0].upper() + asked[1:]
     if source.chance(0.2):
         return source.one(BEFORE).format(text=text) + asked + source.one((".", ""))

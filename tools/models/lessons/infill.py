@@ -65,14 +65,14 @@ def tree(text: str) -> ast.AST:
 
 def lesson(source: Source) -> Gap:
     if not source.held_out and source.chance(SHORT):
-        return replace(short(source), own=True)
-    if source.chance(0.6 if source.held_out else 0.75):
-        if not source.held_out and source.chance(TWINS):
-            made = twins(source)
-        else:
-            made = cut(source, own(source))
-        return replace(made, own=True)
-    return cut(source, borrowed(source))
+        made = short(source)
+    elif not source.chance(0.6 if source.held_out else 0.75):
+        return cut(source, borrowed(source))
+    elif not source.held_out and source.chance(TWINS):
+        made = twins(source)
+    else:
+        made = cut(source, own(source))
+    return replace(made, own=True)
 
 
 def short(source: Source) -> Gap:
@@ -93,9 +93,7 @@ def within(source: Source, text: str) -> Gap:
     begin += len(text[begin:]) - len(text[begin:].lstrip())
     start = source.number(begin, ends - 1)
     end = ends if source.chance(0.5) else source.number(start + 1, ends)
-    return Gap(
-        ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:]
-    )
+    return _gap(text, start, end)
 
 
 def twins(source: Source) -> Gap:
@@ -161,6 +159,10 @@ def cut(source: Source, text: str) -> Gap:
     if source.chance(0.4 if source.held_out else 0.55) and end - start > 4:
         start = source.number(start, end - 2)
     start = min(start, end)
+    return _gap(text, start, end)
+
+
+def _gap(text: str, start: int, end: int) -> Gap:
     return Gap(
         ability=ABILITY, kind="gap", prefix=text[:start], middle=text[start:end], suffix=text[end:]
     )

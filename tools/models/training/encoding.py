@@ -104,11 +104,12 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
     second = tokenizer().encode(answer, add_special_tokens=False)
     weights = np.full(len(first) + len(second.ids), PROMPT_WEIGHT, np.float32)
-    weights[len(first) :] = weight = _weight(lesson)
-    weight *= CHOICE_WEIGHT * (GAP_FACTOR if isinstance(lesson, Gap) else 1)
+    counts = _weight(lesson)
+    weights[len(first) :] = counts
+    factor = CHOICE_WEIGHT * (GAP_FACTOR if isinstance(lesson, Gap) else 1)
     begins = [begin for begin, _ in second.offsets]
     for i in {bisect_right(begins, place) - 1 for place in choices(lesson, answer)}:
-        weights[len(first) + i] = weight
+        weights[len(first) + i] = counts * factor
     return np.array(first + second.ids, np.int32), weights
 
 
@@ -126,9 +127,9 @@ def choices(lesson: Lesson | Gap, answer: str) -> set[int]:
     if isinstance(lesson, Gap):
         # Where the gap begins, as that may be within a word, and where it ends.
         return {0, len(answer) - len(END_OF_TEXT)} if lesson.suffix is not None else set()
-    places = {0, answer.rfind("</think>\n\n") + len("</think>\n\n") if lesson.thinks else 0}
+    places = {0}
     if lesson.thinks:
-        places.add(len("<think>\n"))
+        places |= {len("<think>\n"), answer.rfind("</think>\n\n") + len("</think>\n\n")}
     if lesson.tools or lesson.ability == "extraction":
         places |= {found.end() for found in _VALUE.finditer(answer)}
     for word in (*lesson.decisive, *lesson.facts):
