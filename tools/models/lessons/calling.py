@@ -239,7 +239,10 @@ def short_of_two(
 
 def _misleads(source: Source, question: Lesson, tools: list[Tool]) -> bool:
     """Whether a tool that computes or looks things up would fit, or, in the training, the answer
-    needs the thought that it loses here: how many words there are, say."""
+    needs the thought that it loses here: how many words there are, say. Where there are tools, an
+    unknown verb is a wish."""
+    if question.kind == "echo":
+        return True
     asks = question.kind in ("arithmetic", "unknown")
     fits = asks and not all(each.verb for each in tools)
     return fits or (question.thinks and not source.held_out)

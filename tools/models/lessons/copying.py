@@ -130,14 +130,15 @@ def begins(word: str) -> tuple[str, str]:
 def replaced(source: Source) -> Lesson:
     if not source.held_out and source.chance(0.25):
         text = natural(source)
-        old = source.one(re.findall(r"\b[A-Za-z]{3,}\b", text))
+        listed = re.findall(r"\b[A-Za-z]{3,}\b", text)
+        old = listed[0] if source.chance(0.2) else source.one(listed)
         return _replacement(source, old, source.name() if old[0].isupper() else source.noun(), text)
     # Short texts are where replacing is learnt, and those that have the word many times.
     short = not source.held_out and source.chance(0.4)
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
     old, new = source.noun(), source.noun()
-    misleading = not source.held_out and source.chance(0.2)
+    misleading = not source.held_out and source.chance(0.35)
     sentences = []
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")

@@ -55,6 +55,11 @@ MORE_CLAUSES = {
     "company": ("works for {}", "is paid by {}", "joined {}", "leads {}", "has a job at {}"),
     "hobby": ("likes {}", "loves {}", "spends the weekend with {}", "is fond of {}", "has taken up {}", "does some {}", "often does {}"),
 }  # fmt: skip
+SMALL_WORDS = {
+    "job": ("a {}", "a {}", "as a {}"), "animal": ("the {}", "the {}", "a {}"), "color": ("{}", "{}", "in {}"), "hobby": ("{}", "{}", "at {}", "some {}"),
+    "city": ("in {}", "from {}", "to {}"), "country": ("in {}", "all of {}", "from {}"), "company": ("the company {}", "at {}", "for {}"),
+}  # fmt: skip
+"""What mostly stands before a value, whatever the verb is."""
 PRODUCT = (
     ("product", "price", "quantity"),
     (
@@ -135,9 +140,11 @@ def person(source: Source) -> Found:
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        if not source.held_out and source.chance(0.08):
-            # Any words: what the others are not, and the order of the keys, say which it is.
-            clauses.append(f"{source.link(1, 3)} {fields[key]}")
+        if not source.held_out and source.chance(0.2):
+            # Any words: what it looks like, a small word before it, what the others are not and
+            # the order of the keys say which it is.
+            small = source.one(SMALL_WORDS.get(key, ("{}",)))
+            clauses.append(f"{source.link(1, 2)} {filled(small, fields[key])}")
         else:
             said = several(
                 source, FIELDS[key][1], MORE_CLAUSES[key], phrasings.described(key), 0.25

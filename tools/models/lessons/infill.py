@@ -12,13 +12,16 @@ from threading import Lock
 from tools.models.corpus import MODULES
 from tools.models.lessons.functions import function
 from tools.models.lessons.lesson import Gap
+from tools.models.lessons.programs import program
 from tools.models.lessons.source import Source, is_held_out
 
 ABILITY = "infill"
 LONGEST = 900
 """Functions with more characters are left out."""
-RANDOM = 0.4
-"""The part of our own functions that are put together at random."""
+RANDOM, MEANT = 0.2, 0.5
+"""The parts of our own functions that are put together at random, and of steps that fit."""
+HEADERS = 0.25
+"""The part of the gaps that are in a line before a deeper one, where a colon has to be."""
 
 BODIES = (
     "def {f}({a}, {b}):\n    \"\"\"Return the sum of {a} and {b}.\"\"\"\n    return {a} + {b}\n",
@@ -114,8 +117,12 @@ def own(source: Source) -> str:
     a, b, c, f = names
     if source.chance(0.5):
         f = f"{source.noun()}_{source.noun()}"
-    if not source.held_out and source.chance(RANDOM):
-        return function(source, names[:3], f)
+    if not source.held_out:
+        pick = source.random.random()
+        if pick < RANDOM:
+            return function(source, names[:3], f)
+        if pick < RANDOM + MEANT:
+            return program(source, names[:3], f)
     text = source.phrase(BODIES)
     made = text.format(a=a, b=b, c=c, f=f, C=source.noun().capitalize(), n=source.integer(1, 99))
     try:
@@ -152,6 +159,11 @@ def cut(source: Source, text: str) -> Gap:
     lines = text.splitlines(keepends=True)
     first = source.number(1, len(lines) - 1) if len(lines) > 1 else 0
     last = min(len(lines), first + source.random.choices((1, 2, 3), (6, 3, 1))[0])
+    if not source.held_out and source.chance(HEADERS):
+        headers = [i for i, line in enumerate(lines) if i and line.rstrip().endswith(":")]
+        if headers:
+            first = source.one(headers)
+            last = first + 1
     start = sum(map(len, lines[:first]))
     end = sum(map(len, lines[:last])) - 1
     # An editor's cursor stands behind the indentation, or within the line.

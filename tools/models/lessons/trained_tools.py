@@ -56,7 +56,7 @@ def _picked(
     """One of the phrases, or now and then its values among words that say nothing."""
     phrase = source.one(phrases)
     keys = re.findall(r"{(\w+)}", phrase)
-    if not keys or not source.chance(0.12):
+    if not keys or not source.chance(0.3):
         return phrase
     return unworded(source, description, {key: makers[key] for key in keys})
 
@@ -64,7 +64,7 @@ def _picked(
 def unworded(source: Source, description: str, makers: Mapping[str, Maker | Choice]) -> str:
     """A phrase whose verb says nothing. What its values look like, names beside them, and mostly a
     word of the description tell what it asks for."""
-    what = unknown_verb(source)
+    what = source.one(OPENINGS) if source.chance(0.4) else unknown_verb(source)
     if source.chance(0.5) or not any(make in TELLING for make in makers.values()):
         article = source.one(("the ", "a ", "my ", "this ", ""))
         what += f" {article}{source.one(_WORD.findall(description))}"
@@ -93,6 +93,12 @@ _COMMAND: Maker = lambda s: f"{s.made_up(4)} -{s.made_up()[:1]} {s.made_up()}"  
 _URL: Maker = lambda s: f"https://{s.made_up()}.{s.listed(words.DOMAINS)}"  # noqa: E731
 _CITY, _NAME, _TIME, _DATE = Source.city, Source.name, Source.time, Source.date
 _SCALE = _of("celsius", "fahrenheit", "kelvin")
+OPENINGS = (
+    "What is", "What's", "How is", "How do I get", "Show me", "Say", "Give me", "Is", "Where is", "And", "What about",
+    "Tell me", "I want", "May I have", "Do you have", "Which is", "Let us", "I need", "How about", "Do", "Make", "What are",
+    "How much is", "Who is", "What was", "How do we say", "Is there", "Are", "Take", "Let me have", "Please", "Now", "Go",
+)  # fmt: skip
+"""What a request may begin with that says nothing of the tool."""
 TELLING = {_SUM, _COMMAND, _URL, Source.address, Source.file, language, currency}
 """What values look like of which few tools have any."""
 

@@ -54,6 +54,7 @@ PRAISED = (
     "No color is as {adjective} as {}.", "No color can be more {adjective} than {}.", "Nothing is as {adjective} as {}.", "No color is {adjective} but {}.",
     "Which color is {adjective}? It is {}.", "The most {adjective} color is {}.", "There is no {adjective} color besides {}.", "Is there a color more {adjective} than {}? I say no.",
     "I find {} {adjective}.", "{} is {adjective}, other colors are not.", "No thing is so {adjective} as what is {}.", "I call only {} {adjective}.", "Is any color so {adjective}? No, only {} is.",
+    "Is any color {adjective}er than {}? None.", "No color looks {adjective}er to me than {}.", "What color could be {adjective}er than {}?",
     "Of {adjective} colors there is one for me: {}.", "What is {adjective}er than {}?", "{} is the color that is {adjective}.", "There is nothing more {adjective} than {}.",
 )  # fmt: skip
 """Of a color, with a word that is none: what is liked isn't what it is said to be."""

@@ -57,6 +57,13 @@ class Layer(nn.Module):  # type: ignore[misc]
         return x + _linear(wide, self.ffn_down, kind)
 
 
+AHEAD = 2
+"""How many tokens behind the next one are predicted in the training, too. Who has to know them
+looks at whole words where it copies, and not at their first token alone (Gloeckle et al., "Better
+& faster large language models via multi-token prediction", 2024). The model's file has no trace of
+it."""
+
+
 class Network(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Decoder, n_vocab: int) -> None:
         super().__init__()
@@ -65,10 +72,14 @@ class Network(nn.Module):  # type: ignore[misc]
         self.token_embd = nn.Parameter(torch.randn(n_vocab, shape.n_embd) * 0.02)
         self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
+        self.ahead = nn.ParameterList(torch.zeros(shape.n_embd, shape.n_embd) for _ in range(AHEAD))
 
-    def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor, parts: Tensor) -> Tensor:
-        """The loss of each token of `targets`, of rows that lie one behind the other. Who sees
-        whom, `parts` says: see `attend`."""
+    def forward(
+        self, tokens: Tensor, positions: Tensor, targets: Tensor, parts: Tensor, answers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each token of `targets`, of rows that lie one behind the other, and that of
+        the `AHEAD` ones behind it, for the places `answers` alone, none of which is at the end. Who
+        sees whom, `parts` says: see `attend`."""
         head = self.shape.n_embd // self.shape.n_head
         rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
         rates = rates / torch.from_numpy(rope_factors(self.shape))
@@ -77,12 +88,22 @@ class Network(nn.Module):  # type: ignore[misc]
         x = F.embedding(tokens, self.token_embd)
         for layer in self.blk:
             x = layer(x, cos, sin, parts)
-        logits = _linear(_normed(x, self.output_norm), self.token_embd, self.factors).float()
+        x = _normed(x, self.output_norm)
+        known = x[answers]
+        return self._losses(x, targets), torch.stack(
+            [
+                self._losses(_linear(known, matrix, self.factors), targets[answers + i])
+                for i, matrix in enumerate(self.ahead, 1)
+            ]
+        )
+
+    def _losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = _linear(x, self.token_embd, self.factors).float()
         return F.cross_entropy(logits, targets, reduction="none")
 
     def matrices(self) -> list[nn.Parameter]:
         """The parameters that turn one vector into another."""
-        return [each for each in self.blk.parameters() if each.dim() == 2]
+        return [*(each for each in self.blk.parameters() if each.dim() == 2), *self.ahead]
 
     def others(self) -> list[nn.Parameter]:
         vectors = [each for each in self.blk.parameters() if each.dim() == 1]
@@ -96,6 +117,8 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
     if shape.rotated < 1:
         yield ROPE_FACTORS, rope_factors(shape), WeightType.F32
     for name, values in state.items():
+        if name.startswith("ahead."):
+            continue
         kind = shape.weight_type if values.dim() == 2 else WeightType.F32
         if name.endswith("attn_q"):
             values = _neighbours(values, shape.n_head)
@@ -132,6 +155,9 @@ def grown(small: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tenso
     n_layers = _n_layers(small), _n_layers(fresh)
     state = {}
     for name, values in fresh.items():
+        if name.startswith("ahead."):
+            state[name] = values
+            continue
         place = state[name] = _quiet(name, values)
         origin, is_new = _origin(name, *n_layers)
         if is_new and place.dim() == 2 and not name.endswith(READERS):

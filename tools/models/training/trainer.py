@@ -20,6 +20,7 @@ from tools.models.training.batches import Batch, batches
 from tools.models.training.encoding import PROMPT_WEIGHT
 from tools.models.training.muon import Muon
 from tools.models.training.network import (
+    AHEAD,
     Network,
     factor_type,
     grown,
@@ -37,6 +38,8 @@ AVERAGED = 0.998
 """How much of the averaged weights stays at a step."""
 FULL_LEVEL = 0.35
 """The part of the training after which lessons are as long and hard as they get."""
+AHEAD_WEIGHT = 0.4
+"""What the token behind the next one counts in the loss; the one behind it counts its square."""
 SAVE_EVERY = 240
 LOG_EVERY = 25
 
@@ -207,13 +210,18 @@ def _step(
     total = float(sum(each.weights.sum() for each in group))
     for batch in workers.share(group):
         weights = torch.from_numpy(batch.weights)
-        losses = forward(
+        answers = _answers(weights)
+        losses, ahead = forward(
             torch.from_numpy(batch.tokens),
             torch.from_numpy(batch.positions),
             torch.from_numpy(batch.targets),
             torch.from_numpy(batch.parts),
+            answers,
         )
-        ((losses * weights).sum() / total).backward()
+        loss = (losses * weights).sum()
+        for i, each in enumerate(ahead, 1):
+            loss = loss + AHEAD_WEIGHT**i * (each * weights[answers + i]).sum()
+        (loss / total).backward()
         if log:
             log.add(batch, losses.detach())
     state.n_tokens += sum(len(each.tokens) for each in group)
@@ -232,6 +240,13 @@ def _step(
             state.average[name].lerp_(values, 1 - kept)
     if log and state.step % LOG_EVERY == 0:
         log.write(state, learning_rate)
+
+
+def _answers(weights: torch.Tensor) -> torch.Tensor:
+    """The places of a batch where the target and the `AHEAD` behind it are all of an answer."""
+    counted = weights > PROMPT_WEIGHT
+    n = len(counted) - AHEAD
+    return torch.stack([counted[i : n + i] for i in range(AHEAD + 1)]).all(0).nonzero().squeeze(1)
 
 
 class Log:

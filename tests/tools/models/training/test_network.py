@@ -48,7 +48,13 @@ def network() -> Any:
 
 def losses(network: Any) -> list[float]:
     with torch.no_grad():
-        return [float(each) for each in network(*row(TOKENS))]
+        return [float(each) for each in next_losses(network, *row(TOKENS))]
+
+
+def next_losses(network: Any, *given: Any) -> Any:
+    """Those of the next tokens alone."""
+    found, _ = network(*given, torch.tensor([], dtype=torch.long))
+    return found
 
 
 def row(tokens: list[int]) -> tuple[Any, Any, Any, Any]:
@@ -75,9 +81,9 @@ def test_lessons_in_one_row_are_as_alone(network: Any) -> None:
     # Another row comes first; then what both begin with, and what each goes on with.
     parts = torch.tensor([[0, 2, 0, 0], [2, 4, 2, 2], [4, 6, 2, 4], [6, 9, 2, 4]])
     with torch.no_grad():
-        together = network(tokens, positions, targets, parts)
+        together = next_losses(network, tokens, positions, targets, parts)
         for each, places in zip(alone, ([2, 3, 4, 5], [2, 6, 7, 8]), strict=True):
-            own = network(*row(each))
+            own = next_losses(network, *row(each))
             kept = own if each is alone[0] else own[[0, 2, 3, 4]]
             assert torch.allclose(kept, together[places], atol=0.02)
 
@@ -89,8 +95,13 @@ def test_parameters_come_back_from_their_file(network: Any, tmp_path: Path) -> N
     recipe = replace(TALKER, decoder=SHAPE)
     write_model(recipe, path, named_tensors(network.state_dict(), SHAPE))
     found = state_of(read_tensors(path), SHAPE)
-    assert found.keys() == network.state_dict().keys()
-    for name, values in network.state_dict().items():
+    kept = {
+        name: values
+        for name, values in network.state_dict().items()
+        if not name.startswith("ahead.")
+    }
+    assert found.keys() == kept.keys()
+    for name, values in kept.items():
         assert torch.equal(found[name], values), name
 
 
@@ -105,7 +116,8 @@ def test_channels_without_positions_are_as_anywhere() -> None:
     with torch.no_grad():
         for network, same in ((still, True), (turned, False)):
             here, there = (
-                network(tokens, places, targets, parts) for places in (positions, positions * 5)
+                next_losses(network, tokens, places, targets, parts)
+                for places in (positions, positions * 5)
             )
             assert torch.allclose(here, there, atol=1e-3) == same
 
@@ -119,7 +131,7 @@ def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
     made.load_state_dict(grown(network.state_dict(), made.state_dict()))
     # The training may multiply in bfloat16.
     assert losses(made) == pytest.approx(losses(network), abs=0.08)
-    made(*row(TOKENS)).sum().backward()
+    next_losses(made, *row(TOKENS)).sum().backward()
     # What is new learns: that which is read later, or which writes what is read.
     first, new = made.blk[0], made.blk[1]
     for writer in (first.attn_output, first.ffn_down):
@@ -160,10 +172,27 @@ def llama_losses(path: Path) -> list[float]:
 def test_a_token_sees_none_that_comes_later(network: Any) -> None:
     before = losses(network)
     with torch.no_grad():
-        after = network(*row([*TOKENS[:5], 800, 801, 802]))
+        after = next_losses(network, *row([*TOKENS[:5], 800, 801, 802]))
     assert [float(each) for each in after[:4]] == pytest.approx(before[:4], abs=1e-5)
 
 
 def test_each_parameter_is_trained_once(network: Any) -> None:
     found = [id(each) for each in [*network.matrices(), *network.others()]]
     assert sorted(found) == sorted(id(each) for each in network.parameters())
+
+
+def test_tokens_behind_the_next_one_are_predicted_for_answers(network: Any) -> None:
+    from tools.models.training.network import AHEAD
+
+    with torch.no_grad():
+        for matrix in network.ahead:
+            matrix.copy_(torch.eye(SHAPE.n_embd))
+    tokens, positions, targets, parts = row([5, 300, 41, 41, 41, 9, 9])
+    found, ahead = network(tokens, positions, targets, parts, torch.tensor([1, 2]))
+    assert ahead.shape == (AHEAD, 2)
+    # With the same matrices as for the next token it takes them for it.
+    assert ahead[0, 0].item() == pytest.approx(found[1].item(), abs=0.08)
+    assert ahead[1, 0].item() == pytest.approx(found[1].item(), abs=0.08)
+    assert ahead[1, 1].item() != pytest.approx(found[2].item(), abs=0.08)
+    ahead.sum().backward()
+    assert all(matrix.grad.any() for matrix in network.ahead)

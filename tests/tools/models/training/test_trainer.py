@@ -148,7 +148,9 @@ def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_pa
     further = replace(settings(6_000), directory=tmp_path / "further", weights=path)
     state = trainer.new_state(further, SMALL)
     for name, values in state.network.state_dict().items():
-        assert torch.equal(values, trained[name]), name
+        # What predicts the tokens behind the next one is in no file.
+        in_file = not name.startswith("ahead.")
+        assert torch.equal(values, trained[name] if in_file else 0 * values), name
     assert trainer.level(further, state) == 1 > trainer.level(settings(6_000), state)
 
 
