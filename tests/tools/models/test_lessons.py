@@ -28,7 +28,7 @@ from tools.models.tokenizer import SPECIAL_TOKENS
 from tools.models.training.encoding import (
     CHOICE_WEIGHT,
     CODE_WEIGHT,
-    GAP_FACTOR,
+    RARE_FACTOR,
     OWN_CODE_WEIGHT,
     PROMPT_WEIGHT,
     TOOLS_WEIGHT,
@@ -294,7 +294,7 @@ def test_code_counts_less() -> None:
         once = OWN_CODE_WEIGHT if lesson.own else CODE_WEIGHT
         assert set(weights[len(tokens) - len(code) :]) <= {
             np.float32(once),
-            np.float32(once * (CHOICE_WEIGHT * GAP_FACTOR)),
+            np.float32(once * (CHOICE_WEIGHT * RARE_FACTOR)),
         }
 
 

@@ -25,7 +25,7 @@ from tools.models.lessons.trained_tools import trained_tool
 
 ABILITY = "tools"
 
-DRILLS = 0.4
+DRILLS = 0.33
 """The part of families that have many small tools: a choice there costs few tokens."""
 NO_TOOL = "I have no tool for that."
 JOINS = (
@@ -102,7 +102,7 @@ def tool(source: Source) -> Tool:
         return known_tool(source) if source.chance(0.25) else made_up_tool(source)
     if source.chance(0.1):
         return known_tool(source)
-    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (32, 46, 12))[0]
+    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (44, 38, 10))[0]
     return unheard_of(lambda: make(source))
 
 

@@ -130,9 +130,13 @@ def begins(word: str) -> tuple[str, str]:
 def replaced(source: Source) -> Lesson:
     if not source.held_out and source.chance(0.25):
         text = natural(source)
+        # Two letters are hardly a word, and a short text may have no other.
         listed = re.findall(r"\b[A-Za-z]{3,}\b", text)
-        old = listed[0] if source.chance(0.2) else source.one(listed)
-        return _replacement(source, old, source.name() if old[0].isupper() else source.noun(), text)
+        if listed:
+            old = listed[0] if source.chance(0.2) else source.one(listed)
+            return _replacement(
+                source, old, source.name() if old[0].isupper() else source.noun(), text
+            )
     # Short texts are where replacing is learnt, and those that have the word many times.
     short = not source.held_out and source.chance(0.4)
     n = source.number(3, 24) if short else length(source)

@@ -26,8 +26,8 @@ LESSONS: dict[str, tuple[Maker, int, int]] = {
     extraction.ABILITY: (_alone(extraction.lesson), 16, 22),
     conversation.ABILITY: (_alone(conversation.lesson), 30, 22),
     thinking.ABILITY: (_alone(thinking.lesson), 11, 9),
-    copying.ABILITY: (_alone(copying.lesson), 20, 14),
-    infill.ABILITY: (_alone(infill.lesson), 5, 26),
+    copying.ABILITY: (_alone(copying.lesson), 20, 17),
+    infill.ABILITY: (_alone(infill.lesson), 5, 22),
     "document": (_alone(infill.document), 1, 2),
 }
 """Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,

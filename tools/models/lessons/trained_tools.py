@@ -255,4 +255,4 @@ def _asked(tool: Tool, names: dict[str, str], source: Source) -> tuple[str, dict
 
 
 def trained_tool(source: Source) -> Tool:
-    return renamed(source, source.one(USUAL if source.chance(0.4) else TRAINED)(source))
+    return renamed(source, source.one(USUAL if source.chance(0.5) else TRAINED)(source))

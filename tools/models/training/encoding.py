@@ -31,9 +31,9 @@ the tool, or of none, is the hardest."""
 CHOICE_WEIGHT = 4.0
 """How many times as much a token counts that is a choice: what an answer begins with, what a value
 is copied from, whether this is the word that is replaced. Most others follow from it."""
-GAP_FACTOR = 3.0
-"""How many times as much a choice counts where there is a gap: these lessons have few tokens that
-count."""
+RARE_FACTOR = 3.0
+"""How many times as much a choice counts where few tokens are one: in a text in which a word is
+replaced, and where there is a gap."""
 OWN_CODE_WEIGHT = 1.0
 """What a token of our own functions counts: more of them can be known than of the library's."""
 
@@ -106,7 +106,8 @@ def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
     weights = np.full(len(first) + len(second.ids), PROMPT_WEIGHT, np.float32)
     counts = _weight(lesson)
     weights[len(first) :] = counts
-    factor = CHOICE_WEIGHT * (GAP_FACTOR if isinstance(lesson, Gap) else 1)
+    rare = lesson.kind in ("gap", "replace")
+    factor = CHOICE_WEIGHT * (RARE_FACTOR if rare else 1)
     begins = [begin for begin, _ in second.offsets]
     for i in {bisect_right(begins, place) - 1 for place in choices(lesson, answer)}:
         weights[len(first) + i] = counts * factor

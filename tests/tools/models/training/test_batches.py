@@ -9,7 +9,7 @@ from tools.models.training.batches import batches, row_of
 from tools.models.training.encoding import (
     CHOICE_WEIGHT,
     CODE_WEIGHT,
-    GAP_FACTOR,
+    RARE_FACTOR,
     OWN_CODE_WEIGHT,
     PROMPT_WEIGHT,
     TOOLS_WEIGHT,
@@ -55,7 +55,7 @@ def test_each_token_counts_as_what_it_belongs_to() -> None:
     found = {float(each) for batch in made for each in np.unique(batch.weights)}
     code, answers = (CODE_WEIGHT, OWN_CODE_WEIGHT), (1.0, TOOLS_WEIGHT)
     chosen = {each * CHOICE_WEIGHT for each in answers}
-    chosen |= {each * (CHOICE_WEIGHT * GAP_FACTOR) for each in code}
+    chosen |= {each * (CHOICE_WEIGHT * RARE_FACTOR) for each in code}
     known = {PROMPT_WEIGHT, *code, *answers, *chosen}
     assert found == {float(np.float32(each)) for each in known}
 
