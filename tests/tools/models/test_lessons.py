@@ -28,9 +28,9 @@ from tools.models.tokenizer import SPECIAL_TOKENS
 from tools.models.training.encoding import (
     CHOICE_WEIGHT,
     CODE_WEIGHT,
-    RARE_FACTOR,
     OWN_CODE_WEIGHT,
     PROMPT_WEIGHT,
+    RARE_FACTOR,
     TOOLS_WEIGHT,
     encode,
     prompt_and_answer,

@@ -181,20 +181,20 @@ def export(
     weight_type: str,
     recipe: Recipe = TALKER,
     *,
-    halfway: bool = False,
+    kept: float = 0.0,
 ) -> None:
-    """Write the averaged weights of the checkpoint as a GGUF file; `halfway`: the mean of them and
-    those of `settings.weights`, which loses less of what was known before (Wortsman et al.,
-    "Robust fine-tuning of zero-shot models", 2022)."""
+    """Write the averaged weights of the checkpoint as a GGUF file, or the mean of them and those of
+    `settings.weights`, of which the part `kept` stays: it loses less of what was known before
+    (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022)."""
     from dataclasses import replace
 
     saved = torch.load(settings.checkpoint, weights_only=True)
     decoder = replace(recipe.decoder, weight_type=WeightType[weight_type])
     state = saved["average"]
-    if halfway:
+    if kept:
         assert settings.weights is not None
         before = grown(state_of(read_tensors(settings.weights), decoder), state)
-        state = {name: (values + before[name]) / 2 for name, values in state.items()}
+        state = {name: values.lerp(before[name], kept) for name, values in state.items()}
     write_model(replace(recipe, decoder=decoder), path, named_tensors(state, decoder))
     print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
 

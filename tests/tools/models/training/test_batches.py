@@ -9,9 +9,9 @@ from tools.models.training.batches import batches, row_of
 from tools.models.training.encoding import (
     CHOICE_WEIGHT,
     CODE_WEIGHT,
-    RARE_FACTOR,
     OWN_CODE_WEIGHT,
     PROMPT_WEIGHT,
+    RARE_FACTOR,
     TOOLS_WEIGHT,
     encode,
 )

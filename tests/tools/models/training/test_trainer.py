@@ -154,24 +154,25 @@ def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_pa
     assert trainer.level(further, state) == 1 > trainer.level(settings(6_000), state)
 
 
-def test_halfway_is_between_what_it_began_with_and_what_it_has(
-    settings: Callable[[int], Any], tmp_path: Path
+@pytest.mark.parametrize("kept", [0.5, 0.3])
+def test_a_part_of_what_it_began_with_can_be_kept(
+    settings: Callable[[int], Any], tmp_path: Path, kept: float
 ) -> None:
     from tools.models.gguf_file import read_tensors
     from tools.models.training import trainer
     from tools.models.training.network import state_of
 
     trainer.train(settings(2_000), SMALL)
-    first, middle = tmp_path / "first.gguf", tmp_path / "middle.gguf"
+    first, mixed = tmp_path / "first.gguf", tmp_path / "mixed.gguf"
     trainer.export(settings(2_000), first, "F32", SMALL)
     further = replace(settings(4_000), directory=tmp_path / "further", weights=first)
     trainer.train(further, SMALL)
-    trainer.export(further, middle, "F32", SMALL, halfway=True)
-    before, found = (state_of(read_tensors(each), SMALL.decoder) for each in (first, middle))
+    trainer.export(further, mixed, "F32", SMALL, kept=kept)
+    before, found = (state_of(read_tensors(each), SMALL.decoder) for each in (first, mixed))
     after = torch.load(further.checkpoint, weights_only=True)["average"]
     for name, values in found.items():
         assert not torch.equal(before[name], after[name]), name
-        torch.testing.assert_close(values, (before[name] + after[name]) / 2)
+        torch.testing.assert_close(values, kept * before[name] + (1 - kept) * after[name])
 
 
 def test_the_rate_rises_stays_and_falls(settings: Callable[[int], Any]) -> None:
