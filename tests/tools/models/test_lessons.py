@@ -313,6 +313,29 @@ def test_the_gap_of_a_twin_is_in_the_other_one() -> None:
         assert infill.tree(f"{second}{gap.middle}{gap.suffix}")
 
 
+def test_gaps_are_often_where_a_deeper_line_follows() -> None:
+    text = "def any_name(a):\n    b = a\n    if b:\n        return 1\n    return 2\n"
+    made = [infill.cut(Source(seed), text) for seed in range(400)]
+    headers = [each for each in made if each.middle.endswith(":") and "\n" not in each.middle]
+    assert len(headers) > 100
+    assert all(each.suffix is not None and each.suffix.startswith("\n        ") for each in headers)
+
+
+def test_an_unknown_verb_is_a_wish_where_there_are_tools() -> None:
+    found = [exercises.repeat(Source(seed, level=1.0)) for seed in range(300)]
+    echoes = [each for each in found if each.kind == "echo"]
+    assert 20 < len(echoes) < 80
+    tools = calling.distinct(Source(1), 2)
+    for each in echoes:
+        assert each.answer["content"] in each.messages[0]["content"]
+        assert calling._misleads(Source(1), each, tools)
+    assert not any(each.kind == "echo" for each in map(exercises.repeat, held_out()))
+
+
+def held_out() -> list[Source]:
+    return [Source(seed, level=1.0, held_out=True) for seed in range(100)]
+
+
 def test_a_short_gap_is_in_its_last_line() -> None:
     for seed in SEEDS:
         gap = infill.short(Source(seed))

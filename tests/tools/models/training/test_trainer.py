@@ -186,3 +186,13 @@ def test_the_rate_rises_stays_and_falls(settings: Callable[[int], Any]) -> None:
     assert at(100, 500) == pytest.approx(0.01)
     assert at(100, 850) == pytest.approx(0.005)
     assert at(100, 1000) == at(100, 2000) == 0
+
+
+def test_tokens_ahead_are_those_of_one_answer() -> None:
+    from tools.models.training import trainer
+    from tools.models.training.encoding import PROMPT_WEIGHT
+
+    weights = torch.full((9,), PROMPT_WEIGHT)
+    weights[2:6] = 1.0
+    weights[7:] = 3.0
+    assert trainer._answers(weights).tolist() == [2, 3]
