@@ -93,21 +93,23 @@ def temperatures_of_zero_are_greedy(server: Server) -> None:
 
 def probabilities_belong_to_the_text(server: Server) -> None:
     """An entry for every token: together their bytes are the text, and rivals are in order."""
-    request = {"prompt": PROMPT, "n_predict": 6, "n_probs": 3, "return_tokens": True, **ENDLESS}
-    native = contract.check(server.post("/completion", {**request, "seed": 7}))
+    # If one token came again and again, the entry of another one would look right.
+    varied = {**ENDLESS, "seed": 7, "presence_penalty": 2.0}
+    request = {"prompt": PROMPT, "n_predict": 6, "n_probs": 3, "return_tokens": True, **varied}
+    native = contract.check(server.post("/completion", request))
     entries = native["completion_probabilities"]
     assert [entry["id"] for entry in entries] == native["tokens"]
     _check_probabilities(entries, native["content"], 3)
-    events = server.events("/completion", {**request, "seed": 7, "cache_prompt": False})
+    events = server.events("/completion", {**request, "cache_prompt": False})
     entries = [
         entry for event in events for entry in event.json.get("completion_probabilities", ())
     ]
     _check_probabilities(entries, "".join(text_of(event.json) for event in events), 3)
-    chat = {"messages": MESSAGES, "max_tokens": 6, "logprobs": True, "top_logprobs": 2, "seed": 7}
-    choice = server.ask(CHAT, {**chat, **ENDLESS})["choices"][0]
+    chat = {"messages": MESSAGES, "max_tokens": 6, "logprobs": True, "top_logprobs": 2}
+    choice = server.ask(CHAT, {**chat, **varied})["choices"][0]
     if not choice["message"].get("reasoning_content"):
         _check_probabilities(choice["logprobs"]["content"], choice["message"]["content"], 2)
-    text = {"prompt": PROMPT, "max_tokens": 6, "logprobs": 2, "seed": 7, **ENDLESS}
+    text = {"prompt": PROMPT, "max_tokens": 6, "logprobs": 2, **varied}
     choice = server.ask("/v1/completions", text)["choices"][0]
     _check_probabilities(choice["logprobs"]["content"], choice["text"], 2)
 

@@ -427,17 +427,17 @@ def test_time_matters_at_new_lines_only(server: Server) -> None:
 
 @pytest.mark.parametrize("name", GENERATING)
 def test_a_text_ends_where_a_line_is_not_indented(name: str, server: Server) -> None:
-    # Every token a new line or something else: the first line that doesn't begin with four
-    # blanks is soon there.
+    # Every token a new line or something else: a line that has too few blanks is soon there.
     bias = [[token, 6] for token in tokens_of(server, "\n")]
     request = body(
         name, n_predict=200, logit_bias=bias, temperature=1, ignore_eos=True, cache_prompt=False
     )
     free = text_in(server.ask(path(name), request))
     assert "\n" in free
-    expected = ends_indented(free, 4)
-    assert expected != free
-    limited = {**request, "n_indent": 4, **({} if name in OPENAI else {"n_probs": 1})}
+    # Four are what code has; a model that is good at code begins each line with them.
+    n_indent = next(n for n in range(4, 200) if ends_indented(free, n) != free)
+    expected = ends_indented(free, n_indent)
+    limited = {**request, "n_indent": n_indent, **({} if name in OPENAI else {"n_probs": 1})}
     answer = contract.check(server.post(path(name), limited))
     assert text_in(answer) == expected
     if "stop_type" in answer:
