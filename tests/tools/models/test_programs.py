@@ -61,6 +61,19 @@ def test_functions_can_be_parsed_and_return_something() -> None:
     assert len(found) > 400
 
 
+def test_what_is_said_of_a_function_is_said_of_its_parameters() -> None:
+    """Each step's meaning is of what the one before it means, and not of a variable."""
+    said = 0
+    for seed in range(600):
+        text = programs.program(Source(seed, level=1.0), ["alpha", "beta", "gamma"], "any_name")
+        (made,) = tree(text).body  # type: ignore[attr-defined]
+        described = ast.get_docstring(made)
+        if described:
+            said += 1
+            assert any(each.arg in described for each in made.args.args), text
+    assert said > 100
+
+
 def test_none_is_one_of_the_evaluation() -> None:
     def shape(text: str) -> str:
         """The function without its names."""

@@ -64,7 +64,7 @@ LOOPS: dict[str, tuple[Loop, ...]] = {
     NUMBERS: (
         (NUMBER, "0", ("{r} += {e}",), "sum of {x}"), (NUMBER, "1", ("{r} *= {e}",), "product of {x}"), (NUMBER, "0", ("{r} += {e} * {e}",), "sum of the squares of {x}"),
         (NUMBER, "0", ("if {e} > {n}:", "    {r} += 1"), "how many of {x} are more than {n}"), (NUMBER, "0", ("if {e} % 2 == 0:", "    {r} += 1"), "number of even {x}"),
-        (NUMBER, "{x}[0]", ("if {e} > {r}:", "    {r} = {e}"), "largest of {x}"), (NUMBER, "{x}[0]", ("if {e} < {r}:", "    {r} = {e}"), "smallest of {x}"), (NUMBER, "0", ("{r} = max({r}, {e})",), "largest of {x}"),
+        (NUMBER, "{x}[0]", ("if {e} > {r}:", "    {r} = {e}"), "largest of {x}"), (NUMBER, "{x}[0]", ("if {e} < {r}:", "    {r} = {e}"), "smallest of {x}"), (NUMBER, "0", ("{r} = max({r}, {e})",), "largest of {x}, at least zero"),
         (NUMBERS, "[]", ("{r}.append({e} * 2)",), "doubles of {x}"), (NUMBERS, "[]", ("{r}.append({e} + {n})",), "{x} with {n} added"), (NUMBERS, "[]", ("if {e} > 0:", "    {r}.append({e})"), "positive {x}"),
         (NUMBERS, "[]", ("if {e} not in {r}:", "    {r}.append({e})"), "different {x}"), (NUMBERS, "[]", ("{r}.insert(0, {e})",), "{x} backwards"),
     ),
@@ -163,14 +163,14 @@ def _guards(source: Source, kind: str, x: str, result: str) -> list[str]:
 def _chain(source: Source, free: list[str]) -> Made:
     """One to three steps, each of what the last one made."""
     kind = source.one((TEXT, WORDS, NUMBER, NUMBER, NUMBERS, COUNTS))
-    first = x = _name(source, free, CALLED[kind])
+    first = x = meaning = _name(source, free, CALLED[kind])
     lines: list[str] = []
     begins = kind
     for left in reversed(range(source.random.choices((1, 2, 3), (5, 4, 1))[0])):
         e = _name(source, [], EACH, x)
         made, code, said = source.one(STEPS[kind])
-        given = {**_values(source), "x": x, "e": e}
-        code, meaning = code.format(**given), said.format(**given)
+        given = {**_values(source), "e": e}
+        code, meaning = code.format(**given, x=x), said.format(**given, x=meaning)
         kind = made
         if left or source.chance(0.25):
             x = _name(source, free, CALLED[kind], x, first)
@@ -197,12 +197,12 @@ def _loop(source: Source, free: list[str]) -> Made:
         f"for {e} in {x}:",
         *(f"    {each.format(**given)}" for each in inside),
     ]
-    said = said.format(**given)
+    result, meaning = r, said.format(**given)
     if source.chance(0.15):
-        _, code, _ = source.one(STEPS[made])
-        code = code.format(**{**given, "x": r, "e": "each" if e != "each" else "one"})
-        return [x], [*lines, f"return {code}"], said
-    return [x], [*lines, f"return {r}"], said
+        _, code, said = source.one(STEPS[made])
+        given = {**_values(source), "e": _name(source, [], EACH, r)}
+        result, meaning = code.format(**given, x=r), said.format(**given, x=meaning)
+    return [x], [*lines, f"return {result}"], meaning
 
 
 def _search(source: Source, free: list[str]) -> Made:
@@ -230,16 +230,10 @@ def _pair(source: Source, free: list[str]) -> Made:
     y = _name(source, free, listed, x)
     expression, meaning = code.format(x=x, y=y), said.format(x=x, y=y)
     lines = []
-    if f"/ {y}" in expression or f"% {y}" in expression:
-        if source.chance(0.4):
-            lines = [
-                f"if {y} == 0:",
-                source.one((f'    raise ValueError("{y} is zero")', "    return None")),
-            ]
-    elif source.chance(0.2):
+    if re.search(rf"[/%] {y}\b", expression) and source.chance(0.4):
         lines = [
-            f"if {x} {source.one(('>', '<', '=='))} {y}:",
-            f"    return {source.one((x, y, '0'))}",
+            f"if {y} == 0:",
+            source.one((f'    raise ValueError("{y} is zero")', "    return None")),
         ]
     if source.chance(0.25):
         r = _name(source, free, MADE, x, y)
