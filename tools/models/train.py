@@ -37,7 +37,11 @@ def main() -> None:
         "--processes",
         type=int,
         default=2,
-        help="as many as there are cores: they share the work of each step (%(default)s)",
+        help="as many as there are cores: they share the work of each step, and with a GPU they "
+        "make its lessons (%(default)s)",
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, or cuda for a GPU of NVIDIA (%(default)s)"
     )
     parser.add_argument(
         "--weights",
@@ -77,6 +81,7 @@ def main() -> None:
         threads=arguments.threads,
         processes=arguments.processes,
         weights=arguments.weights,
+        device=arguments.device,
     )
     if not 0 <= arguments.kept <= 1:
         parser.error("--kept is a part of the whole, from 0 to 1")

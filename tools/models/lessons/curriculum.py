@@ -33,6 +33,9 @@ LESSONS: dict[str, tuple[Maker, int, int]] = {
 """Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,
 since all else is built on that."""
 
+ABILITIES = [each for each in LESSONS if each != "document"]
+"""What a lesson is of: that of a document is infill."""
+
 MAKERS = [maker for maker, _, _ in LESSONS.values()]
 
 

@@ -1,29 +1,55 @@
-"""Attention over rows that lie one behind the other, without padding and without masks.
+"""Attention over rows that lie one behind the other, without padding between them.
 
-PyTorch's kernel for processors is asked for the pieces that are needed, and what they come to is
-put together by their sums of exponentials (Liu et al., "Ring Attention with Blockwise
-Transformers", 2023): of rows whose lessons share a prompt that is a quarter of what a mask over
-the whole row costs.
+Of what no token sees nothing is computed. On a GPU FlexAttention leaves these blocks out (Dong et
+al., "Flex Attention", 2024). PyTorch's kernel for processors is asked for the pieces that are
+needed, and what they come to is put together by their sums of exponentials (Liu et al., "Ring
+Attention with Blockwise Transformers", 2023): of rows whose lessons share a prompt that is a
+quarter of what a mask over the whole row costs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 Piece = tuple[slice, slice, bool]
 
 
-@torch.library.custom_op("specllama::attend", mutates_args=())  # type: ignore[untyped-decorator]
-def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-    """What each token of `q` sees of `k` and `v` (tokens, heads, channels; float32, with which
-    small pieces are twice as fast as with bfloat16), and the logarithms of its sums of
-    exponentials (tokens, heads).
+def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor | BlockMask) -> Tensor:
+    """What each token of `q` sees of `k` and `v` (tokens, heads, channels).
 
     Each of the `parts` is the begin and end of tokens that see those of the same part before them,
     and the begin and end of others that they all see. No two parts have a token in common, and
-    together they have all.
+    together they have all. On a GPU they are what `block_mask` makes of them.
     """
+    if isinstance(parts, Tensor):
+        return attend_by_pieces(q, k, v, parts)[0]
+    seen = flex_attention(*_heads_first(q, k, v), block_mask=parts)
+    return seen[0].transpose(0, 1)
+
+
+def block_mask(
+    parts: Tensor, n: int, make: Callable[..., BlockMask] = create_block_mask
+) -> BlockMask:
+    """Which of the `n` tokens see which, on the device of `parts`. `make` may be a compiled
+    one, which is faster."""
+    lengths = parts[:, 1] - parts[:, 0]
+    begins, seen_begins, seen_ends = (
+        torch.repeat_interleave(parts[:, i], lengths, output_size=n) for i in (0, 2, 3)
+    )
+
+    def sees(_: Tensor, __: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        before = (other <= one) & (other >= begins[one])
+        return before | ((other >= seen_begins[one]) & (other < seen_ends[one]))
+
+    return make(sees, None, None, n, n, device=parts.device)
+
+
+@torch.library.custom_op("specllama::attend", mutates_args=())  # type: ignore[untyped-decorator]
+def attend_by_pieces(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """What each token sees (float32, with which small pieces are twice as fast as with bfloat16),
+    and the logarithms of its sums of exponentials (tokens, heads)."""
     out, sums = _empty(q)
     for own, seen, causal in _pieces(parts):
         values, logs = _tokens_first(
@@ -40,7 +66,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tens
     return out, sums
 
 
-@attend.register_fake  # type: ignore[untyped-decorator]
+@attend_by_pieces.register_fake  # type: ignore[untyped-decorator]
 def _(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(q)
 
@@ -86,7 +112,7 @@ def _slopes(
     return (*attend_backward(slope.contiguous(), *ctx.saved_tensors), None)
 
 
-attend.register_autograd(_slopes, setup_context=_remember)
+attend_by_pieces.register_autograd(_slopes, setup_context=_remember)
 
 
 def _pieces(parts: Tensor) -> Iterator[Piece]:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,8 @@ from tools.models.training.encoding import Tokens, Weights, encode, pieces
 
 LONGEST = 2048
 """Rows with more tokens are left out."""
-POOL = 40
-"""Batches that are filled at a time."""
+POOL = 250_000
+"""Tokens of the batches that are filled at a time."""
 SKIPPED = 0.3
 """The part of the rows whose positions jump once or more, at the full level: copying is learnt
 from short distances first."""
@@ -55,14 +56,14 @@ class Row:
 def batches(
     seed: int, first: int, *, size: int, level: float, n_ctx: int, together: int = 1
 ) -> tuple[Iterator[list[Batch]], int]:
-    """About `POOL` batches of about `size` tokens, `together` at a time, from the lessons at
-    `first` on in the stream, and where the next ones begin. Each has rows of all lengths, so that
-    they take about one time."""
+    """Batches of about `size` tokens, `together` at a time, from the lessons at `first` on in the
+    stream, about `POOL` tokens in all, and where the next ones begin. Each has rows of all lengths,
+    so that they take about one time."""
     rows: list[Row] = []
     total = 0
     rng = random.Random(f"{seed} {first}")
     index = first
-    while total < size * POOL:
+    while total < POOL:
         source = Source(seed << 40 | index, level=level * rng.random(), pieces=pieces())
         index += 1
         lessons = curriculum.lessons(source)
@@ -75,6 +76,26 @@ def batches(
     steps = [groups[i : i + together] for i in range(0, len(groups), together)]
     skipped = SKIPPED * level**2
     return ([_batch(group, rng, n_ctx, skipped) for group in step] for step in steps), index
+
+
+def padded(batch: Batch, n: int) -> Batch:
+    """A batch of `n` tokens, for which a GPU's kernels are compiled once: those that are too many
+    are left out, and the ones that are added count nothing."""
+    size = min(n, len(batch.tokens))
+    parts = np.minimum(batch.parts[batch.parts[:, 0] < size], size)
+
+    def fitted(values: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(values[:size], (0, n - size))
+
+    return Batch(
+        tokens=fitted(batch.tokens),
+        targets=fitted(batch.targets),
+        positions=fitted(batch.positions),
+        weights=fitted(batch.weights),
+        parts=np.append(parts, [(size, n, size, size)], 0) if n > size else parts,
+        abilities=batch.abilities,
+        lengths=batch.lengths,
+    )
 
 
 def _filled(rows: list[Row], n: int) -> list[list[Row]]:

@@ -60,7 +60,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     one, in float32: Newton and Schulz's iteration, in the type that is multiplied faster."""
     first, third, fifth = POLYNOMIAL
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    x = x.to(factor_type())
+    x = x.to(factor_type(x.device.type))
     for _ in range(ITERATIONS):
         square = x @ x.mT
         x = torch.baddbmm(

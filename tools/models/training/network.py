@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention.flex_attention import BlockMask
 
 from tools.models.gguf_file import NORM_EPSILON, ROPE_BASE, ROPE_FACTORS, rope_factors
 from tools.models.recipes import Decoder
@@ -24,11 +25,11 @@ from tools.models.weights import Tensor as NamedTensor
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    def __init__(self, shape: Decoder) -> None:
+    def __init__(self, shape: Decoder, factors: torch.dtype) -> None:
         super().__init__()
         n, head = shape.n_embd, shape.n_embd // shape.n_head
         self.shape = shape
-        self.factors = factor_type()
+        self.factors = factors
         self.attn_norm = nn.Parameter(torch.ones(n))
         self.attn_q = _matrix(n, n)
         self.attn_k = _matrix(head * shape.n_head_kv, n)
@@ -39,7 +40,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.ffn_up = _matrix(shape.n_ff, n)
         self.ffn_down = _matrix(n, shape.n_ff, 1 / math.sqrt(2 * shape.n_layer))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, parts: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, parts: Tensor | BlockMask) -> Tensor:
         kind = self.factors
         heads, shared = self.shape.n_head, self.shape.n_head_kv
         h = _normed(x, self.attn_norm)
@@ -50,7 +51,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         if shared < heads:
             k, v = (each.repeat_interleave(heads // shared, 1) for each in (k, v))
-        seen, _ = attend(q, k, v, parts)
+        if x.is_cuda:
+            q, k, v = (each.to(kind) for each in (q, k, v))
+        seen = attend(q, k, v, parts)
         x = x + _linear(seen.flatten(1), self.attn_output, kind)
         h = _normed(x, self.ffn_norm)
         wide = F.silu(_linear(h, self.ffn_gate, kind)) * _linear(h, self.ffn_up, kind)
@@ -65,25 +68,33 @@ it."""
 
 
 class Network(nn.Module):  # type: ignore[misc]
-    def __init__(self, shape: Decoder, n_vocab: int) -> None:
+    """On the CPU until it's moved; `device` is the type of the one that it will compute on."""
+
+    def __init__(self, shape: Decoder, n_vocab: int, device: str = "cpu") -> None:
         super().__init__()
         self.shape = shape
-        self.factors = factor_type()
+        self.factors = factor_type(device)
         self.token_embd = nn.Parameter(torch.randn(n_vocab, shape.n_embd) * 0.02)
-        self.blk = nn.ModuleList(Layer(shape) for _ in range(shape.n_layer))
+        self.blk = nn.ModuleList(Layer(shape, self.factors) for _ in range(shape.n_layer))
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
         self.ahead = nn.ParameterList(torch.zeros(shape.n_embd, shape.n_embd) for _ in range(AHEAD))
+        head = shape.n_embd // shape.n_head
+        rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
+        rates = rates / torch.from_numpy(rope_factors(shape))
+        self.register_buffer("rates", rates, persistent=False)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, targets: Tensor, parts: Tensor, answers: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        parts: Tensor | BlockMask,
+        answers: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The loss of each token of `targets`, of rows that lie one behind the other, and that of
         the `AHEAD` ones behind it, for the places `answers` alone, none of which is at the end. Who
         sees whom, `parts` says: see `attend`."""
-        head = self.shape.n_embd // self.shape.n_head
-        rates = ROPE_BASE ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
-        rates = rates / torch.from_numpy(rope_factors(self.shape))
-        angles = positions[:, None, None].float() * rates
+        angles = positions[:, None, None].float() * self.rates
         cos, sin = angles.cos(), angles.sin()
         x = F.embedding(tokens, self.token_embd)
         for layer in self.blk:
@@ -194,8 +205,11 @@ def _quiet(name: str, fresh: Tensor) -> Tensor:
 
 
 @cache
-def factor_type() -> torch.dtype:
-    """What matrices are multiplied in: without instructions for bfloat16 it is the slower one."""
+def factor_type(device: str) -> torch.dtype:
+    """What matrices are multiplied in: on a processor without instructions for bfloat16 it is the
+    slower one."""
+    if device != "cpu":
+        return torch.bfloat16
     took = {}
     for kind in (torch.float32, torch.bfloat16):
         left, right = torch.ones(1024, 512, dtype=kind), torch.ones(512, 512, dtype=kind)

@@ -1,22 +1,32 @@
 """The training loop: batches, two optimizers, a rate that warms up, stays and falls, and a
 checkpoint every few minutes."""
 
+import math
 import os
 import signal
 import time
-from collections import defaultdict
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from gguf import GGMLQuantizationType as WeightType
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from tools.models.gguf_file import read_tensors, write_model
+from tools.models.lessons.curriculum import ABILITIES
 from tools.models.recipes import TALKER, Recipe
-from tools.models.training.batches import Batch, batches
+from tools.models.training.attention import block_mask
+from tools.models.training.batches import Batch, batches, padded
 from tools.models.training.encoding import PROMPT_WEIGHT
 from tools.models.training.muon import Muon
 from tools.models.training.network import (
@@ -27,26 +37,35 @@ from tools.models.training.network import (
     named_tensors,
     state_of,
 )
+from tools.models.training.supply import STRIDE, Pool, supply
 from tools.models.training.workers import Workers, work
 
 BATCH = 6144
 """Tokens that go through the network at once."""
 ACCUMULATED = 2
 """Batches for a step, once lessons are at their full level: before, many steps teach more."""
+GPU_BATCH = 32_768
+"""The same as `BATCH` on a GPU, where a step has one: smaller ones take as long."""
+GPU_ROOM = 256
+"""Tokens of it that stay free, as batches differ in size, and a GPU's may not."""
 WARM_UP = 100
 AVERAGED = 0.998
 """How much of the averaged weights stays at a step."""
 FULL_LEVEL = 0.35
 """The part of the training after which lessons are as long and hard as they get."""
+FULL_LEVEL_TOKENS = 100e6
+"""They are after so many tokens at the latest."""
 AHEAD_WEIGHT = 0.4
 """What the token behind the next one counts in the loss; the one behind it counts its square."""
 SAVE_EVERY = 240
 LOG_EVERY = 25
+GPU_LOG_EVERY = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`threads` are those of each of the `processes`, which share the batches of a step.
+    """`device` is PyTorch's name. On a GPU the `processes` make the lessons; else they share the
+    batches of a step, and each has that many `threads`.
 
     `weights` is a model that another training has written, to begin with: it knows the short
     lessons, so that all are at their full level from the first step on. It may be a smaller one."""
@@ -59,6 +78,11 @@ class Settings:
     threads: int
     processes: int = 1
     weights: Path | None = None
+    device: str = "cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
 
     @property
     def checkpoint(self) -> Path:
@@ -92,7 +116,8 @@ class State:
         os.replace(part, path)
 
     def load(self, path: Path) -> None:
-        saved = torch.load(path, weights_only=True)
+        device = self.network.token_embd.device
+        saved = torch.load(path, weights_only=True, map_location=device)
         self.network.load_state_dict(saved["network"])
         self.average = saved["average"]
         for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
@@ -102,10 +127,11 @@ class State:
 
 def new_state(settings: Settings, recipe: Recipe) -> State:
     torch.manual_seed(settings.seed)
-    network = Network(recipe.decoder, len(recipe.vocabulary().tokens))
+    network = Network(recipe.decoder, len(recipe.vocabulary().tokens), settings.device)
     if settings.weights:
         given = state_of(read_tensors(settings.weights), recipe.decoder)
         network.load_state_dict(grown(given, network.state_dict()))
+    network.to(settings.device)
     optimizers: list[torch.optim.Optimizer] = [
         Muon(network.matrices(), lr=settings.rate),
         torch.optim.AdamW(
@@ -126,12 +152,16 @@ def level(settings: Settings, state: State) -> float:
     """How long and hard lessons may be, from 0 to 1."""
     if settings.weights:
         return 1.0
-    return min(1.0, 0.1 + 0.9 * state.n_tokens / (FULL_LEVEL * settings.n_tokens))
+    full = min(FULL_LEVEL * settings.n_tokens, FULL_LEVEL_TOKENS)
+    return min(1.0, 0.1 + 0.9 * state.n_tokens / full)
 
 
 def train(settings: Settings, recipe: Recipe = TALKER) -> None:
     settings.directory.mkdir(parents=True, exist_ok=True)
-    work(settings.processes, lambda workers: _train(settings, recipe, workers))
+    if settings.on_gpu:
+        _train(settings, recipe, Workers())
+    else:
+        work(settings.processes, lambda workers: _train(settings, recipe, workers))
 
 
 def _train(settings: Settings, recipe: Recipe, workers: Workers) -> None:
@@ -145,31 +175,19 @@ def _train(settings: Settings, recipe: Recipe, workers: Workers) -> None:
     if log:
         log.say(
             f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
-            f"multiplies in {str(factor_type()).removeprefix('torch.')}"
+            f"multiplies in {str(factor_type(settings.device)).removeprefix('torch.')}"
         )
-    # Batches have many sizes: one compilation for all of them.
-    forward = torch.compile(state.network, dynamic=True)
+    # A processor's batches have many sizes, and one compilation for all of them.
+    forward = torch.compile(state.network, dynamic=not settings.on_gpu)
     saved = time.monotonic()
-    stopped = False
-    while state.n_tokens < settings.n_tokens and not stopped:
-        reached = level(settings, state)
-        # If the training ends within a pool, the rest of its lessons is left out.
-        pool, state.lesson = batches(
-            settings.seed,
-            state.lesson,
-            size=BATCH,
-            level=reached,
-            n_ctx=recipe.decoder.n_ctx_train,
-            together=max(ACCUMULATED if reached == 1 else 1, workers.n),
-        )
-        for group in pool:
-            _step(state, group, forward, rate(settings, state), log, workers)
+    pools = _pools_of_gpu if settings.on_gpu else _pools
+    # If the training ends within a pool, the rest of its lessons is left out.
+    with closing(pools(settings, state, recipe, workers)) as source:
+        while state.n_tokens < settings.n_tokens and not workers.agree(bool(stop)):
+            _step(state, next(source), forward, rate(settings, state), log, workers)
             if first and time.monotonic() - saved > SAVE_EVERY:
                 state.save(settings.checkpoint)
                 saved = time.monotonic()
-            stopped = workers.agree(bool(stop))
-            if stopped or state.n_tokens >= settings.n_tokens:
-                break
     if log:
         state.save(settings.checkpoint)
         log.say(f"ends at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens")
@@ -188,7 +206,7 @@ def export(
     (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022)."""
     from dataclasses import replace
 
-    saved = torch.load(settings.checkpoint, weights_only=True)
+    saved = torch.load(settings.checkpoint, weights_only=True, map_location="cpu")
     decoder = replace(recipe.decoder, weight_type=WeightType[weight_type])
     state = saved["average"]
     if kept:
@@ -197,6 +215,86 @@ def export(
         state = {name: values.lerp(before[name], kept) for name, values in state.items()}
     write_model(replace(recipe, decoder=decoder), path, named_tensors(state, decoder))
     print(f"{path}: step {saved['step']}, {saved['n_tokens'] / 1e6:.2f} million tokens")
+
+
+def _pools(
+    settings: Settings, state: State, recipe: Recipe, workers: Workers
+) -> Generator[list[Batch]]:
+    """The batches of each step."""
+    while True:
+        reached = level(settings, state)
+        pool, state.lesson = batches(
+            settings.seed,
+            state.lesson,
+            size=BATCH,
+            level=reached,
+            n_ctx=recipe.decoder.n_ctx_train,
+            together=max(ACCUMULATED if reached == 1 else 1, workers.n),
+        )
+        yield from pool
+
+
+def _pools_of_gpu(
+    settings: Settings, state: State, recipe: Recipe, _: Workers
+) -> Generator[list[Batch]]:
+    """The same, of one size, from processes of their own."""
+    pools = (
+        Pool(
+            seed=settings.seed,
+            first=first,
+            size=GPU_BATCH - GPU_ROOM,
+            level=level(settings, state),
+            n_ctx=recipe.decoder.n_ctx_train,
+        )
+        for first in count(math.ceil(state.lesson / STRIDE) * STRIDE, STRIDE)
+    )
+    with closing(supply(pools, settings.processes)) as made:
+        for pool, found in made:
+            state.lesson = max(state.lesson, pool.first + STRIDE)
+            for batch in found:
+                yield [padded(batch, GPU_BATCH)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A batch on its device. `answers` are the places of the tokens whose `AHEAD` next ones are
+    predicted, too, and `ahead_weights` what each of these counts (`AHEAD`, places)."""
+
+    tokens: Tensor
+    positions: Tensor
+    targets: Tensor
+    parts: Tensor | BlockMask
+    answers: Tensor
+    weights: Tensor
+    ahead_weights: Tensor
+
+
+def inputs(batch: Batch, device: str) -> Inputs:
+    def moved(values: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+    known = _answers(batch.weights)
+    # All places, as a GPU's sizes may not change: those that are none count nothing.
+    answers = np.flatnonzero(known) if device == "cpu" else np.arange(len(known))
+    ahead = np.stack([batch.weights[answers + i] for i in range(1, AHEAD + 1)])
+    parts: Tensor | BlockMask = moved(batch.parts)
+    if device != "cpu":
+        parts = block_mask(parts, len(batch.tokens), _compiled_mask())
+    return Inputs(
+        tokens=moved(batch.tokens),
+        positions=moved(batch.positions),
+        targets=moved(batch.targets),
+        parts=parts,
+        answers=moved(answers),
+        weights=moved(batch.weights),
+        ahead_weights=moved(ahead * known[answers]),
+    )
+
+
+@cache
+def _compiled_mask() -> Any:
+    return torch.compile(create_block_mask)
 
 
 def _step(
@@ -209,18 +307,13 @@ def _step(
 ) -> None:
     total = float(sum(each.weights.sum() for each in group))
     for batch in workers.share(group):
-        weights = torch.from_numpy(batch.weights)
-        answers = _answers(weights)
+        given = inputs(batch, state.network.token_embd.device.type)
         losses, ahead = forward(
-            torch.from_numpy(batch.tokens),
-            torch.from_numpy(batch.positions),
-            torch.from_numpy(batch.targets),
-            torch.from_numpy(batch.parts),
-            answers,
+            given.tokens, given.positions, given.targets, given.parts, given.answers
         )
-        loss = (losses * weights).sum()
-        for i, each in enumerate(ahead, 1):
-            loss = loss + AHEAD_WEIGHT**i * (each * weights[answers + i]).sum()
+        loss = (losses * given.weights).sum()
+        for i, each in enumerate(ahead * given.ahead_weights, 1):
+            loss = loss + AHEAD_WEIGHT**i * each.sum()
         (loss / total).backward()
         if log:
             log.add(batch, losses.detach())
@@ -238,45 +331,50 @@ def _step(
     with torch.no_grad():
         for name, values in state.network.state_dict().items():
             state.average[name].lerp_(values, 1 - kept)
-    if log and state.step % LOG_EVERY == 0:
+    if log and state.step % log.every == 0:
         log.write(state, learning_rate)
 
 
-def _answers(weights: torch.Tensor) -> torch.Tensor:
-    """The places of a batch where the target and the `AHEAD` behind it are all of an answer."""
+def _answers(weights: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Whether the target of each place and the `AHEAD` behind it are all of an answer."""
     counted = weights > PROMPT_WEIGHT
     n = len(counted) - AHEAD
-    return torch.stack([counted[i : n + i] for i in range(AHEAD + 1)]).all(0).nonzero().squeeze(1)
+    known: NDArray[np.bool_] = np.all([counted[i : n + i] for i in range(AHEAD + 1)], axis=0)
+    return known
 
 
 class Log:
     """A line every few steps: the loss of the first worker's answers, and the speed of all."""
 
     def __init__(self, settings: Settings, state: State) -> None:
+        self.every = GPU_LOG_EVERY if settings.on_gpu else LOG_EVERY
         self._path = settings.directory / "losses.txt"
-        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._sums = torch.zeros(len(ABILITIES), 2, device=settings.device)
         self._since = time.monotonic()
         self._tokens = state.n_tokens
 
     def add(self, batch: Batch, losses: torch.Tensor) -> None:
-        answers = torch.from_numpy(batch.weights > PROMPT_WEIGHT)
-        rows = (each.split(batch.lengths) for each in (losses, answers))
-        for ability, found, counted in zip(batch.abilities, *rows, strict=True):
-            self._sums[ability][0] += float(found[counted].sum())
-            self._sums[ability][1] += int(counted.sum())
+        numbers = [ABILITIES.index(each) for each in batch.abilities]
+        places = np.resize(np.repeat(numbers, batch.lengths), len(batch.tokens))
+        counted = (batch.weights > PROMPT_WEIGHT).astype(np.float32)
+        device = losses.device
+        answers = torch.from_numpy(counted).to(device)
+        found = torch.stack((losses * answers, answers), 1)
+        self._sums.index_add_(0, torch.from_numpy(places).to(device), found)
 
     def write(self, state: State, learning_rate: float) -> None:
         took = time.monotonic() - self._since
         means = ", ".join(
-            f"{ability} {loss / max(1, count):.3f}"
-            for ability, (loss, count) in sorted(self._sums.items())
+            f"{ability} {loss / n:.3f}"
+            for ability, (loss, n) in zip(ABILITIES, self._sums.tolist(), strict=True)
+            if n
         )
         speed = (state.n_tokens - self._tokens) / took
         self.say(
             f"step {state.step}, {state.n_tokens / 1e6:.2f} M, {speed:.0f} tokens/s, "
             f"rate {learning_rate:.5f}: {means}"
         )
-        self._sums.clear()
+        self._sums.zero_()
         self._tokens, self._since = state.n_tokens, time.monotonic()
 
     def say(self, text: str) -> None:

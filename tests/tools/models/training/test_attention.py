@@ -17,7 +17,7 @@ def test_values_and_slopes_are_those_under_a_mask() -> None:
         mask[begin:end, begin:end] = torch.ones(end - begin, end - begin).tril().bool()
         mask[begin:end, seen_begin:seen_end] = True
     q, k, v = (torch.randn(N, 3, 64, requires_grad=True) for _ in range(3))
-    found, _ = attend(q, k, v, torch.tensor(PARTS))
+    found = attend(q, k, v, torch.tensor(PARTS))
     heads_first = [each.transpose(0, 1)[None] for each in (q, k, v)]
     expected = torch.nn.functional.scaled_dot_product_attention(*heads_first, mask)
     expected = expected[0].transpose(0, 1)
@@ -29,3 +29,15 @@ def test_values_and_slopes_are_those_under_a_mask() -> None:
         strict=True,
     ):
         assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_gpu_sees_what_a_processor_does() -> None:
+    from tools.models.training.attention import attend, block_mask
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(N, 3, 64) for _ in range(3))
+    parts = torch.tensor(PARTS)
+    # FlexAttention computes no slopes on a processor.
+    with torch.no_grad():
+        found, expected = (attend(q, k, v, each) for each in (block_mask(parts, N), parts))
+    assert torch.allclose(found, expected, atol=1e-5)

@@ -5,7 +5,7 @@ import numpy as np
 from tools.models.lessons import curriculum
 from tools.models.lessons.source import Source
 from tools.models.training import batches as module
-from tools.models.training.batches import batches, row_of
+from tools.models.training.batches import batches, padded, row_of
 from tools.models.training.encoding import (
     CHOICE_WEIGHT,
     CODE_WEIGHT,
@@ -126,3 +126,21 @@ def test_a_row_ends_with_its_answer() -> None:
     tokens, weights = encode(curriculum.lessons(Source(5))[0])
     assert weights[-1] == 1
     assert len(tokens) == len(weights)
+
+
+def test_a_padded_batch_has_all_tokens_and_some_that_count_nothing() -> None:
+    made, _ = pool()
+    n = len(made[0].tokens)
+    for size in (n + 100, n, n - 100):
+        one = padded(made[0], size)
+        assert {len(each) for each in (one.tokens, one.targets, one.positions, one.weights)} == {
+            size
+        }
+        kept = min(n, size)
+        assert np.array_equal(one.tokens[:kept], made[0].tokens[:kept])
+        assert not one.weights[kept:].any()
+        assert one.parts[0, 0] == 0
+        assert np.array_equal(one.parts[1:, 0], one.parts[:-1, 1])
+        assert one.parts[-1, 1] == size
+        assert (one.parts[:, 0] < one.parts[:, 1]).all()
+        assert (one.parts[:, 3] <= one.parts[:, 0]).all()
