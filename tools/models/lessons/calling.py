@@ -27,6 +27,8 @@ ABILITY = "tools"
 
 DRILLS = 0.33
 """The part of families that have many small tools: a choice there costs few tokens."""
+USUAL_ALONE = 0.15
+"""The part of them that have no made-up tool."""
 NO_TOOL = "I have no tool for that."
 JOINS = (
     "{first} {second}", "{first} Also: {second}", "{first} And {lower}", "{first} Then {lower}",
@@ -111,10 +113,17 @@ def distinct(source: Source, n: int) -> list[Tool]:
         return of_one_noun(source, n)
     tools: dict[str, Tool] = {}
     verb: str | None = None
+    # As in programs that people write.
+    usual = not source.held_out and source.chance(USUAL_ALONE)
     while len(tools) < n:
         # The verb alone doesn't say which tool is meant.
         alike = verb is not None and not source.held_out and source.chance(0.35)
-        each = unheard_of(partial(made_up_tool, source, verb)) if alike else tool(source)
+        if usual:
+            each = unheard_of(lambda: trained_tool(source))
+        elif alike:
+            each = unheard_of(partial(made_up_tool, source, verb))
+        else:
+            each = tool(source)
         verb = verb or each.verb
         tools[each.name] = each
     return list(tools.values())
