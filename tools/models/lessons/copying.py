@@ -3,6 +3,7 @@
 import re
 
 from tools.models.lessons import scenes, words
+from tools.models.lessons.exercises import simple
 from tools.models.lessons.lesson import Lesson, Message, user
 from tools.models.lessons.phrasings import (
     BECOMES,
@@ -93,6 +94,10 @@ def repeated(source: Source) -> Lesson:
         return _repetition(source, pattern, text)
     if source.chance(0.2):
         text = natural(source)
+    elif source.chance(0.1):
+        # What it says is not meant.
+        asked_for = simple(source).messages[0]["content"]
+        text = text if names_held_out(asked_for) else asked_for
     if source.chance(0.1):
         # What nobody knows asks for nothing else.
         pattern = unknown_verb(source) + source.one(NEXT)
@@ -164,10 +169,15 @@ def natural(source: Source) -> str:
     chosen: list[str] = []
     while len(chosen) < n:
         each = scenes.sentence(source)
-        listed = set(re.findall("[a-z]{2,}", each.lower())).difference(words.SMALL)
-        if not any(map(is_held_out, listed)):
+        if not names_held_out(each):
             chosen.append(each)
     return " ".join(chosen)
+
+
+def names_held_out(text: str) -> bool:
+    """Whether it has words of the evaluation."""
+    listed = set(re.findall("[a-z]{2,}", text.lower())).difference(words.SMALL)
+    return any(map(is_held_out, listed))
 
 
 def _replacement(source: Source, old: str, new: str, text: str) -> Lesson:

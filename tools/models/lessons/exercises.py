@@ -75,6 +75,10 @@ REPEAT = (
 
 def repeat(source: Source) -> Lesson:
     text = " ".join(source.words(1, source.upto(3, 8))) if source.chance(0.8) else source.value()
+    if not source.held_out and source.chance(0.06):
+        # What it says is not meant.
+        text = source.phrase(source.one(FIXED[:4])[2])
+        text += source.one(("", f" {source.word()}"))
     if not source.held_out and source.chance(0.15):
         # Whatever the verb is: there is nothing else that it could mean.
         verb = source.one((source.made_up, source.word, source.piece))().capitalize()
