@@ -19,6 +19,7 @@ from tools.models.lessons.toolbox import (
     any_verb,
     made_up_tool,
     spoken,
+    unknown_verb,
     verb_tool,
 )
 from tools.models.lessons.trained_tools import trained_tool
@@ -38,6 +39,8 @@ JOINS = (
     "{first} One more thing: {lower}", "{first} After that, please: {second}", "{first} Besides this: {second}", "{first} Moreover, {lower}",
     "{first} Once that is done, {lower}", "{first} In addition, {lower}",
 )  # fmt: skip
+ONE_SENTENCE = ("{first} and {lower}", "{first} and {lower}", "{first}, then {lower}", "{first} and then {lower}", "{first}, and {lower}", "{first} and also {lower}", "{first}; {lower}")  # fmt: skip
+"""For the training alone."""
 ERRORS = (
     "not found",
     "no permission",
@@ -218,9 +221,12 @@ def two(source: Source, tools: list[Tool]) -> Lesson:
     second = tools[1] if len(tools) > 1 and source.chance(0.7) else first
     (one_text, one_given), (two_text, two_given) = first.ask(source), second.ask(source)
     lower = two_text[0].lower() + two_text[1:]
-    if not one_text.endswith((".", "?", "!")):
+    joined = not source.held_out and source.chance(0.25)
+    if not one_text.endswith((".", "?", "!")) and not joined:
         one_text += "."
     text = source.phrase(JOINS).format(first=one_text, second=two_text, lower=lower)
+    if joined:
+        text = source.one(ONE_SENTENCE).format(first=one_text.rstrip(".!"), lower=lower)
     if first is second and source.chance(0.5):
         text = short_of_two(source, one_text, one_given, two_given) or text
     calls = [call(first.name, one_given), call(second.name, two_given)]
@@ -290,6 +296,8 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
     verb, noun = source.phrase(list(VERBS)), source.noun()
     if source.chance(0.2 if source.held_out else 0.3) and verb not in named and noun not in named:
         spoken_verb = source.phrase(VERBS[verb])
+        if not source.held_out and source.chance(0.5):
+            spoken_verb = unknown_verb(source)
         return source.phrase(WISHES).format(
             verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun
         )

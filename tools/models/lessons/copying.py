@@ -63,6 +63,7 @@ def paragraph(source: Source, n_words: int) -> list[str]:
     if not source.held_out and source.chance(0.3):
         # So few words that only several before it say which one is next.
         known, again = [source.running_word() for _ in range(source.number(3, 12))], 0.95
+    doubled = not source.held_out and source.chance(0.3)
     sentences = []
     while n_words > 0:
         n = min(n_words, source.number(3, 14))
@@ -70,6 +71,8 @@ def paragraph(source: Source, n_words: int) -> list[str]:
         chosen = [
             source.one(known) if source.chance(again) else source.running_word() for _ in range(n)
         ]
+        if doubled:
+            chosen = [same for each in chosen for same in (each,) * (1 + source.chance(0.05))]
         if n > 5 and source.chance(0.3):
             chosen[n // 2] += source.one((",", ";", ","))
         if source.chance(0.1):
@@ -182,12 +185,30 @@ def names_held_out(text: str) -> bool:
 
 def _replacement(source: Source, old: str, new: str, text: str) -> Lesson:
     changed = re.sub(rf"\b{old}\b", new, text)
-    if not source.held_out and new not in text and source.chance(0.12):
+    if not source.held_out and new not in text and source.chance(0.2):
         request = unworded(source, old, new, text)
     else:
-        request = phrase(source, REPLACE, REPLACING, 0.8).format(old=old, new=new, text=text)
+        pattern = phrase(source, REPLACE, REPLACING, 0.8)
+        if not source.held_out and source.chance(0.3):
+            # Words of the request may be in the text, too, and stay there.
+            text, changed = beside(source, pattern, old, text, changed)
+        request = pattern.format(old=old, new=new, text=text)
     thought = f"I copy the text and write {new} for {old}."
     return _lesson(source, "replace", request, changed, thought, (new, *begins(old)))
+
+
+def beside(source: Source, pattern: str, old: str, text: str, changed: str) -> tuple[str, str]:
+    """A text and what becomes of it, and in both, at the same places, words of the pattern."""
+    said = {each.lower() for each in re.findall(r"(?<![{\w])[A-Za-z]{2,}\b(?!})", pattern)}
+    listed = sorted(each for each in said - {old.lower()} if not names_held_out(each))
+    if not listed:
+        return text, changed
+    parts, others = text.split(" "), changed.split(" ")
+    for _ in range(source.number(1, 3)):
+        place, word = source.number(1, len(parts)), source.one(listed)
+        parts.insert(place, word)
+        others.insert(place, word)
+    return " ".join(parts), " ".join(others)
 
 
 def begun(source: Source, word: str) -> str:

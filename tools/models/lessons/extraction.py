@@ -94,6 +94,12 @@ MORE_PRODUCT = (
     "A {product} is {price} euros, and {name} took {quantity}.", "Item {product}, number {quantity}, price {price}.", "{quantity} times {product}, which is {price} each.",
     "{name} ordered {product} ({quantity} of them) for {price}.", "Buy {quantity} {product}! Only {price} dollars.", "The cost of {product} is {price}; the shop keeps {quantity}.",
 )  # fmt: skip
+SIGNED = (
+    "The {product} costs ${price}.", "{product} for ${price}", "The new {product} costs ${price} and comes in a few days.", "{quantity} {product} at ${price} each", "Buy {product} now, only ${price}!",
+    "{product}: €{price}", "Pay ${price} for {quantity} {product}.", "Total: ${price} for {quantity} {product}", "We sell the {product} at €{price}.", "{name} sells {quantity} {product} for ${price}.", "${price} is the price of the {product}.",
+    "{product} | ${price} | {quantity}", "Price ${price}, product {product}, quantity {quantity}", "Only {quantity} {product} are left, at €{price} each.", "Today the {product} is ${price}, {quantity} in stock.",
+)  # fmt: skip
+"""For the training alone."""
 MORE_MEETING = (
     "{name} will be in the {place} on {date} at {time}.", "See {name}, {date}, {time}, {place}.", "{date} {time}: {name} in the {place}",
     "At {time} on {date} {name} waits in the {place}.", "{place}, {date}, {time}: {name}", "The {place} at {time} on {date}, with {name}.",
@@ -104,15 +110,17 @@ MORE_MEETING = (
 
 
 def lesson(source: Source) -> Lesson:
-    text, fields = source.random.choices((person, product, meeting, made_up), (40, 12, 8, 40))[0](
-        source
-    )
+    makers = (person, product, meeting, made_up, told)
+    shares = (40, 12, 8, 40, 0) if source.held_out else (40, 12, 8, 22, 18)
+    make = source.random.choices(makers, shares)[0]
+    text, fields = make(source)
     keys = list(fields)
     if len(keys) > 1 and source.chance(0.35):
         keys = source.some(keys, source.number(1, len(keys) - 1))
     elif source.chance(0.3):
         source.random.shuffle(keys)
-    if source.chance(0.85 if source.held_out else 0.7) or set(keys) != set(fields):
+    # Of any words nobody knows which is the key.
+    if source.chance(0.85 if source.held_out else 0.7) or set(keys) != set(fields) or make is told:
         named = listing(keys) if source.chance(0.8) else ", ".join(keys)
         if source.chance(0.2):
             named = "the " + named
@@ -136,11 +144,15 @@ def person(source: Source) -> Found:
         [key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5))
     )
     name = source.name()
+    if not source.held_out and source.chance(0.2):
+        name += f" {source.name()}"
+        if source.chance(0.4):
+            return contact(source, name)
     fields: dict[str, Any] = {}
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        if not source.held_out and source.chance(0.2):
+        if not source.held_out and source.chance(0.3):
             # Any words: what it looks like, a small word before it, what the others are not and
             # the order of the keys say which it is.
             small = source.one(SMALL_WORDS.get(key, ("{}",)))
@@ -169,6 +181,21 @@ def person(source: Source) -> Found:
     return " ".join(sentences), fields
 
 
+CONTACTS = {
+    "email": ("Write to {name} at {}", "{name} <{}>", "Contact: {name}, {}", "Mail {name}: {}", "Please mail {name} at {}.", "{} belongs to {name}", "{name} reads {}", "For more ask {name} ({}).", "Send it to {}, that is {name}.", "Reach {name} under {}"),
+    "phone": ("Call {name} at {}", "{name}: {}", "Phone {} and ask for {name}.", "{name} is at {}", "Ring {name} on {}.", "Dial {} for {name}", "For more call {name} ({}).", "{name}, phone {}"),
+    "city": ("Visit {name} in {}", "Meet {name} in {}.", "{name} ({})", "Greetings from {}, {name}", "Send it to {name} in {}.", "{name} of {}", "In {} ask for {name}."),
+}  # fmt: skip
+"""For the training alone: what begins with none of the values."""
+
+
+def contact(source: Source, name: str) -> Found:
+    """A name and what else an address has."""
+    key = source.one(list(CONTACTS))
+    value = FIELDS[key][0](source)
+    return source.one(CONTACTS[key]).format(value, name=name), {"name": name, key: value}
+
+
 def product(source: Source) -> Found:
     fields = {
         "product": source.listed(words.THINGS) if source.chance(0.5) else source.made_up(),
@@ -182,6 +209,14 @@ def product(source: Source) -> Found:
         "quantity": source.integer(2, 99),
     }
     text = several(source, PRODUCT[1], MORE_PRODUCT)
+    if not source.held_out:
+        if source.chance(0.3):
+            # As they are called in shops.
+            first = source.one((source.made_up, source.noun))().capitalize()
+            fields["product"] = f"{first} {str(fields['product']).capitalize()}"
+        if source.chance(0.3):
+            text = source.one(SIGNED)
+            fields = {key: value for key, value in fields.items() if f"{{{key}}}" in text}
     return text.format(name=source.name(), **fields), fields
 
 
@@ -229,13 +264,22 @@ def made_up(source: Source) -> Found:
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
     clauses = [
-        linked(source, key, value)
-        if not source.held_out and source.chance(0.4)
-        else several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
+        several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
         for key, value in fields.items()
     ]
+    return _sentences(source, clauses, fields), fields
+
+
+def told(source: Source) -> Found:
+    """The same in any words."""
+    fields = made_up(source)[1]
+    clauses = [linked(source, key, value) for key, value in fields.items()]
+    return _sentences(source, clauses, fields), fields
+
+
+def _sentences(source: Source, clauses: list[str], fields: dict[str, Any]) -> str:
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
     # A value stays as it is.
     if source.held_out or not text.startswith(tuple(map(str, fields.values()))):
         text = text[0].upper() + text[1:]
-    return text + ".", fields
+    return text + "."

@@ -69,7 +69,7 @@ def tree(text: str) -> ast.AST:
 def lesson(source: Source) -> Gap:
     if not source.held_out and source.chance(SHORT):
         made = short(source)
-    elif not source.chance(0.6 if source.held_out else 0.75):
+    elif not source.chance(0.6 if source.held_out else 0.65):
         return cut(source, borrowed(source))
     elif not source.held_out and source.chance(TWINS):
         made = twins(source)

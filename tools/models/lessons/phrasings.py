@@ -329,9 +329,29 @@ def phrase(
     source: Source, listed: Sequence[str], parts: Sequence[Parts], share: float = 0.75
 ) -> str:
     """One of `listed`, or, in a `share` of the training, one that is made of one of `parts`."""
-    if source.held_out or not source.chance(share):
+    if source.held_out:
         return source.phrase(listed)
-    return made(source, listed, parts)
+    pattern = made(source, listed, parts) if source.chance(share) else source.phrase(listed)
+    return worn(source, listed, pattern) if source.chance(WORN) else pattern
+
+
+WORN = 0.08
+"""The part of the requests that have a word which nobody knows."""
+_OWN_WORD = re.compile(r"(?<![{\w])[A-Za-z]{3,}\b(?!})")
+
+
+def worn(source: Source, listed: Sequence[str], pattern: str) -> str:
+    """The pattern with any other word for one of its own, of which enough stay to tell what is
+    wanted. None that is held out of `listed`."""
+    own = list(_OWN_WORD.finditer(pattern))
+    if len(own) < 4:
+        return pattern
+    while True:
+        gone = source.one(own)
+        word = source.one((source.made_up, source.word, source.piece))()
+        other = f"{pattern[: gone.start()]}{word}{pattern[gone.end() :]}"
+        if not is_held_out_in(listed, other):
+            return other
 
 
 def made(source: Source, listed: Sequence[str], parts: Sequence[Parts]) -> str:

@@ -267,6 +267,9 @@ def question(source: Source) -> Lesson:
     # With other scenes beside it only what names its own things is clear.
     asked, more = source.one(list(zip(questions, more_asked, strict=True)))
     told = [text, *(sentence(source) for _ in range(source.upto(1, 3) - 1))]
+    if not source.held_out and source.chance(0.35):
+        others = alike(source, make, values)
+        told.append(filled(several(source, sentences, more_sentences), **others))
     request = phrase(source, ABOUT, phrasings.ABOUT, 0.8).format(
         text=" ".join(source.some(told, len(told))),
         question=filled(several(source, asked.asked, more), **values),
@@ -279,6 +282,28 @@ def question(source: Source) -> Lesson:
         f"The text says: {text}",
         facts=(asked.fact.format(**values),),
     )
+
+
+TRUE = {
+    "other": ("color", "looks", "animal", "thing"), "elsewhere": ("place", "city"), "another": ("job",),
+    "wrong": ("adjective", "age", "value", "price"), "late": ("time",),
+}  # fmt: skip
+"""What a question asks for that isn't so, and what it is asked for instead of."""
+
+
+def alike(source: Source, make: Callable[[Source], Values], values: Values) -> Values:
+    """Values of the same scene without one in common, but that what isn't so there may be so here:
+    an answer has to look at who is meant."""
+    while True:
+        others = make(source)
+        if source.chance(0.5):
+            for false, trues in TRUE.items():
+                true = next((each for each in trues if each in values), None)
+                if false in values and true:
+                    others[true] = values[false]
+        kept = {key: value for key, value in values.items() if key not in TRUE}
+        if set(others.values()).isdisjoint(kept.values()):
+            return others
 
 
 ALL: list[tuple[Scene, More]] = [

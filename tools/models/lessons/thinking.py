@@ -36,6 +36,9 @@ def larger(source: Source) -> Lesson:
     a = b = source.integer(0, top)
     while b == a:
         b = source.integer(0, top)
+    while not source.held_out and (a == b or source.chance(0.4)):
+        # Of numbers of any kind most have as many digits as there may be.
+        a, b = (source.integer(0, 10 ** source.number(1, 5) - 1) for _ in range(2))
     most = max(a, b)
     return _exercise(
         source,
@@ -67,11 +70,23 @@ PLACE = (
 )  # fmt: skip
 
 
+ORDINALS = "first second third fourth fifth sixth seventh eighth".split()
+NTH = (
+    "What is the {n} word of \"{text}\"?", "Tell me the {n} word: {text}", "Which word is the {n} in \"{text}\"?", "The {n} word of: {text}",
+    "Give me the {n} word of this text: {text}", "Which is the {n} of these words? {text}", "{text}\n\nWhat is the {n} word?", "{n} word of \"{text}\"?",
+    "Say the {n} word of \"{text}\".", "Which word comes {n} in \"{text}\"?",
+)  # fmt: skip
+"""For the training alone."""
+
+
 def place(source: Source) -> Lesson:
     listed = source.words(2, source.upto(4, 8))
     n = source.number(1, len(listed))
     steps = ", ".join(f"{i} {word}" for i, word in enumerate(listed[:n], 1))
-    request = phrase(source, PLACE, phrasings.PLACE).format(n=n, text=" ".join(listed))
+    pattern, said = phrase(source, PLACE, phrasings.PLACE), str(n)
+    if not source.held_out and 1 < n <= len(ORDINALS) and source.chance(0.3):
+        pattern, said = source.one(NTH), ORDINALS[n - 1]
+    request = pattern.format(n=said, text=" ".join(listed))
     return _exercise(
         source, "place", request, f"Word {n} is {listed[n - 1]}.", f"{steps}.", (listed[n - 1],)
     )
@@ -169,13 +184,39 @@ def story(source: Source) -> Lesson:
         a, b = source.number(10, 60), source.number(1, 10)
         if is_held_out_sum(a, sign, b) == source.held_out:
             break
-    total = a + b if more else a - b
     values = {"name": source.name(), "friend": source.name(), "a": a, "b": b}
     values["thing"] = source.listed(words.THINGS) + "s"
-    text = several(source, *((MORE, GAINS) if more else (LESS, LOSSES))).format(**values)
+    if not source.held_out and source.chance(0.4):
+        text = transfer(source, more).format(**values)
+    else:
+        text = several(source, *((MORE, GAINS) if more else (LESS, LOSSES))).format(**values)
+    total = a + b if more else a - b
     request = phrase(source, LEFT, phrasings.LEFT).format(text=text, thing=values["thing"])
     answer = f"{a} {sign} {b} = {total}, so there are {total}."
     return _exercise(source, "story", request, answer, worked(a, sign, b), (str(total),))
+
+
+HANDS = ("gives", "hands", "sends", "brings", "sells", "passes", "lends", "mails", "throws", "donates", "returns", "presents")  # fmt: skip
+GETS = ("takes", "gets", "receives", "buys", "borrows", "wins", "steals", "fetches", "collects", "is given", "earns", "demands")  # fmt: skip
+HAD = (", who had {a}", ", who has {a}", ", who owned {a}", ", whose number was {a}", " ({a} till then)", ", who counted {a} before", ", with {a} so far", ", the owner of {a}", ", who began with {a}")  # fmt: skip
+
+
+def transfer(source: Source, more: bool) -> str:
+    """Somebody gives something to somebody, and one of them had some before: what comes of it
+    depends on who."""
+    giver, receiver = ("{friend}", "{name}") if more else ("{name}", "{friend}")
+    # The first verbs are those of the evaluation.
+    if source.chance(0.5):
+        verb = source.one(HANDS[1:] if more else HANDS)
+        text = f"{giver} {verb} {{b}} {{thing}} to {receiver}"
+    else:
+        verb = source.one(GETS if more else GETS[1:])
+        text = f"{receiver} {verb} {{b}} {{thing}} from {giver}"
+    if source.chance(0.2):
+        return f"{text}. Before that, {{name}} had {{a}}."
+    had = source.one(HAD)
+    comma = "," if had.startswith(",") and not text.endswith("{name}") else ""
+    return text.replace("{name}", f"{{name}}{had}{comma}") + "."
 
 
 BACKWARDS = (

@@ -23,7 +23,7 @@ from tools.models.tokenizer import (
 VOCABULARY_SIZE = 1024
 PROMPT_WEIGHT = 0.01
 """What the prediction of a prompt's token counts, beside that of an answer's."""
-CODE_WEIGHT = 0.15
+CODE_WEIGHT = 0.3
 """The same of a token of code: most of them can't be known, and made half of the loss."""
 TOOLS_WEIGHT = 3.0
 """The same of a token of an answer where there are tools: few of them are a choice, and that of
