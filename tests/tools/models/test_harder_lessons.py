@@ -1,6 +1,9 @@
 """Lessons that rule out what a guess would be right in."""
 
+import json
 import re
+
+import pytest
 
 from tools.models.lessons import calling, copying, extraction, phrasings, scenes, thinking
 from tools.models.lessons.source import Source
@@ -89,3 +92,20 @@ def test_a_contact_is_in_its_text() -> None:
         text, fields = extraction.contact(source, "Ada Moor")
         assert fields.keys() <= {"name", *extraction.CONTACTS}
         assert all(str(value) in text for value in fields.values())
+
+
+def test_what_is_told_in_any_words_is_in_the_text() -> None:
+    for source in sources():
+        for make in extraction.PUZZLES:
+            text, fields = make(source)
+            assert fields
+            assert all(str(value) in text for value in fields.values()), (text, fields)
+
+
+def test_the_keys_of_a_puzzle_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = (extraction.person, extraction.product, extraction.meeting, extraction.made_up)
+    monkeypatch.setattr(extraction, "PUZZLES", (*plain, *extraction.PUZZLES))
+    for source in sources():
+        lesson = extraction.lesson(source)
+        request = lesson.messages[0]["content"]
+        assert all(key in request for key in json.loads(lesson.answer["content"])), request

@@ -73,7 +73,8 @@ def values_of_calls(*, held_out: bool) -> set[str]:
             for schema in tool["function"]["parameters"]["properties"].values():
                 for option in schema.get("enum", ()):
                     found |= parts(option.lower())
-    return found
+    # What holds sentences together is of both sides.
+    return found.difference(words.SMALL)
 
 
 def keys_and_values(*, held_out: bool) -> set[str]:

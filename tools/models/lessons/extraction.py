@@ -110,8 +110,8 @@ MORE_MEETING = (
 
 
 def lesson(source: Source) -> Lesson:
-    makers = (person, product, meeting, made_up, told)
-    shares = (40, 12, 8, 40, 0) if source.held_out else (40, 12, 8, 22, 18)
+    makers = (person, product, meeting, made_up, told, acquaintance, goods)
+    shares = (40, 12, 8, 40, 0, 0, 0) if source.held_out else (26, 9, 8, 22, 14, 16, 5)
     make = source.random.choices(makers, shares)[0]
     text, fields = make(source)
     keys = list(fields)
@@ -119,8 +119,12 @@ def lesson(source: Source) -> Lesson:
         keys = source.some(keys, source.number(1, len(keys) - 1))
     elif source.chance(0.3):
         source.random.shuffle(keys)
-    # Of any words nobody knows which is the key.
-    if source.chance(0.85 if source.held_out else 0.7) or set(keys) != set(fields) or make is told:
+    # Of any words nobody knows what they say of a value, or which one is the key.
+    if (
+        source.chance(0.85 if source.held_out else 0.7)
+        or set(keys) != set(fields)
+        or make in PUZZLES
+    ):
         named = listing(keys) if source.chance(0.8) else ", ".join(keys)
         if source.chance(0.2):
             named = "the " + named
@@ -138,7 +142,31 @@ def lesson(source: Source) -> Lesson:
 Found = tuple[str, dict[str, Any]]
 
 
-def person(source: Source) -> Found:
+Clause = Callable[[Source, str, Any], str]
+
+
+def described(source: Source, key: str, value: Any) -> str:
+    said = several(source, FIELDS[key][1], MORE_CLAUSES[key], phrasings.described(key), 0.25)
+    return filled(said, value)
+
+
+def puzzling(source: Source, key: str, value: Any) -> str:
+    """In some clauses any words: what the value looks like, a small word before it and what the
+    others are not say which it is."""
+    if source.chance(0.4):
+        return described(source, key, value)
+    small = filled(source.one(SMALL_WORDS.get(key, ("{}",))), value)
+    if source.chance(0.4):
+        return f"{source.link(1, 2)} {small}"
+    verb = source.one((source.made_up, source.word, source.piece))().lower()
+    return f"{verb}{source.one(('s', 's', 'ed', ''))} {small}"
+
+
+def acquaintance(source: Source) -> Found:
+    return person(source, puzzling)
+
+
+def person(source: Source, clause: Clause = described) -> Found:
     """Clauses about somebody, in one sentence or more."""
     keys = source.some(
         [key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5))
@@ -152,16 +180,7 @@ def person(source: Source) -> Found:
     clauses = []
     for key in keys:
         fields[key] = FIELDS[key][0](source)
-        if not source.held_out and source.chance(0.3):
-            # Any words: what it looks like, a small word before it, what the others are not and
-            # the order of the keys say which it is.
-            small = source.one(SMALL_WORDS.get(key, ("{}",)))
-            clauses.append(f"{source.link(1, 2)} {filled(small, fields[key])}")
-        else:
-            said = several(
-                source, FIELDS[key][1], MORE_CLAUSES[key], phrasings.described(key), 0.25
-            )
-            clauses.append(filled(said, fields[key]))
+        clauses.append(clause(source, key, fields[key]))
     fields = {"name": name, **fields}
     style = source.number(0, 3)
     if style == 0:
@@ -251,6 +270,28 @@ MORE_SAID = (
 )  # fmt: skip
 
 
+def goods(source: Source) -> Found:
+    """A product in any words: how many there are stands before it, and "price" or a small word
+    before the price."""
+    _, fields = product(source)
+    fields = {
+        "product": source.listed(words.THINGS),
+        "price": source.integer(1, 99),
+        "quantity": source.integer(2, 99),
+        **fields,
+    }
+    many = (
+        f"{fields['quantity']} {source.one(('', '', 'of ', 'x ', 'pieces of '))}{fields['product']}"
+    )
+    costs = f"{source.one(('price', 'the price', 'a price of', 'priced', 'for', 'each', 'at', 'costs'))} {fields['price']}"
+    order = [many, costs] if source.chance(0.75) else [costs, many]
+    verb = source.one(
+        ("", "", *(each.capitalize() + " " for each in (source.word(), source.name())))
+    )
+    text = f"{verb}{source.link(0, 2)} {f' {source.link(0, 2)} '.join(order)}"
+    return " ".join(text.split()) + source.one((".", "", "!")), fields
+
+
 def linked(source: Source, key: str, value: Any) -> str:
     """A key and its value, in any order, with any words before and between them."""
     order = (key, str(value)) if source.chance(0.6) else (str(value), key)
@@ -261,13 +302,25 @@ def made_up(source: Source) -> Found:
     """Keys and values of any names."""
     fields: dict[str, Any] = {}
     for _ in range(source.number(1, source.upto(2, 5))):
+        if not source.held_out and source.chance(0.08):
+            # Keys that are known may be of anything.
+            key = source.one(list(FIELDS))
+            fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
+            continue
         key = source.noun() if source.chance(0.75) else f"{source.noun()}_{source.made_up()}"
         fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
-    clauses = [
-        several(source, SAID, MORE_SAID, phrasings.SAID, 0.4).format(key=key, value=value)
-        for key, value in fields.items()
-    ]
+    clauses = []
+    for key, value in fields.items():
+        pattern = several(source, SAID, MORE_SAID, phrasings.SAID, 0.4)
+        if not source.held_out and source.chance(0.12):
+            opening = source.one((source.made_up(), source.word(), source.link(1, 1)))
+            pattern = opening + source.one(OPENED)
+        clauses.append(pattern.format(key=key, value=value))
     return _sentences(source, clauses, fields), fields
+
+
+OPENED = (" {key} is {value}", " {key} is {value}", " {key} was {value}", " {key}: {value}", " {key} there is {value}", " {key} has been {value}")  # fmt: skip
+"""Behind a word that nobody knows: the key stands before "is"."""
 
 
 def told(source: Source) -> Found:
@@ -283,3 +336,7 @@ def _sentences(source: Source, clauses: list[str], fields: dict[str, Any]) -> st
     if source.held_out or not text.startswith(tuple(map(str, fields.values()))):
         text = text[0].upper() + text[1:]
     return text + "."
+
+
+PUZZLES = (told, acquaintance, goods)
+"""What can be answered only if the keys are known."""

@@ -80,7 +80,10 @@ _ROOM = Choice(options=lambda source: source.listed_some(words.PLACES, source.nu
 
 
 def text_value(source: Source) -> str:
-    return " ".join(source.words(2, 6))
+    """What somebody says: in some of the training with small words, as real sentences have them."""
+    if source.held_out or source.chance(0.6):
+        return " ".join(source.words(2, 6))
+    return " ".join(source.running_word() for _ in range(source.number(2, 7)))
 
 
 def small(source: Source) -> int:

@@ -131,7 +131,7 @@ _KEY = (
 SAID = (
     (_KEY, (" is {value}", " was {value}", ": {value}", " = {value}", " {value}", " has been {value}", " will be {value}", " - {value}", " equals {value}", ", {value}", ", which is {value}", " ({value})", " became {value}", " stays {value}", " reads {value}")),
     (("has", "shows", "with", "bears", "holds", "takes", "gets", "we have", "you find", "it had", "having", "I see", "there is", "it got"), (" {value}",), (" as {key}", " for {key}", " as its {key}", " as the {key}", " for the {key}", " under {key}", " being the {key}")),
-    (("{value}",), (" is", " was", " is given as", " counts as", " became", " is there as"), (" the {key}", " its {key}", " {key}")),
+    (("{value}",), (" is", " was", " is given as", " counts as", " became", " is there as"), (" the {key}", " its {key}", " this {key}")),
 )  # fmt: skip
 """A key and its value in a text."""
 SET = (
