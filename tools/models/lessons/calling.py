@@ -265,6 +265,9 @@ def _misleads(source: Source, question: Lesson, tools: list[Tool]) -> bool:
 
 WISHES = ("{verb} some {noun}", "{verb} a {noun} for me", "{verb} the {noun}.", "Please {lower} my {noun}", "{verb} {noun}s")  # fmt: skip
 
+MORE_WISHES = ("{verb} {noun}", "{verb} {noun}, please", "{verb} any {noun}", "{verb} all {noun}s", "{lower} {noun}", "{verb} {noun} now", "{verb} two {noun}s", "{verb} this {noun}", "I want you to {lower} {noun}s")  # fmt: skip
+"""For the training alone."""
+
 
 def none(source: Source, tools: list[Tool]) -> Lesson:
     """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
@@ -298,7 +301,10 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
         spoken_verb = source.phrase(VERBS[verb])
         if not source.held_out and source.chance(0.5):
             spoken_verb = unknown_verb(source)
-        return source.phrase(WISHES).format(
+        said = source.phrase(WISHES)
+        if not source.held_out and source.chance(0.5):
+            said = source.one(MORE_WISHES)
+        return said.format(
             verb=spoken_verb, lower=spoken_verb[0].lower() + spoken_verb[1:], noun=noun
         )
     # Some are near misses.
