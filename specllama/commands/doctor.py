@@ -153,6 +153,8 @@ def instruction_sets(report: BuildReport, processor: Processor) -> Check:
     unused = [f for f, flag in FLAGS.items() if flag in processor.flags and f not in used]
     data |= {"missing": missing, "unused": unused}
     again = f"to build it for this processor: {REBUILD.format(bindings())}"
+    if report.devices:
+        again += ", with the CMAKE_ARGS that its devices need (docs/gpu.md), or they are gone"
     if missing:
         text = f"llama.cpp needs {', '.join(missing)}, which this processor hasn't; {again}"
         return Check(name, "fault", text, data)

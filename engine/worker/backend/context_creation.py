@@ -32,7 +32,7 @@ def created(model: Model, params: Any) -> Any:
             C.llama_free(tried)
         return bool(tried)
 
-    if "allocate" not in str(error):
+    if not room.is_short(str(error)):
         raise error
     if not room.explain(holdings):
         raise BackendError(f"{error}; {room.explain_host()}")

@@ -70,9 +70,7 @@ class Model(ModelFacts):
         self._model = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             error = failure(f"cannot load the model {path!r}")
-            if "unable to allocate" in str(error) and (
-                sentence := room.explain_weights(holdings, path)
-            ):
+            if room.is_short(str(error)) and (sentence := room.explain_weights(holdings, path)):
                 raise BackendError(f"{error}; {sentence}")
             raise error
         self._vocab = C.llama_model_get_vocab(self._model)

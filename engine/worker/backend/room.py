@@ -51,6 +51,12 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
+def is_short(error: str) -> bool:
+    """Whether llama.cpp's reason is that there is no memory: it is "failed to allocate" of most
+    backends, and CUDA's is "allocating ... cudaMalloc failed: out of memory"."""
+    return "alloc" in error
+
+
 def explain(told: Holdings, fits: int = 0) -> str:
     """The sentence on the newest context; "" if no device holds anything of the model. `fits` is a
     number of tokens that would fit, 0 if that is unknown."""

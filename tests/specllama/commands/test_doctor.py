@@ -85,6 +85,14 @@ def test_one_that_llama_cpp_does_not_use_is_a_remark(environ: dict[str, str]) ->
     assert "faster with AVX512_VNNI" in check.text
 
 
+def test_a_new_build_needs_what_the_devices_need(environ: dict[str, str]) -> None:
+    new = PROCESSOR._replace(flags=PROCESSOR.flags | {"avx512_vnni"})
+    plain = examine(environ, new)["instruction sets"].text
+    there = examine(environ, new, devices=[Device("CUDA0", "a GPU", 1 << 30, 1 << 31)])
+    assert "CMAKE_ARGS" not in plain
+    assert "CMAKE_ARGS that its devices need" in there["instruction sets"].text
+
+
 def test_a_system_that_does_not_tell_its_instruction_sets(environ: dict[str, str]) -> None:
     check = examine(environ, Processor("", frozenset()))["instruction sets"]
     assert (check.status, check.text) == ("ok", "AVX, AVX2, AVX512")

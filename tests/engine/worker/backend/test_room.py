@@ -139,3 +139,21 @@ def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.strip() == "llama.cpp gives up: it can't be"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_short"),
+    [
+        ("cannot create the context: failed to allocate buffer for kv cache", True),
+        ("cannot load the model 'a.gguf': unable to allocate CPU buffer", True),
+        # As an H200 said it.
+        (
+            "cannot create the context: ggml_backend_cuda_buffer_type_alloc_buffer: allocating "
+            "395507.81 MiB on device 0: cudaMalloc failed: out of memory",
+            True,
+        ),
+        ("cannot load the model 'a.gguf': unknown model architecture: 'b'", False),
+    ],
+)
+def test_a_lack_of_memory_is_known_by_its_words(error: str, is_short: bool) -> None:
+    assert room.is_short(error) == is_short
