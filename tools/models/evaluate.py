@@ -31,9 +31,9 @@ from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
 KNOWN_TO_US = (
-    "Who made the lessons saw what earlier models did wrong in these tasks, and wrote lessons that "
-    "come near\nto them, also with tools that do the same under other names: requests worded "
-    "by others will fare worse\nthan the table says.\n\n"
+    "Who made the lessons saw what earlier models did wrong in the first 200 tasks of each ability, "
+    "and wrote\nlessons that come near to them, also with tools that do the same under other "
+    "names: requests worded by\nothers will fare worse than the table says.\n\n"
 )
 MAX_TOKENS = 500
 MOST = 100_000
@@ -216,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.models.evaluate", description=__doc__)
     parser.add_argument("--base-url", help="of a running server (default: start one)")
     parser.add_argument("--model", type=Path, default=model_path(), help="(default: the shipped)")
-    parser.add_argument("-n", type=int, default=200, help="tasks for each ability (%(default)s)")
+    parser.add_argument("-n", type=int, default=500, help="tasks for each ability (%(default)s)")
     parser.add_argument("--seed", type=int, default=7, help="of the tasks (%(default)s)")
     parser.add_argument("--ability", action="append", choices=[*LESSONS], help="only this one")
     parser.add_argument("--temperature", type=float, action="append", help="only this one")

@@ -291,9 +291,8 @@ class Context:
 
     def copy(self, source: int, target: int, n: int, state: StateArray | None = None) -> bool:
         """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
-        copy of the cells in a unified cache, else with one, before the next decode. `state` is
-        needed if `source` can't be cut at `n`. False if it can't be done; then `target` is empty
-        still."""
+        copy of the cells in a unified cache, else with one. `state` is needed if `source` can't be
+        cut at `n`. False if it can't be done; then `target` is empty still."""
         if n < self.first_cut(source):
             if state is None:
                 return False
@@ -304,8 +303,6 @@ class Context:
             self._positions.copy(source, target, n)
         if self._unified:
             C.llama_memory_seq_cp(self._memory, source, target, 0, position)
-        elif self.is_cuttable:
-            C.llama_memory_seq_cp(self._memory, source, target, 0, -1)
         elif not self._copy_now(source, target):
             return False
         if state is None and not self.remove(target, n):
@@ -317,8 +314,10 @@ class Context:
         return state is None or self.rewind(target, n, state)
 
     def _copy_now(self, source: int, target: int) -> bool:
-        """Copy all cells to those of a separate cache. Between these, llama.cpp puts a copy off
-        until the next decode, and would overwrite there what is restored before."""
+        """Copy all cells to those of a separate cache. Between these, `llama_memory_seq_cp` puts a
+        copy off until the next decode. Before that, `source` may get another text from the second
+        tier, and `target` would have the cells of that; or what is restored into `target` would be
+        overwritten."""
         if self._put_back(target, self._copied(source)):
             return True
         self.remove(target, 0)
