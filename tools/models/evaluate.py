@@ -31,9 +31,9 @@ from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
 KNOWN_TO_US = (
-    "Who made the lessons saw what earlier models did wrong in the first 200 tasks of each ability, "
-    "and wrote\nlessons that come near to them, also with tools that do the same under other "
-    "names: requests worded by\nothers will fare worse than the table says.\n\n"
+    "Who made the lessons saw what earlier models did wrong in the first 200 tasks of each "
+    "ability, and wrote\nlessons that come near to them, also with tools that do the same under "
+    "other names: requests worded by\nothers will fare worse than the table says.\n\n"
 )
 MAX_TOKENS = 500
 MOST = 100_000
