@@ -109,7 +109,6 @@ def test_what_ends_is_valid(server: Server) -> None:
     for reason in refused:
         assert re.search("nsatisf|no text can match", reason), reason
     assert results["stop"] > 0.7 * N_SCHEMAS, results
-    assert results["length"] < 0.1 * N_SCHEMAS, results
 
 
 @pytest.mark.parametrize("name", GENERATING)
