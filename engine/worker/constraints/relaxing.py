@@ -1,7 +1,6 @@
 """From a source to a grammar that compiles, with as little left out of its schemas as possible."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from engine.params import NamedSchema
 from engine.worker.constraints.gbnf import GrammarError
@@ -74,10 +73,16 @@ def _compilable(check: Check, source: Source, named: NamedSchema, schema: Prepar
     try:
         check(alone(schema, source.whitespace))
     except GrammarError as error:
+        reason = error
         for leniency in more_lenient(named.schema, error):
-            with suppress(GrammarError):
+            try:
                 lenient = prepare(named.schema, named.at, leniency)
                 check(alone(lenient, source.whitespace))
-                return lenient
-        raise
+            except GrammarError as other:
+                # That nothing can fulfil it says more than what the compiler can't do.
+                if "nsatisfiable" in str(other):
+                    reason = other
+                continue
+            return lenient
+        raise reason from None
     return schema

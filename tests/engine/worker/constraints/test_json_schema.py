@@ -306,6 +306,22 @@ def child(inner: Schema) -> Schema:
     return {"type": "object", "properties": {"a": inner}, "required": ["a"]}
 
 
+def test_what_nothing_fulfils_is_told_before_what_the_compiler_cannot_do(
+    compiler: Compiler,
+) -> None:
+    tree = {
+        "type": "object",
+        "properties": {
+            "value": {"const": {"id": 0}, "unevaluatedProperties": False},
+            "child": {"$ref": "#/$defs/tree", "unevaluatedProperties": False},
+        },
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    with pytest.raises(GrammarError, match="nsatisfiable"):
+        guided(compiler, json.dumps({"$ref": "#/$defs/tree", "$defs": {"tree": tree}}))
+
+
 @pytest.mark.parametrize("length", [100, 900, 8000])
 @pytest.mark.parametrize("link", [lambda x: x, lambda x: {"allOf": [x, x]}, child])
 def test_long_chains_of_references_overflow_nothing(
