@@ -41,7 +41,10 @@ def main() -> None:
         "make its lessons (%(default)s)",
     )
     parser.add_argument(
-        "--device", default="cpu", help="cpu, or cuda for a GPU of NVIDIA (%(default)s)"
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="cuda is a GPU of NVIDIA (%(default)s)",
     )
     parser.add_argument(
         "--weights",
@@ -70,7 +73,12 @@ def main() -> None:
         _train_tokenizer(arguments.seed)
         return
     # Imported late: it takes seconds, and needs PyTorch.
+    import torch
+
     from tools.models.training import trainer
+
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no GPU here, or was built without CUDA")
 
     settings = trainer.Settings(
         directory=arguments.directory,

@@ -52,9 +52,9 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_short(error: str) -> bool:
-    """Whether llama.cpp's reason is that there is no memory: it is "failed to allocate" of most
-    backends, and CUDA's is "allocating ... cudaMalloc failed: out of memory"."""
-    return "alloc" in error
+    """Whether llama.cpp's reason is that there is no memory: most backends fail or are unable to
+    allocate, and CUDA's cudaMalloc failed, out of memory. The error has a path in it, too."""
+    return any(sign in error for sign in ("to allocate", "out of memory"))
 
 
 def explain(told: Holdings, fits: int = 0) -> str:

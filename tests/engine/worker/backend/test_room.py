@@ -153,6 +153,7 @@ def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
             True,
         ),
         ("cannot load the model 'a.gguf': unknown model architecture: 'b'", False),
+        ("cannot load the model '/alloc/a.gguf': unknown model architecture: 'b'", False),
     ],
 )
 def test_a_lack_of_memory_is_known_by_its_words(error: str, is_short: bool) -> None:
