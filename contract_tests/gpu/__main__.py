@@ -14,11 +14,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from contract_tests.clients.environments import MissingError
 from contract_tests.gpu import environment, results
 from contract_tests.gpu.cases import CASES, DEFAULT, ONE, Case
+from contract_tests.gpu.named import SOFTWARE
 from contract_tests.own.servers import ROOT
 
 WAIT = "1800"
@@ -37,13 +39,16 @@ def main() -> int:
     parser.add_argument("-k", dest="choice", help="configurations whose names match, alone")
     parser.add_argument("--again", action="store_true", help="those as well that have a result")
     parser.add_argument("--table", action="store_true", help="print the results, run nothing")
+    parser.add_argument("--device", default=SOFTWARE, help="its name (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="configurations at a time")
+    parser.add_argument("--results", type=Path, default=results.RESULTS, help="where they are kept")
     parser.add_argument("--python", type=Path, help="an interpreter whose llama.cpp has Vulkan")
     parser.add_argument("--vulkan-include", type=Path, default=environment.INCLUDE)
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.table:
-        print(results.table(results.stored()))
-        print(results.kit_table(results.stored()), end="")
+        print(results.table(results.stored(given.results)))
+        print(results.kit_table(results.stored(given.results)), end="")
         return 0
     if given.inside:
         return int(not _try(given))
@@ -72,15 +77,26 @@ def _inside(python: Path) -> int:
 def _try(given: argparse.Namespace) -> bool:
     from contract_tests.gpu.trying import run_kit, tried
 
-    found = results.stored()
+    found = results.stored(given.results)
     chosen = [case for case in CASES if _is_chosen(case, given)]
-    for case in chosen:
-        if given.all and not given.again and found.get(case.name) == results.PASSED:
-            continue
+    passed = [case.name for case in chosen if found.get(case.name) == results.PASSED]
+    left = [case for case in chosen if not given.all or given.again or case.name not in passed]
+
+    def one(case: Case) -> str:
         with tempfile.TemporaryDirectory() as directory:
-            found[case.name] = tried(case, Path(directory))
-        results.store(found)
-        print(f"{case.name}: {found[case.name]}", flush=True)
+            return tried(case, Path(directory), given.device)
+
+    # What counts the free memory of the device has it for itself.
+    alone = [case for case in left if case.check == "sleep"]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        jobs = {case.name: pool.submit(one, case) for case in left if case not in alone}
+        for case in left:
+            if case in alone:
+                wait(jobs.values())
+            said = one(case) if case in alone else jobs[case.name].result()
+            found[case.name] = said
+            results.store(found, given.results)
+            print(f"{case.name}: {said}", flush=True)
     fine = all(found[case.name] == results.PASSED for case in chosen)
     if given.choice is not None:
         return fine
@@ -90,15 +106,17 @@ def _try(given: argparse.Namespace) -> bool:
     if not given.all:
         pytest += ["-m", "not long_on_device"]
     fine &= subprocess.run([*pytest, *unit], cwd=ROOT, check=False).returncode == 0
-    left = [e for e in results.kit_files() if given.again or not results.is_fine(found.get(e))]
-    for file, said in run_kit(left if given.all else PART):
+    files = [e for e in results.kit_files() if given.again or not results.is_fine(found.get(e))]
+    for file, said in run_kit(files if given.all else PART):
         found[file] = said
-        results.store(found)
+        results.store(found, given.results)
         fine &= results.is_fine(said)
     return fine
 
 
 def _is_chosen(case: Case, given: argparse.Namespace) -> bool:
+    if case.is_for_software and given.device != SOFTWARE:
+        return False
     if given.choice is not None:
         return re.search(given.choice, case.name) is not None
     return given.all or case is DEFAULT

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from contract_tests.gpu.named import ADAPTER, DIRECTORY, EYES, LENT, SHIPPED, VECTOR
+from contract_tests.gpu.named import ADAPTER, DEVICE, DIRECTORY, EYES, LENT, SHIPPED, VECTOR
 
 ONE, TWO = {"GGML_VK_VISIBLE_DEVICES": "0"}, {"GGML_VK_VISIBLE_DEVICES": "0,0"}
 """llama.cpp takes a software device only if it is named. Named twice, it is two devices."""
@@ -27,19 +27,26 @@ class Case:
     refusal: str = ""
     variables: Mapping[str, str] = field(default_factory=lambda: ONE)
 
+    @property
+    def is_for_software(self) -> bool:
+        """True of what a single GPU can't show: two devices, a bound for each tensor."""
+        return self.variables is TWO or self.refusal == TOO_LARGE or LENT in self.options
+
 
 ALL = ("-ngl", "all")
 SMALL = ("-np", "1", "-c", "256")
 DRAFT = ("-md", SHIPPED, "--spec-draft-n-max", "3", "--spec-draft-p-min", "0")
 TOO_LARGE = "1048576 tokens were asked for: -c 349440 would fit"
 """The software device takes tensors of 128 MiB, others larger ones."""
+FAR_TOO_LARGE = "60000000 tokens were asked for: -c"
+"""No device has the 400 GB of this cache."""
 DEFAULT = Case("-ngl all", ALL, on_device=("layers", "kv_cache"))
 CASES = (
     DEFAULT,
     Case("-ngl 0", ("-ngl", "0"), on_cpu=("layers", "kv_cache")),
     Case("-ngl 1", ("-ngl", "1"), on_device=("layers",), on_cpu=("layers", "kv_cache")),
     Case("-nkvo", (*ALL, "-nkvo"), on_device=("layers",), on_cpu=("kv_cache",)),
-    Case("-dev", (*ALL, "-dev", "Vulkan0"), on_device=("layers", "kv_cache")),
+    Case("-dev", (*ALL, "-dev", DEVICE), on_device=("layers", "kv_cache")),
     Case("-dev none", ("-dev", "none"), on_cpu=("layers", "kv_cache")),
     Case("-ot", (*ALL, "-ot", "ffn=CPU"), on_device=("layers", "kv_cache")),
     Case("--no-op-offload", ("-ngl", "1", "--no-op-offload"), on_device=("layers",)),
@@ -56,6 +63,7 @@ CASES = (
     Case("-sm none", (*ALL, "-sm", "none"), variables=TWO, n_devices=1),
     Case("-ts 1,2", (*ALL, "-ts", "1,2"), variables=TWO, n_devices=2),
     Case("-c 1048576", (*ALL, "-c", "1048576", "-np", "1"), refusal=TOO_LARGE),
+    Case("-c 60000000", (*ALL, "-c", "60000000", "-np", "1"), refusal=FAR_TOO_LARGE),
     Case("--rpc", (*ALL, "--rpc", LENT, "-ts", "1,1"), n_devices=2),
     Case("--lora", (*ALL, "--lora", ADAPTER), check="adapted"),
     Case("--control-vector", (*ALL, "--control-vector", VECTOR), on_device=("layers",)),

@@ -12,17 +12,22 @@ from tests.support.control_vectors import write_vector
 from tests.support.lending import lending
 from tools.models import build
 
-SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT = (
-    f"<{name}>" for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port")
+SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT, DEVICE = (
+    f"<{name}>"
+    for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port", "device")
 )
 """Stand in options for what is only there while a case runs."""
+SOFTWARE = "Vulkan0"
+"""The name of Mesa's software device, where no other one is at hand."""
 STRENGTH = 0.5
 """Of the control vector, beside a layer's own part."""
 
 
-def there(options: tuple[str, ...], directory: Path, stack: ExitStack) -> list[str]:
+def there(
+    options: tuple[str, ...], directory: Path, stack: ExitStack, device: str = SOFTWARE
+) -> list[str]:
     """The options with what they name; `stack` ends it."""
-    return [_there(option, directory, stack) for option in options]
+    return [device if option == DEVICE else _there(option, directory, stack) for option in options]
 
 
 def _there(option: str, directory: Path, stack: ExitStack) -> str:

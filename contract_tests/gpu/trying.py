@@ -21,8 +21,8 @@ _ON_CPU_TOO = ("-nkvo", "--no-op-offload", "--no-host", "--backend-sampling", "-
 LONGEST = 300  # characters of a failure
 
 
-def tried(case: Case, directory: Path) -> str:
-    """`results.PASSED`, or how the failure begins."""
+def tried(case: Case, directory: Path, device_name: str = named.SOFTWARE) -> str:
+    """`results.PASSED`, or how the failure begins. `device_name` is the one that `-dev` takes."""
     # Of itself it is on where nothing is on a device: other caches, and other slot files.
     alike = ("--reproducible", "off")
     shared = ("--slot-save-path", str(directory), "--slots", "--metrics", *alike)
@@ -33,7 +33,7 @@ def tried(case: Case, directory: Path) -> str:
             def serving(options: tuple[str, ...], *, wait: bool = True) -> Specllama:
                 server = start(
                     directory,
-                    *(*named.there(options, directory, stack), *shared, *model),
+                    *(*named.there(options, directory, stack, device_name), *shared, *model),
                     named=bool(model),
                     variables=case.variables,
                     wait=wait,

@@ -80,7 +80,7 @@ def _add_decoder(writer: GGUFWriter, recipe: Recipe, trained: Iterable[Tensor] |
     _add_shape(writer, recipe.decoder, len(vocabulary.tokens))
     if recipe.pooling is not None:
         writer.add_pooling_type(recipe.pooling)
-    _add_vocabulary(writer, vocabulary)
+    add_vocabulary(writer, vocabulary)
     if recipe.chat_template is not None:
         writer.add_chat_template(recipe.chat_template.read_text("utf-8"))
     made = tensors(recipe.decoder, vocabulary, recipe.seed) if trained is None else trained
@@ -93,7 +93,7 @@ def _add_encoder(writer: GGUFWriter, recipe: EncoderRecipe) -> None:
     writer.add_file_type(LlamaFileType.ALL_F32)
     writer.add_vocab_size(len(vocabulary.tokens))
     encoder.add_shape(writer, recipe.encoder)
-    _add_vocabulary(writer, vocabulary)
+    add_vocabulary(writer, vocabulary)
     for name, values in encoder.tensors(recipe.encoder, len(vocabulary.tokens), recipe.seed):
         writer.add_tensor(name, values)
 
@@ -141,7 +141,7 @@ def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
         writer.add_sliding_window_pattern([layer % 2 == 0 for layer in layers])
 
 
-def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+def add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_tokenizer_model(vocabulary.model)
     if vocabulary.pre is not None:
         writer.add_tokenizer_pre(vocabulary.pre)
