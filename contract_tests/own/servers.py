@@ -60,8 +60,15 @@ def free_port() -> int:
 def environment(**variables: str) -> dict[str, str]:
     """Ours without what would change the server's options, and with `variables`."""
     ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
+    libraries = "LLAMA_CPP_LIB_PATH"  # llama.cpp's, which change no option
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ours) or name == libraries
+    }
+    # What the tests themselves are imported from may be on the path, behind this repository.
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
 
 
 _count = itertools.count()

@@ -27,7 +27,7 @@ from tools.models.tokenizer import extended_vocabulary
 
 CHUNK = 1 << 26
 """Bytes that a thread makes at a time, at most."""
-LOGIT_STD, ATTENTION_GAIN, FEED_FORWARD_GAIN = 4.0, 0.1, 0.5
+LOGIT_STD, ATTENTION_GAIN, FEED_FORWARD_GAIN = 4.0, 0.03, 0.5
 """The standard deviation of logits, and what a layer adds to a token's own vector, whose elements
 have a standard deviation of 1. Attention adds little, so that greedy texts repeat what they
 repeat: proposals can be right."""
