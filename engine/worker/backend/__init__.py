@@ -28,6 +28,7 @@ from engine.worker.backend.offload import Offload, OffloadedSampler
 from engine.worker.backend.prepared import PreparedChunk, Rows
 from engine.worker.backend.projector import Projector
 from engine.worker.backend.room import OutOfMemoryError, last_words
+from engine.worker.backend.row_scan import RowScan
 from engine.worker.backend.rpc import add_rpc_servers
 from engine.worker.backend.sampler import NoTokenError, Sampler
 from engine.worker.backend.warming import warm_up
@@ -46,6 +47,7 @@ __all__ = [
     "OutOfMemoryError",
     "PreparedChunk",
     "Projector",
+    "RowScan",
     "Rows",
     "Sampler",
     "StateArray",

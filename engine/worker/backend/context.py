@@ -39,6 +39,14 @@ _PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 _NO_MEMORY = -2  # of llama_decode
 
+# By its name in brackets it is an object of its own, with a plain number as its result: the
+# declared one makes a pointer object of it, which takes longer than the call.
+_logits_address: Any = C._lib["llama_get_logits_ith"]
+_logits_address.restype, _logits_address.argtypes = (
+    ctypes.c_void_p,
+    [ctypes.c_void_p, ctypes.c_int32],
+)
+
 
 class OutOfCellsError(Exception):
     """The KV cache has no room for the batch; nothing of it was evaluated."""
@@ -86,7 +94,8 @@ class Context:
         self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
         self.batch = Batch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
         # By address, as a view takes longer to make than a token to choose.
-        self._rows: dict[int | None, npt.NDArray[np.float32]] = {}
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}
+        self._newest: dict[int, npt.NDArray[np.float32]] = {}  # by index, of the last decode
         self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
         self._kept_numbers = itertools.count()
 
@@ -101,6 +110,7 @@ class Context:
         self._decode(self.batch.filled(self._positions))
 
     def _decode(self, batch: Any) -> None:
+        self._newest.clear()
         status = C.llama_decode(self._ctx, batch)
         if status == 1:
             raise OutOfCellsError
@@ -175,14 +185,30 @@ class Context:
         A view, good until the next decode. Or those that `keep` has put under `index`."""
         if index >= self.n_batch:
             return self._kept[index]
-        pointer = C.llama_get_logits_ith(self._ctx, index)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        row = self._newest.get(index)
+        if row is None:
+            row = self._newest[index] = self._row(_logits_address(self._ctx, index))
+        return row
+
+    def block(self, indices: Sequence[int]) -> tuple[npt.NDArray[np.float32], list[int]]:
+        """The logits (n, n_vocab) of the last decode that have those of the outputs `indices` among
+        them, and which of these rows belong to each index. A view as that of `logits`."""
+        addresses: list[int] = [_logits_address(self._ctx, index) for index in indices]
+        size, first = 4 * self.model.n_vocab, min(addresses)
+        numbers = [(address - first) // size for address in addresses]
+        n = max(numbers) + 1
+        buffer: Any = (ctypes.c_char * (n * size)).from_address(first)
+        return np.frombuffer(buffer, np.float32).reshape(n, -1), numbers
+
+    def _row(self, address: int | None) -> npt.NDArray[np.float32]:
+        if address is None:
+            raise BackendError("llama.cpp has no logits for this position")
         row = self._rows.get(address)
         if row is None:
             if len(self._rows) >= 4 * self.n_batch:
                 self._rows.clear()  # llama.cpp has moved its buffer more than once
-            row = view(pointer, self.model.n_vocab, np.dtype(np.float32))
-            self._rows[address] = row
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            row = self._rows[address] = view(pointer, self.model.n_vocab, np.dtype(np.float32))
         return row
 
     def keep(self, index: int) -> int:

@@ -91,22 +91,43 @@ class Sampler:
             self._known.add(token)
             self._changed.append(token)
 
-    def sample(self, context: Context, index: int, allowed: TokenArray | None = None) -> int:
+    @property
+    def bound(self) -> float | None:
+        """The logit from which on the next choice looks at tokens: infinity if the likeliest token
+        is chosen, None if that isn't known before."""
+        if self._short is None:
+            return None
+        if self._is_argmax:
+            return np.inf
+        return self._least if self._short.n and self._least < np.inf else None
+
+    @property
+    def _is_argmax(self) -> bool:
+        return self._short == ARGMAX and not len(self._biased)
+
+    def sample(
+        self,
+        context: Context,
+        index: int,
+        allowed: TokenArray | None = None,
+        found: TokenArray | None = None,
+    ) -> int:
         """Choose a token from the logits of batch position `index`, an output of the last decode
         or what the context has kept, and remember it for the penalties.
 
         Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
-        raises `NoTokenError` if it leaves none of them possible.
+        raises `NoTokenError` if it leaves none of them possible. `found` are the tokens whose
+        logits reach `bound` (`engine.worker.backend.row_scan`), if somebody has looked.
         """
         if allowed is None and index < context.n_batch:
-            token = self._choose_soon(context, index)
+            token = self._choose_soon(context, index, found)
             if token is not None:
                 self._accept(token)
                 return token
             token = int(C.llama_sampler_sample(self._chain, context._ctx, index))  # accepts, too
             self._note(token)
             return token
-        return self._choose(context.logits(index), context.candidates, allowed)
+        return self._choose(context.logits(index), context.candidates, allowed, found)
 
     def sample_among(
         self, context: Context, index: int, allowed: TokenArray | None = None
@@ -128,9 +149,15 @@ class Sampler:
     def _single(self) -> Candidates:
         return Candidates(1)
 
-    def _choose(self, row: Floats, candidates: Candidates, allowed: TokenArray | None) -> int:
+    def _choose(
+        self,
+        row: Floats,
+        candidates: Candidates,
+        allowed: TokenArray | None,
+        found: TokenArray | None = None,
+    ) -> int:
         """The chosen token; `candidates` are what the chain leaves, then."""
-        if not self._apply_short(row, candidates, allowed):
+        if not self._apply_short(row, candidates, allowed, found):
             self._among(allowed, row if allowed is None else row.take(allowed), candidates)
         return self._finish(candidates, is_limited=allowed is not None)
 
@@ -148,20 +175,26 @@ class Sampler:
         self._accept(token)
         return token
 
-    def _choose_soon(self, context: Context, index: int) -> int | None:
+    def _choose_soon(self, context: Context, index: int, found: TokenArray | None) -> int | None:
         """A token from among few candidates, if that can be done."""
         if context.model.n_vocab <= FEW or self._short is None:
             return None
         row = context.logits(index)
-        if self._short == ARGMAX and not len(self._biased):
-            token = int(row.argmax())
+        if self._is_argmax:
+            token = int(row.argmax() if found is None else found[0])
             return token if row[token] == row[token] else None  # not a number
         candidates = context.candidates
-        if not self._apply_short(row, candidates, None):
+        if not self._apply_short(row, candidates, None, found):
             return None
         return candidates.chosen[0]
 
-    def _apply_short(self, row: Floats, candidates: Candidates, allowed: TokenArray | None) -> bool:
+    def _apply_short(
+        self,
+        row: Floats,
+        candidates: Candidates,
+        allowed: TokenArray | None,
+        found: TokenArray | None,
+    ) -> bool:
         """Let the chain choose among those of the candidates that it can choose at all. False
         if that is not known."""
         short, changed = self._short, self._changed.view()
@@ -176,7 +209,11 @@ class Sampler:
                 return False
             # Mostly what was good for the last token is good again, and saves looking for it.
             least = self._least
-            ids = candidates.reaching(row, least, limit // 2, changed)
+            if found is None or self._is_argmax:
+                ids = candidates.reaching(row, least, limit // 2, changed)
+            else:
+                ids = np.union1d(found, changed) if len(changed) else found
+                ids = ids if len(ids) <= limit // 2 else ids[:0]
             if len(ids) < n:
                 least = self._least = floor(row, SPARE * n)
                 ids = candidates.reaching(row, least, limit, changed)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from types import MappingProxyType
 
+import numpy as np
+
 from engine.params import GenerationParams
 from engine.protocol.messages import PromptProgress, SlotState, StopType, Submit, Timings
 from engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
@@ -89,6 +91,15 @@ class Request:
         if self.guide is not None or self.probs is not None:
             return None
         return sampler if isinstance(sampler, Sampler) and sampler.slow else None
+
+    @property
+    def bound(self) -> float | None:
+        """`Sampler.bound`, if what reaches it is all that there is to know of the next logits."""
+        if not isinstance(self.sampler, Sampler) or self.probs is not None:
+            return None
+        bound = self.sampler.bound
+        # The likeliest of all tokens may not be allowed.
+        return None if bound == np.inf and self.guide is not None else bound
 
     @property
     def reports_progress(self) -> bool:

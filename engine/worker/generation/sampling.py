@@ -2,14 +2,26 @@
 
 from collections.abc import Sequence
 
-from engine.worker.backend import BackendError, Context, Model, Offload, OffloadedSampler
+import numpy as np
+
+from engine.worker.backend import (
+    BackendError,
+    Context,
+    Model,
+    Offload,
+    OffloadedSampler,
+    RowScan,
+)
 from engine.worker.generation.request import Request
 from engine.worker.generation.sampling_pool import SamplingPool
 from engine.worker.scheduling.sequences import Chunk
+from engine.worker.tokens import TokenArray
 
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
 
+ALL = float(np.finfo(np.float32).max)
+"""The bound of a row that nobody looks at."""
 FORCED = -1
 """In the place of the index: there are no logits, as only one token can come."""
 
@@ -22,7 +34,9 @@ class Sampling:
         self._context = context
         self._offload = offload
         self._pool = SamplingPool(context)
+        self._scan = RowScan(context.model.n_vocab) if context.is_asynchronous else None
         self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
+        self._found: dict[int, TokenArray] = {}  # by index, what reaches a sampler's bound
 
     def attach(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> None:
         """Hands the device the samplers that run there, before the decode. Raises BackendError."""
@@ -38,8 +52,10 @@ class Sampling:
         self._offload.arrange(samplers)
 
     def sample_ahead(self, outputs: Sequence[Output]) -> None:
-        """Choose the tokens that take long to choose, at the same time, if they are several."""
+        """Do for all outputs at the same time what takes long for each: choose the tokens of slow
+        samplers, and look through the logits for all others."""
         self._ahead.clear()
+        self._look_through(outputs)
         slow = [
             (sampler, index)
             for request, index in outputs
@@ -48,6 +64,24 @@ class Sampling:
         if len(slow) > 1:
             tokens = self._pool.choose(slow)
             self._ahead.update(zip((index for _, index in slow), tokens, strict=True))
+
+    def _look_through(self, outputs: Sequence[Output]) -> None:
+        """Where the host has its processors for itself, as a device computes."""
+        self._found.clear()
+        if self._scan is None or not self._scan.is_worth_it(len(outputs)):
+            return
+        bounds = {
+            index: bound
+            for request, index in outputs
+            if FORCED < index < self._context.n_batch and (bound := request.bound) is not None
+        }
+        if self._scan.is_worth_it(len(bounds)):
+            logits, numbers = self._context.block([*bounds])
+            of_rows = [ALL] * len(logits)
+            for number, bound in zip(numbers, bounds.values(), strict=True):
+                of_rows[number] = bound
+            found = self._scan.reaching(logits, of_rows)
+            self._found.update(zip(bounds, (found[number] for number in numbers), strict=True))
 
     def sample(self, request: Request, index: int) -> tuple[int, bool] | None:
         """The next token, and whether the guide lets nothing follow it; None if it lets nothing
@@ -80,7 +114,7 @@ class Sampling:
             token = int(allowed[0])
             sampler.take(token)
         elif request.probs is None:
-            token = sampler.sample(self._context, index, allowed)
+            token = sampler.sample(self._context, index, allowed, self._found.get(index))
         else:
             token = request.probs.sample(sampler, self._context, index, allowed)
         if guide is None or token in self._model.eog:
@@ -89,3 +123,5 @@ class Sampling:
 
     def close(self) -> None:
         self._pool.close()
+        if self._scan is not None:
+            self._scan.close()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine.params import GenerationParams
 from engine.protocol.messages import Delta, Event, Failed, Finished, Submit
-from engine.worker.backend import BackendError, Context, Model, initialize
+from engine.worker.backend import BackendError, Context, Model, RowScan, initialize
 from engine.worker.generation.answering import Answering
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
@@ -326,3 +326,40 @@ def test_random_histories(
             e.resume(paused.pop())
     assert not e.has_work
     held(e)
+
+
+MANNERS: list[dict[str, Any]] = [
+    {"temperature": 0.8, "top_k": 20},
+    {"temperature": 0.0},
+    {"temperature": 0.8, "top_k": 20, "repeat_penalty": 1.3, "logit_bias": [(70, 4.0)]},
+    {"temperature": 0.8, "top_k": 20, "grammar": "root ::= [a-z ]+"},
+    {"temperature": 0.8, "top_k": 20, "n_probs": 2},
+    {"temperature": 0.8, "top_k": 0, "min_p": 0.1},
+]
+
+
+def test_rows_that_are_looked_through_together_give_the_same_texts(
+    make: Callable[..., Engine], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests whose samplers want other things of the logits, in one batch."""
+    monkeypatch.setattr("engine.worker.backend.sampler.FEW", 0)
+    texts, n_found = [], 0
+    reaching = RowScan.reaching
+
+    def counted(scan: RowScan, *args: Any) -> Any:
+        nonlocal n_found
+        n_found += 1
+        return reaching(scan, *args)
+
+    monkeypatch.setattr(RowScan, "reaching", counted)
+    for is_worth_it in (False, True):
+        monkeypatch.setattr(RowScan, "is_worth_it", lambda _, n, yes=is_worth_it: yes and n > 0)
+        e = make(model, overlap=True, parallel=len(MANNERS), ctx_size=2048)
+        try:
+            for id, manner in enumerate(MANNERS):
+                submit(e, id + 1, PROMPTS[id % len(PROMPTS)], n_predict=24, **manner)
+            texts.append(said(run(e)))
+            assert (n_found > 0) is is_worth_it
+        finally:
+            e.close()
+    assert texts[0] == texts[1]
