@@ -6,6 +6,7 @@ anywhere. Every turn has its own words, so that no prompt is in a cache of an ea
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -28,6 +29,8 @@ LOGPROB = "logprob of "
 """How rows begin that are only for `difference`."""
 SLEEP_SECONDS = 6.0
 """Until a server has begun to sleep that does it after two."""
+CALM = 24
+"""Tokens of each stream before the prompt comes that they are measured beside."""
 GREEDY = {"temperature": 0.0, "top_k": 1}
 LETTERS = "root ::= [a-z] [a-z ]*"
 
@@ -226,33 +229,36 @@ async def documents(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def stutter(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Eight streams generate when a long prompt comes."""
+    """Eight streams have begun when a long prompt comes."""
     counts = plan.counts
     prompt = await _tokens(server, seed, counts.beside)
-    running = [
-        asyncio.create_task(
-            _stream(server, _stream_request(server, words(seed + i, 20), counts.tokens_beside, i))
-        )
-        for i in range(1, 9)
-    ]
-    await asyncio.sleep(1.0)
+    times: list[list[float]] = [[] for _ in range(8)]
+
+    async def follow(mine: list[float], number: int) -> None:
+        request = _stream_request(server, words(seed + number, 20), counts.tokens_beside, number)
+        async with Connection(server.url) as connection:
+            async for at, _ in connection.events("/v1/completions", request):
+                mine.append(at)
+
+    running = [asyncio.create_task(follow(mine, i + 1)) for i, mine in enumerate(times)]
+    while not all(
+        len(mine) > CALM or task.done() for mine, task in zip(times, running, strict=True)
+    ):
+        await asyncio.sleep(0.01)
     began = time.perf_counter()
     await _ask(server, {"prompt": prompt, "n_predict": 1, "ignore_eos": True})
     ended = time.perf_counter()
-    found = [
-        (before, after)
-        for stream in await asyncio.gather(*running)
-        for before, after in zip(stream.token_times, stream.token_times[1:], strict=False)
-    ]
+    await asyncio.gather(*running)
+    found = [pair for mine in times for pair in itertools.pairwise(mine)]
     met = sorted(b - a for a, b in found if b > began and a < ended)
     calm = sorted(b - a for a, b in found if b <= began)
     size = f"{len(prompt)} tokens beside 8 streams"
-    metrics = {f"{size}: first token ms": 1e3 * (ended - began)}
-    if met and calm:
-        metrics[f"{size}: worst gap ms"] = 1e3 * met[-1]
-        metrics[f"{size}: median gap ms"] = 1e3 * met[len(met) // 2]
-        metrics["8 streams alone: median gap ms"] = 1e3 * calm[len(calm) // 2]
-    return metrics
+    return {
+        f"{size}: first token ms": 1e3 * (ended - began),
+        f"{size}: worst gap ms": 1e3 * met[-1],
+        f"{size}: median gap ms": 1e3 * met[len(met) // 2],
+        "8 streams alone: median gap ms": 1e3 * calm[len(calm) // 2],
+    }
 
 
 async def first_token(server: Server, plan: Plan, seed: int) -> Metrics:

@@ -14,7 +14,7 @@ from contract_tests.own.servers import ROOT, Specllama
 
 PROMPTS = ("def function(self, value):", "import os\nimport sys\n", "The first of the three")
 LONG = "for name in sorted(found):\n    print(name, len(found[name]))\n" * 8
-ROUNDING, ROUGH = 0.15, 0.6
+ROUNDING, ROUGH = 0.25, 0.6
 """Differences of logarithms of probabilities, of kernels that round otherwise, and of caches with 8
 bits."""
 FAR = 0.3
