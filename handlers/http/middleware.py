@@ -13,6 +13,7 @@ from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.body_limits import FREE, LARGE, SHARE, Budget, ValueCount
+from handlers.http.content_coding import Inflated, coding_of
 from handlers.http.errors import RequestError
 from handlers.http.hosts import permits
 from handlers.http.patience import within
@@ -125,6 +126,7 @@ class Leases:
 class Bodies(SpecMiddleware):  # type: ignore[misc]
     """Bounds the size of request bodies and the wait for them, and settles what they are.
 
+    A compressed body is inflated first: all bounds are of what it means.
     No body is larger than --max-body-size, nor than the `x-max-body-size` of its operation. All
     that are held, each until its answer is complete, share a budget.
 
@@ -157,14 +159,20 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
         options: ServerOptions = scope["state"]["runtime"].options
         limit = self._limit(scope, options.http.max_body_size)
         length = 0
-        kind = b""
+        kind = coding = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
                 length = _length(value)
             elif name == b"content-type":
                 kind = value
+            elif name == b"content-encoding":
+                coding = coding + b"," + value if coding else value
         if length > limit:
             raise _too_large(limit)
+        if inflates := coding_of(coding):
+            receive = Inflated(receive, inflates, limit).receive
+            named = (b"content-encoding", b"content-length")  # of the body as it came
+            scope = {**scope, "headers": [f for f in scope["headers"] if f[0] not in named]}
         if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}

@@ -28,6 +28,11 @@ COMMENT = b":\n\n"
 """What every client of server-sent events passes over."""
 
 
+_SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u2029"]
+"""What ends a line for Python's `splitlines`, which Ollama's client reads with, and for httpx'
+`iter_lines`: its bytes in UTF-8, and its escape in JSON."""
+
+
 class Ping(NamedTuple):
     """What is sent after so many seconds without anything else."""
 
@@ -42,12 +47,8 @@ def sse_event(data: Any, event: str | None = None) -> bytes:
 
 
 def line(data: Any) -> bytes:
-    """One line with `data` as JSON, also for readers to whom Unicode's separators end a line, as
-    to Python's `splitlines`, which Ollama's client reads with."""
-    text = encode(data)
-    for separator in "\x85\u2028\u2029":
-        text = text.replace(separator.encode(), b"\\u%04x" % ord(separator))
-    return text + b"\n"
+    """One line with `data` as JSON."""
+    return encode(data) + b"\n"
 
 
 def error_frame(failure: Failure) -> bytes:
@@ -142,7 +143,11 @@ class _EventStream(Response):
                     "headers": self.raw_headers,
                 }
             )
-        await send({"type": "http.response.body", "body": b"".join(frames), "more_body": more})
+        data = b"".join(frames)
+        for separator, escape in _SEPARATORS:
+            if separator in data:
+                data = data.replace(separator, escape)
+        await send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _send_pings(self, ping: Ping, send: Send) -> None:
         """Once the stream has begun, whenever nothing else was sent for so long."""

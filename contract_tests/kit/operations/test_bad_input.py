@@ -125,8 +125,10 @@ def test_text_that_is_none(name: str, server: Server) -> None:
         raw = b'{"tokens": ["TEXT"]}'
     for wrong in (b"\xff", b"\xc3(", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xc0\x80"):
         refused(post_raw(server, name, raw.replace(b"TEXT", wrong)))
-    for wrong in (rb"\ud800", rb"\udc00", rb"\ud800\ud800", rb"\u12", rb"\x", b"\n"):
+    for wrong in (rb"\u12", rb"\x", b"\n"):
         refused(post_raw(server, name, raw.replace(b"TEXT", wrong)))
+    for half in (rb"\ud800", rb"\udc00", rb"\ud800\ud800"):  # as agents send that cut texts
+        right_or_refused(post_raw(server, name, raw.replace(b"TEXT", half)))
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
         right_or_refused(post_raw(server, name, raw.decode().encode(encoding)))
 

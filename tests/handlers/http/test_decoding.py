@@ -21,6 +21,37 @@ def test_what_is_json_is_decoded(document: object) -> None:
     assert decoded(json.dumps(document).encode()) == document
 
 
+CUT = st.text(st.sampled_from('\ud83d\ude00\\"a\u00e9\U0001f600'))
+"""Texts with halves of emoji in them."""
+
+
+@given(st.dictionaries(CUT, CUT))
+def test_half_of_a_surrogate_pair_is_the_replacement_character(document: dict[str, str]) -> None:
+    raw = json.dumps(document)
+    text = json.dumps(json.loads(raw), ensure_ascii=False)
+    whole = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    with suppress(UndecodableError):  # of one half right behind a backslash
+        assert decoded(raw.encode()) == whole
+    assert "\\\\" in raw or decoded(raw.encode()) == whole
+
+
+@pytest.mark.parametrize("raw", [rb'"\ud83d"', rb'"a\udE00b"', rb'"\ud83d\ud83d\ude00"'])
+def test_texts_that_are_cut_inside_of_an_emoji(raw: bytes) -> None:
+    assert "\ufffd" in decoded(raw)
+    assert decoded(raw).encode()
+
+
+def test_an_escaped_backslash_before_a_u_is_text() -> None:
+    assert decoded(rb'["\\ud83d", "\ud83d"]') == ["\\ud83d", "\ufffd"]
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert decoded(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    assert decoded(bytearray(b'\xef\xbb\xbf"\\ud83d"')) == "\ufffd"
+    with pytest.raises(UndecodableError):
+        decoded(b"\xef\xbb\xbf\xef\xbb\xbf1")
+
+
 @given(st.binary())
 def test_what_is_not_is_refused(raw: bytes) -> None:
     with suppress(UndecodableError):

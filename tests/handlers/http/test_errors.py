@@ -77,8 +77,6 @@ def error_of(response: httpx.Response, status: int, type: str = "invalid_request
         (b'{"text": "a"} x', "not valid JSON"),
         (b'{"text": "\xff"}', "UTF-8"),
         (b'{"text": "\xed\xa0\x80"}', "UTF-8"),
-        (b'{"text": "\\ud800"}', "not valid JSON"),
-        (b'{"text": "\\udc00 "}', "not valid JSON"),
         (b"[" * 1000 + b"]" * 1000, "nested"),
         (b"[" * 100_000, "nested"),
         (b"null", "null is not an object"),

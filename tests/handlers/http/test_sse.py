@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import queue
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -35,7 +36,7 @@ async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
             raise unavailable("Loading model")
         for index in range(body["count"]):
             await asyncio.sleep(body.get("seconds", 0))
-            yield sse_event({"index": index, "text": "ä\n"})
+            yield sse_event({"index": index, "text": body.get("text", "ä\n")})
         if body.get("fail") == "late":
             raise unavailable("gone")
         if body.get("fail") == "bug":
@@ -88,6 +89,15 @@ def test_a_long_stream_comes_in_order(client: httpx.Client) -> None:
     response = client.post("/stream", json={"count": 2000})
     lines = [line for line in response.text.split("\n\n") if line]
     assert lines[:-1] == [f'data: {{"index":{index},"text":"ä\\n"}}' for index in range(2000)]
+
+
+def test_no_separator_ends_a_line_in_the_middle(client: httpx.Client) -> None:
+    """Python's `splitlines` and httpx' `iter_lines` know more ends of lines than the standard."""
+    text = "a\u2028b\u2029c\x85d"
+    answer = client.post("/stream", json={"count": 2, "text": text})
+    lines = [line for line in answer.text.splitlines() if line]
+    assert len(lines) == 3
+    assert json.loads(lines[1].removeprefix("data: ")) == {"index": 1, "text": text}
 
 
 def test_an_early_error_is_an_ordinary_answer(client: httpx.Client) -> None:
