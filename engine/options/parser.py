@@ -10,7 +10,7 @@ from engine.options.chosen import Chosen
 from engine.options.composition import Options
 from engine.options.declaration import Field, compose
 from engine.options.layers import Layer, read_layer
-from engine.options.names import Names, protects, suggestion
+from engine.options.names import Names, closes, protects, suggestion
 from engine.options.shortcuts import SHORTCUTS
 from engine.options.values import OptionError, quote
 
@@ -66,6 +66,9 @@ def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
 
 
 _PREFIX = "LLAMA_"
+_NAMING = ("FILE", "DIR", "URL", "USER/REPO[:QUANT]", "[HOST/]NAME[:TAG]")
+"""Kinds of values that name something. On the command line an empty one is that of a variable of
+the shell that isn't set, as a rule."""
 _ELSEWHERE = {"LLAMA_CACHE", "LLAMA_CPP_LIB_PATH", "LLAMA_SERVER_SLOTS_DEBUG", "LLAMA_MEDIA_MARKER"}
 """Variables that other parts of the program, or llama.cpp, read for themselves."""
 
@@ -96,9 +99,18 @@ def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
         if field.negative_env and field.negative_env in environ:
             chosen.set(field, False)
             continue
+        _check_empty(field, environ)
         given = [name for name in field.variables if environ.get(name)]  # empty: says nothing
         for name in given[:1]:
             chosen.read(field, name, environ[name])
+
+
+def _check_empty(field: Field, environ: Mapping[str, str]) -> None:
+    """Raises `OptionError` for a key or a certificate that a variable was to have, and hasn't:
+    the server would be open."""
+    for name in field.variables:
+        if environ.get(name) == "" and closes(name):
+            raise OptionError(f"the variable {name} is set, but empty; unset it if none is meant")
 
 
 def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
@@ -110,6 +122,8 @@ def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
     chosen.begin_source()
     for name, text in given:
         if name in names.by_name and text is not None:
+            if not text and names.by_name[name].opt.metavar in _NAMING:
+                raise OptionError(f"{name}: the value is empty")
             chosen.read(names.by_name[name], name, text)
         elif name not in SHORTCUTS and name not in unavailable.NAMES:
             field = names.by_negative.get(name) or names.by_name[name]

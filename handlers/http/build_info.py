@@ -4,26 +4,26 @@ import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-COMMITS = {"0.3.36": "0c1e57098"}
-"""Version of llama-cpp-python, as `pyproject.toml` pins it, to the commit of llama.cpp in it, as
-its changelog names it."""
+BUILDS = {"0.3.36": "b11312-0c1e57098"}
+"""Version of llama-cpp-python, as `pyproject.toml` pins it, to the build of llama.cpp in it and its
+commit: the changelog names the commit, and llama.cpp's tags number the builds."""
+UNKNOWN = "b0-unknown"
 
 
 @cache
 def build_info() -> str:
     """`b<build>-<commit>` of llama.cpp, which clients of llama-server read, then the name and the
-    version of this server. The build is 0, since a source package knows none; another llama.cpp
-    than the pinned one is `unknown`."""
-    return f"b0-{_commit()}-{_server()}"
+    version of this server. Another llama.cpp than the pinned one is build 0 of commit `unknown`."""
+    return f"{_build()}-{_server()}"
 
 
-def _commit() -> str:
+def _build() -> str:
     if os.environ.get("LLAMA_CPP_LIB_PATH"):  # where llama-cpp-python finds another library
-        return "unknown"
+        return UNKNOWN
     try:
-        return COMMITS.get(version("llama-cpp-python"), "unknown")
+        return BUILDS.get(version("llama-cpp-python"), UNKNOWN)
     except PackageNotFoundError:
-        return "unknown"
+        return UNKNOWN
 
 
 def _server() -> str:

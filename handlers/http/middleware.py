@@ -3,6 +3,7 @@
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,6 +24,8 @@ from handlers.options.tables.http import HttpOptions
 JSON = b"application/json"
 """The spelling of a JSON body's content type behind these middlewares."""
 
+_FIELD_NAMES = re.compile(rb"[\w!#$%&'*+.^`|~-]+(?:[ \t]*,[ \t]*[\w!#$%&'*+.^`|~-]+)*")
+"""Names of header fields, with commas between (RFC 9110, 5.6.2)."""
 _MAX_DIGITS = 20  # of a length, as many as 64 bits have
 
 
@@ -49,7 +52,8 @@ class Cors:
         allow = self._allowed(origin, options)
 
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in fields:
-            headers = [*allow, *self._preflight(options), (b"content-length", b"0")]
+            granted = self._preflight(options, fields, is_allowed=len(allow) > 1)
+            headers = [*allow, *granted, (b"content-length", b"0")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             return await send({"type": "http.response.body", "body": b""})
 
@@ -72,12 +76,23 @@ class Cors:
         return allow
 
     @staticmethod
-    def _preflight(options: HttpOptions) -> list[tuple[bytes, bytes]]:
-        return [
+    def _preflight(
+        options: HttpOptions, asked: Mapping[bytes, bytes], *, is_allowed: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """The fields that grant what a preflight asks for. With credentials, browsers take a `*` for
+        the name of a field, so the names that were asked for take its place."""
+        names = ", ".join(options.cors_headers).encode()
+        wished = asked.get(b"access-control-request-headers", b"")
+        if names == b"*" and _FIELD_NAMES.fullmatch(wished):
+            names = wished
+        granted = [
             (b"access-control-allow-methods", ", ".join(options.cors_methods).encode()),
-            (b"access-control-allow-headers", ", ".join(options.cors_headers).encode()),
+            (b"access-control-allow-headers", names),
             (b"access-control-max-age", b"86400"),
         ]
+        if is_allowed and asked.get(b"access-control-request-private-network") == b"true":
+            granted.append((b"access-control-allow-private-network", b"true"))
+        return granted
 
 
 class Measure:

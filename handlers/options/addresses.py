@@ -5,6 +5,7 @@ text and says what is expected.
 """
 
 import re
+from ipaddress import ip_address
 
 from engine.options.values import OptionError, comma_separated, quote
 
@@ -56,3 +57,13 @@ def api_prefix(text: str) -> str:
             "digits, and . _ ~ -)"
         )
     return path
+
+
+def is_local(host: str) -> bool:
+    """True for an address of --host that only this machine reaches, or the path of a socket."""
+    if "/" in host or host.endswith(".sock") or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

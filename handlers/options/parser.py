@@ -6,6 +6,7 @@ from engine.options import Given
 from engine.options.checks import check, check_files
 from engine.options.declaration import compose
 from engine.options.parser import gather, unknown_variables, vain_options
+from handlers.options.addresses import is_local
 from handlers.options.checks import check_server, check_server_files
 from handlers.options.composition import NAMES, ServerOptions
 
@@ -38,10 +39,17 @@ def from_environ(environ: Mapping[str, str]) -> ServerOptions:
 
 
 def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """What was given to `parse` in vain, each as a warning for the user."""
+    """What was given to `parse` in vain, or leaves the server open: each as a warning."""
     found = unknown_variables(NAMES, environ)
     found += vain_options(given(argv, environ))
     engine, router = options.model.engine, options.router
+    http = options.http
+    open_to = [host for host in http.hosts() if not is_local(host)]
+    if open_to and not http.api_keys():
+        where = ", ".join(open_to)
+        found.append(
+            f"--host {where}: whoever reaches it may use the server; --api-key asks for a key"
+        )
     drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
     if drafts and engine.embedding.embeds():
         found.append("--model-draft has no effect: embeddings have no next tokens to propose")

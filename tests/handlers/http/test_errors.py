@@ -239,6 +239,27 @@ def test_preflight(client: httpx.Client) -> None:
     assert response.headers["access-control-allow-headers"] == "*"
 
 
+@pytest.mark.parametrize("names", ["authorization", "authorization,content-type, x-api-key"])
+def test_a_preflight_names_the_fields_that_were_asked_for(client: httpx.Client, names: str) -> None:
+    wish = {
+        **ORIGIN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": names,
+        "access-control-request-private-network": "true",
+    }
+    headers = client.options("/echo", headers=wish).headers
+    assert headers["access-control-allow-headers"] == names
+    assert headers["access-control-allow-private-network"] == "true"
+    assert (
+        "access-control-allow-private-network"
+        not in client.options(
+            "/echo", headers={**wish, "access-control-request-private-network": "false"}
+        ).headers
+    )
+    odd = client.options("/echo", headers={**wish, "access-control-request-headers": "a b(c)"})
+    assert odd.headers["access-control-allow-headers"] == "*"
+
+
 @pytest.mark.parametrize(
     ("origins", "origin", "allowed"),
     [
@@ -264,6 +285,9 @@ def test_origins_that_may_use_the_server(
             assert headers.get("access-control-allow-origin") == (origin if allowed else None)
             assert ("access-control-allow-credentials" in headers) is allowed
             assert headers["vary"] == "Origin"
+            network = {**wish, "access-control-request-private-network": "true"}
+            headers = httpx.options(f"http://{host}:{port}/echo", headers=network).headers
+            assert ("access-control-allow-private-network" in headers) is allowed
 
 
 def test_what_pages_may_do(tmp_path: Path, handlers: types.ModuleType) -> None:

@@ -495,3 +495,37 @@ def test_the_reference_page_is_printed() -> None:
     command = [sys.executable, "-m", "handlers.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
     assert printed.decode("utf-8") == reference()
+
+
+@pytest.mark.parametrize(
+    "name", ["LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "LLAMA_ARG_SSL_KEY_FILE"]
+)
+def test_a_key_that_a_variable_was_to_have_is_missed(name: str) -> None:
+    assert (
+        error(**{name: ""}) == f"the variable {name} is set, but empty; unset it if none is meant"
+    )
+    parse([], {"LLAMA_ARG_CTX_SIZE": ""})
+
+
+@pytest.mark.parametrize("option", ["-m", "--mmproj", "-hf", "--models-dir", "--api-key-file"])
+def test_an_empty_name_is_refused(option: str) -> None:
+    assert error(option, "") == f"{option}: the value is empty"
+    if option.startswith("--"):
+        assert error(f"{option}=") == f"{option}: the value is empty"
+
+
+@pytest.mark.parametrize(
+    ("argv", "warns"),
+    [
+        (["--host", "0.0.0.0"], True),
+        (["--host", "127.0.0.1,192.168.1.5"], True),
+        (["--host", "::"], True),
+        (["--host", "0.0.0.0", "--api-key", "secret"], False),
+        (["--host", "127.0.0.1,::1,localhost"], False),
+        (["--host", "/run/specllama.sock"], False),
+        ([], False),
+    ],
+)
+def test_an_open_server_is_warned_of(argv: list[str], warns: bool) -> None:
+    found = [each for each in remarks(parse(argv, {}), argv, {}) if "whoever reaches" in each]
+    assert bool(found) is warns
