@@ -79,8 +79,8 @@ class Cors:
     def _preflight(
         options: HttpOptions, asked: Mapping[bytes, bytes], *, is_allowed: bool
     ) -> list[tuple[bytes, bytes]]:
-        """The fields that grant what a preflight asks for. With credentials, browsers take a `*` for
-        the name of a field, so the names that were asked for take its place."""
+        """The fields that grant what a preflight asks for. With credentials, `*` is the name of a
+        field to browsers, so the names that were asked for take its place."""
         names = ", ".join(options.cors_headers).encode()
         wished = asked.get(b"access-control-request-headers", b"")
         if names == b"*" and _FIELD_NAMES.fullmatch(wished):

@@ -19,7 +19,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--rope-scaling",
             env="LLAMA_ARG_ROPE_SCALING_TYPE",
             metavar="METHOD",
-            help="How positions are scaled.",
+            help="How positions are scaled. With linear and yarn a slot may have a context longer "
+            "than the trained one.",
             default="what the model says, else linear",
         ),
     ] = ""
@@ -110,3 +111,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="-1 (what the model says)",
         ),
     ] = -1.0
+
+    def extends(self) -> bool:
+        """True if a context longer than the trained one is asked for by name."""
+        by_method = self.rope_scaling in ("linear", "yarn")
+        return by_method or self.rope_scale > 1 or 0 < self.rope_freq_scale < 1

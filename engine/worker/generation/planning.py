@@ -1,5 +1,6 @@
 """The scheduler of one context, and how much a step may take: measured, not assumed."""
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,8 @@ from engine.worker.media.registry import MediaRegistry, ids_in
 from engine.worker.scheduling.budget import PrefillBudget
 from engine.worker.scheduling.scheduler import Scheduler
 from engine.worker.scheduling.sequences import Chunk
+
+log = logging.getLogger("engine.worker.generation.planning")
 
 CACHED_SEQUENCES = 16
 """Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
@@ -42,6 +45,21 @@ def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
     return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
 
 
+def slot_context(context: Context, options: EngineOptions) -> int:
+    """Tokens of the longest text of a slot. Behind the trained context a model writes nonsense, unless
+    its positions are to be scaled."""
+    trained = context.model.n_ctx_train
+    if context.n_ctx_seq <= trained or options.rope.extends():
+        return context.n_ctx_seq
+    log.warning(
+        "a slot has %d tokens of the %d that were asked for: the model was trained with no more "
+        "(--rope-scaling or --rope-scale go beyond)",
+        trained,
+        context.n_ctx_seq,
+    )
+    return trained
+
+
 class Planner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
@@ -53,7 +71,7 @@ class Planner:
         self.scheduler = Scheduler(
             context,
             n_slots=options.context.n_slots(),
-            n_ctx=context.n_ctx_seq,
+            n_ctx=slot_context(context, options),
             n_cells=context.n_ctx if options.unified_kv_cache() else None,
             n_batch=context.n_batch,
             n_sequences=context.n_seq,

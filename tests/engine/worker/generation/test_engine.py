@@ -334,3 +334,26 @@ def test_progress_is_that_of_a_device_that_has_finished(
     play(one, ["import os"], n_predict=2, stream=True, return_progress=True)
     assert len(seen) > 1
     assert not any(seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "n_ctx"),
+    [
+        ({"parallel": 1}, 8192),
+        ({"parallel": 2, "kv_unified": True}, 8192),
+        ({"parallel": 4}, 5120),
+        ({"parallel": 1, "rope_scaling": "yarn"}, 20480),
+        ({"parallel": 1, "rope_freq_scale": 0.25}, 20480),
+        ({"parallel": 1, "rope_freq_base": 20000.0}, 8192),
+    ],
+)
+def test_a_slot_has_no_more_than_the_model_was_trained_with(
+    model: Model, options: dict[str, Any], n_ctx: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it is asked for by name. The model of the tests was trained with 8,192."""
+    e = engine(model, ctx_size=20480, **options)
+    try:
+        assert (model.n_ctx_train, e.info.n_ctx) == (8192, n_ctx)
+        assert ("trained with no more" in caplog.text) is (n_ctx == 8192)
+    finally:
+        e.close()
