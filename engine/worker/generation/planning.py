@@ -46,8 +46,8 @@ def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
 
 
 def slot_context(context: Context, options: EngineOptions) -> int:
-    """Tokens of the longest text of a slot. Behind the trained context a model writes nonsense, unless
-    its positions are to be scaled."""
+    """Tokens of the longest text of a slot. Behind the trained context a model writes nonsense, but
+    for positions that are scaled."""
     trained = context.model.n_ctx_train
     if context.n_ctx_seq <= trained or options.rope.extends():
         return context.n_ctx_seq
