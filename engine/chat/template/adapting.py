@@ -10,11 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.template.caps import Traits
+from engine.chat.template.caps import ROLES, Traits
 from engine.chat.template.conversation import text_of
 
 _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SHORT_ID = 9
+_INSTRUCTING = ("system", "developer")
+_MARKED = "<system>\n{}\n</system>"
+"""How a system message looks that stands in the turn of the user."""
+_BETWEEN = "\n\n"
 INVALID_JSON = "INVALID_JSON"  # what Anthropic tells its clients to do with such arguments
 
 
@@ -27,10 +31,11 @@ def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str
             for message in result
         ]
     caps = traits.caps
-    if not caps["supports_system_role"]:
-        result = _without_system(result)
+    result = _with_systems_placed(result, traits)
     if traits.text_hides_calls:
         result = [part for message in result for part in _calls_alone(message)]
+    if traits.text_behind_results:
+        result = [_text_as_thought(message) for message in result]
     if traits.results_in_call:
         result = _results_in_calls(result)
     if caps["supports_tool_calls"] and not caps["supports_parallel_tool_calls"]:
@@ -51,7 +56,7 @@ def short_id(id: str) -> str:
 
 
 def _adapted(message: dict[str, Any], traits: Traits) -> dict[str, Any]:
-    new = {**message, "content": _content(message["content"], traits)}
+    new = {**message, "content": _content(message, traits)}
     if traits.short_ids and "tool_call_id" in new:
         new["tool_call_id"] = short_id(new["tool_call_id"])
     if "tool_calls" in new:
@@ -72,13 +77,21 @@ def _adapted(message: dict[str, Any], traits: Traits) -> dict[str, Any]:
     return new
 
 
-def _content(content: str | list[dict[str, Any]], traits: Traits) -> Any:
-    caps = traits.caps
+def _content(message: Mapping[str, Any], traits: Traits) -> Any:
+    content, caps = message["content"], traits.caps
+    if message["role"] != "user":  # parts are there for media, which are the user's
+        text = text_of(content)
+        role = "system" if message["role"] == "developer" else message["role"]
+        return text if role in traits.text_roles or role not in ROLES else _parts(text)
     if isinstance(content, str):
         if caps["supports_string_content"] or not caps["supports_typed_content"]:
             return content
-        return [{"type": "text", "text": content}]
+        return _parts(content)
     return content if caps["supports_typed_content"] else text_of(content)
+
+
+def _parts(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}]
 
 
 def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
@@ -116,6 +129,15 @@ def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
     said = {key: value for key, value in message.items() if key != "tool_calls"}
     calls = {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}
     return [said, calls]
+
+
+def _text_as_thought(message: dict[str, Any]) -> dict[str, Any]:
+    """What a message says before it calls tools, as the end of its thoughts: these are shown before
+    the calls. Behind the results it would end the turn in which the model is to go on."""
+    if "tool_calls" not in message or not message["content"]:
+        return message
+    thoughts = (message.get("reasoning_content"), text_of(message["content"]))
+    return {**message, "content": "", "reasoning_content": "\n".join(filter(None, thoughts))}
 
 
 def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -169,19 +191,73 @@ def _parsed(content: str | list[dict[str, Any]]) -> Any:
         return text
 
 
-def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Moves the text of system messages to the head of the message after them."""
-    result: list[dict[str, Any]] = []
-    pending: list[str] = []
-    for message in messages:
-        if message["role"] == "system":
-            pending.append(text_of(message["content"]))
-        elif pending:
-            pending.append(text_of(message["content"]))
-            result.append({**message, "content": "\n".join(pending)})
-            pending = []
+def _with_systems_placed(
+    messages: Sequence[dict[str, Any]], traits: Traits
+) -> list[dict[str, Any]]:
+    """System messages where the template shows them, in their order among the others. Those at the
+    beginning are one, if it takes no more. What comes later and has no place of its own is, marked,
+    a part of the user's turn beside it."""
+    n_first = 0
+    while n_first < len(messages) and messages[n_first]["role"] in _INSTRUCTING:
+        n_first += 1
+    first, result = list(messages[:n_first]), list[dict[str, Any]]()
+    if n_first > 1 and not traits.several_systems:
+        said = (text_of(message["content"]) for message in first)
+        first = [{**first[0], "content": _BETWEEN.join(filter(None, said))}]
+    late: list[dict[str, Any]] = []
+    for message in messages[n_first:]:
+        if message["role"] in _INSTRUCTING:
+            late.append(message)
+            continue
+        if late and not (message["role"] == "tool" and not traits.system_before_result):
+            message = _place(late, result, message, traits)
+            late = []
+        result.append(message)
+    if late:
+        _place(late, result, None, traits)
+    is_alone = not result and not traits.system_alone
+    if first and (is_alone or not traits.caps["supports_system_role"]):
+        text = "\n".join(text_of(message["content"]) for message in first)
+        if result and result[0]["role"] == "user":
+            result[0] = _joined(text, result[0], "\n")
         else:
-            result.append(message)
-    if pending:
-        result.append({"role": "user", "content": "\n".join(pending)})
-    return result
+            result.insert(0, {"role": "user", "content": text})
+        first = []
+    return first + result
+
+
+def _place(
+    late: Sequence[dict[str, Any]],
+    before: list[dict[str, Any]],
+    after: dict[str, Any] | None,
+    traits: Traits,
+) -> Any:
+    """Put system messages between those `before` and the one `after` them, which is given back."""
+    if traits.late_system:
+        before += late
+        return after
+    text = _BETWEEN.join(_MARKED.format(text_of(message["content"])) for message in late)
+    last = before[-1] if before else None
+    if after is not None and after["role"] == "user":
+        return _joined(text, after, _BETWEEN)
+    beside_result = last is not None and last["role"] == "tool" and not traits.user_after_result
+    if last is not None and (last["role"] == "user" or beside_result):
+        before[-1] = _joined(last, text, _BETWEEN)
+    else:
+        before.append({"role": "user", "content": text})
+    return after
+
+
+def _joined(
+    first: str | dict[str, Any], second: str | dict[str, Any], between: str
+) -> dict[str, Any]:
+    """A message with a text before or behind its own."""
+    text, message = (first, second) if isinstance(first, str) else (second, first)
+    assert isinstance(text, str)
+    assert isinstance(message, dict)
+    content, is_before = message["content"], text is first
+    if isinstance(content, str):
+        both = (text, content) if is_before else (content, text)
+        return {**message, "content": between.join(filter(None, both))}
+    parts = [*_parts(text), *content] if is_before else [*content, *_parts(text)]
+    return {**message, "content": parts}

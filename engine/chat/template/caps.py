@@ -43,6 +43,9 @@ _PRINTED_PART = re.compile(r"""(['"])thinking\1""")
 _LONG_ID = "call_0123456789abcdefABCDEF01"
 
 
+ROLES = frozenset(("system", "user", "assistant", "tool"))
+
+
 class Caps(TypedDict):
     """The parts of a conversation that a template renders.
 
@@ -68,10 +71,16 @@ class Traits(msgspec.Struct, frozen=True):
     `reasoning_key` is the field of a message that thoughts are read from; with
     `thoughts_or_content` a message that calls tools may have one of the two only. With
     `null_content` calls are rendered only if the content beside them is null; `text_hides_calls`:
-    they are not if there is a text beside them. With `short_ids`
-    the id of a call has nine letters and digits. With `developer_role` developers have a voice of
-    their own. With `thoughts_in_parts` thoughts are a part of the content; with `results_in_call`
-    the results of calls stand in the message that asks for them.
+    they are not if there is a text beside them; `text_behind_results`: it stands behind their
+    results. With `short_ids` the id of a call has nine letters and digits. With `developer_role`
+    developers have a voice of their own. With `thoughts_in_parts` thoughts are a part of the
+    content; with `results_in_call` the results of calls stand in the message that asks for them.
+
+    System messages: `several_systems` may begin a conversation, and with `system_alone` be all of
+    it; with `late_system` they may stand behind other messages, too, and are shown there; with
+    `system_before_result` even between a call and its result. With `user_after_result` the user may
+    speak right after a result. In `text_roles` are the roles whose content may be a text; `Caps`
+    speaks of the user's alone.
     """
 
     caps: Caps
@@ -79,10 +88,17 @@ class Traits(msgspec.Struct, frozen=True):
     thoughts_or_content: bool = False
     null_content: bool = False
     text_hides_calls: bool = False
+    text_behind_results: bool = False
     short_ids: bool = False
     developer_role: bool = False
     thoughts_in_parts: bool = False
     results_in_call: bool = False
+    several_systems: bool = True
+    system_alone: bool = True
+    late_system: bool = True
+    system_before_result: bool = True
+    user_after_result: bool = True
+    text_roles: frozenset[str] = ROLES
 
 
 def probe(template: "ChatTemplate") -> Caps:
@@ -115,6 +131,8 @@ def traits_of(template: "ChatTemplate") -> Traits:
     )
     in_turn = "first_mark" in double and "call_mark" in double
     beside_text = probe.call(encode(mark), content="content_mark")
+    results_in_call = tool_calls and probe.wants_results_in_call(encode(mark))
+    before_result = probe.open_call(encode(mark), content="content_mark")
     long_ids = "call_mark" in probe.calls([_call(encode(mark), _LONG_ID)])
 
     reasoning_key = next(
@@ -154,6 +172,8 @@ def traits_of(template: "ChatTemplate") -> Traits:
         thoughts_or_content="reasoning_mark" in with_thoughts and not with_both,
         null_content=null_content,
         text_hides_calls=tool_calls and "call_mark" not in beside_text,
+        text_behind_results=tool_calls
+        and (results_in_call or _in_order(before_result, "A result", "content_mark")),
         short_ids=tool_calls and not long_ids,
         # Only templates with channels give developers a voice.
         thoughts_in_parts=(
@@ -161,9 +181,17 @@ def traits_of(template: "ChatTemplate") -> Traits:
             and not _PRINTED_PART.search(in_parts)
             and not probe.shows_thoughts(reasoning_key, encode(mark))
         ),
-        results_in_call=tool_calls and probe.wants_results_in_call(encode(mark)),
+        results_in_call=results_in_call,
         developer_role=harmony_markers.CHANNEL in template.source,
+        text_roles=probe.text_roles(encode(mark) if tool_calls else None),
+        **probe.places_of_systems(encode(mark) if tool_calls else None),
     )
+
+
+def _in_order(text: str, *marks: str) -> bool:
+    """True if all marks are in the text, each behind the one before."""
+    places = [text.find(mark) for mark in marks]
+    return -1 not in places and places == sorted(places)
 
 
 class _Probe:
@@ -204,6 +232,55 @@ class _Probe:
         asking = {"role": "assistant", "content": self.empty, "tool_calls": calls, **fields}
         result = {"role": "tool", "name": "probe_tool", "content": "A result"}
         return [_USER, asking, *({**result, "tool_call_id": call["id"]} for call in calls)]
+
+    def text_roles(self, arguments: Any) -> frozenset[str]:
+        """The roles whose content is shown if it is a text; `arguments` are those of a call, if the
+        template shows calls. Where neither a text nor parts are shown, a text does no harm."""
+
+        def shown(role: str, content: Any) -> bool:
+            message = {"role": role, "content": content}
+            if role == "tool":
+                turn = self._turn([_call(arguments, "call00001")], {})
+                return "role_mark" in self.render(*turn[:2], {**turn[2], **message}, tools=True)
+            around = {"system": ([], [_USER]), "user": ([], []), "assistant": ([_USER], [_USER])}
+            before, after = around[role]
+            return "role_mark" in self.render(*before, message, *after)
+
+        was, self.in_parts = self.in_parts, False
+        parts = [{"type": "text", "text": "role_mark"}]
+        probed = ROLES if arguments is not None else ROLES - {"tool"}
+        found = ROLES - {r for r in probed if not shown(r, "role_mark") and shown(r, parts)}
+        self.in_parts = was
+        return found
+
+    def places_of_systems(self, arguments: Any) -> dict[str, bool]:
+        """Where system messages are shown, and not moved; and whether the user may speak after the
+        result of a call. `arguments` are as above."""
+        system = {"role": "system", "content": "system_mark"}
+        more = {"role": "user", "content": "more_mark"}
+        middle = self.render(_USER, _ANSWER, system, more)
+        end = self.render(_USER, _ANSWER, more, system)
+        late = _in_order(middle, "An answer", "system_mark", "more_mark")
+        late = late and _in_order(end, "more_mark", "system_mark")
+        two = self.render({**system, "content": "first_mark"}, system, _USER)
+        found = {
+            "several_systems": _in_order(two, "first_mark", "system_mark", "A question"),
+            "system_alone": "system_mark" in self.render(system),
+        }
+        if arguments is None:
+            return {**found, "late_system": late}
+        asked, call, result = self._turn([_call(arguments, "call00001")], {})
+        inside = self.render(asked, call, system, result, tools=True)
+        behind = self.render(asked, call, result, system, tools=True)
+        spoken = self.render(asked, call, result, more, _ANSWER, _USER, tools=True)
+        late = late and _in_order(behind, "A result", "system_mark")
+        return {
+            **found,
+            "late_system": late,
+            "system_before_result": late
+            and _in_order(inside, "call_mark", "system_mark", "A result"),
+            "user_after_result": _in_order(spoken, "A result", "more_mark", "An answer"),
+        }
 
     @staticmethod
     def _with_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -104,6 +104,91 @@ def test_answers_come_back(directory: Path, name: str) -> None:
     assert written == RECORD[name].answers
 
 
+def _rule(number: int, role: str = "system") -> dict[str, Any]:
+    return {"role": role, "content": f"Rule {number}."}
+
+
+def _asked(number: int) -> dict[str, Any]:
+    return {"role": "user", "content": f"Question {number}."}
+
+
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "Answer 1."}
+CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "call00001",
+            "type": "function",
+            "function": {"name": TOOLS[0]["function"]["name"], "arguments": '{"city": "Bern"}'},
+        }
+    ],
+}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call00001", "content": "Result 1."}
+ONE, TWO = "Rule 1.", "Rule 2."
+SYSTEMS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "two": ([_rule(1), _rule(2), _asked(1)], [ONE, TWO, "Question 1."]),
+    "developer": ([_rule(1), _rule(2, "developer"), _asked(1)], [ONE, TWO, "Question 1."]),
+    "middle": (
+        [_rule(1), _asked(1), ANSWER, _rule(2), _asked(2)],
+        ["Question 1.", "Answer 1.", TWO, "Question 2."],
+    ),
+    "before an answer": (
+        [_asked(1), _rule(2), ANSWER, _asked(2)],
+        ["Question 1.", TWO, "Answer 1.", "Question 2."],
+    ),
+    "end": ([_asked(1), ANSWER, _asked(2), _rule(2)], ["Answer 1.", "Question 2.", TWO]),
+    "alone": ([_rule(1)], [ONE]),
+    "in a call": ([_asked(1), CALL, _rule(2), RESULT], ["Question 1.", TWO]),
+    "after a result": ([_asked(1), CALL, RESULT, _rule(2)], ["Result 1.", TWO]),
+    "after a result, answered": (
+        [_asked(1), CALL, RESULT, _rule(2), ANSWER, _asked(2)],
+        ["Result 1.", TWO, "Answer 1.", "Question 2."],
+    ),
+}
+"""Conversations with system messages where agents put them, and texts in the order in which their
+prompt has them."""
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_system_messages_are_read_where_they_stand(directory: Path, name: str) -> None:
+    template, syntax = compiled(directory / f"{name}.jinja")
+    for place, (messages, order) in SYSTEMS.items():
+        tools = TOOLS if CALL in messages else []
+        text = chat_prompt(template, syntax, ChatRequest(messages=messages, tools=tools)).text
+        places = [text.find(each) for each in order]
+        assert -1 not in places, (place, text)
+        assert places == sorted(places), (place, text)
+        assert all(text.count(rule) <= 1 for rule in (ONE, TWO)), (place, text)
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_a_text_is_the_same_in_one_part(directory: Path, name: str) -> None:
+    """Of every role. Of two parts both are shown, and nothing of their form."""
+    template, syntax = compiled(directory / f"{name}.jinja")
+
+    def shown(messages: list[dict[str, Any]], at: int, content: Any) -> str:
+        messages = [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+        tools = TOOLS if CALL in messages else []
+        return chat_prompt(template, syntax, ChatRequest(messages=messages, tools=tools)).text
+
+    for messages, at in (
+        ([_rule(1), _asked(1)], 0),
+        ([_rule(1, "developer"), _asked(1)], 0),
+        ([_asked(1), ANSWER, _rule(2), _asked(2)], 2),
+        ([_asked(1)], 0),
+        ([_asked(1), ANSWER, _asked(2)], 1),
+        ([_asked(1), CALL, RESULT], 2),
+        ([_asked(1), CALL, RESULT, ANSWER, _asked(2)], 2),
+    ):
+        whole = messages[at]["content"]
+        part = {"type": "text", "text": whole}
+        assert shown(messages, at, [part]) == shown(messages, at, whole)
+        two = shown(messages, at, [part, {"type": "text", "text": "Zq more."}])
+        assert 0 <= two.find(whole) < two.find("Zq more."), two
+        assert "'type': 'text'" not in two
+
+
 Said = tuple[str, str, list[tuple[str, Any]]]
 
 

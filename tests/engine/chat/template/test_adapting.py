@@ -170,3 +170,102 @@ def test_parts_that_a_template_prints_are_a_text(printed: str) -> None:
     source += printed + "{% endif %}{% endfor %}"
     parts = [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
     assert prompt(source, {"role": "user", "content": parts}).text == "One.\nTwo."
+
+
+LOOP = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+ONLY_FIRST = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning') }}{% endif %}"
+    "[{{ m.role }}:{{ m.content }}]{% endfor %}"
+)
+DROPS_LATE = (
+    "{% for m in messages %}{% if m.role != 'system' or loop.first %}"
+    "[{{ m.role }}:{{ m.content }}]{% endif %}{% endfor %}"
+)
+MOVES_UP = (
+    "{% for m in messages if m.role == 'system' %}[system:{{ m.content }}]{% endfor %}"
+    "{% for m in messages if m.role != 'system' %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+)
+ALTERNATES = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "[{{ m.role }}:{{ m.content }}]{% endfor %}"
+)
+RULE, RULE_2 = ({"role": "system", "content": text} for text in ("Be short.", "Be kind."))
+ANSWER = {"role": "assistant", "content": "Hi"}
+MARKED = "<system>\nBe kind.\n</system>"
+
+
+def shown(source: str, *messages: dict[str, Any]) -> str:
+    return prompt(source, *messages).text
+
+
+@pytest.mark.parametrize("source", [ONLY_FIRST, DROPS_LATE, MOVES_UP])
+def test_late_system_messages_are_in_the_turn_of_the_user(source: str) -> None:
+    head = "[system:Be short.][user:Hello]"
+    assert shown(source, RULE, USER, ANSWER, RULE_2, USER) == (
+        f"{head}[assistant:Hi][user:{MARKED}\n\nHello]"
+    )
+    assert shown(source, RULE, USER, RULE_2) == f"[system:Be short.][user:Hello\n\n{MARKED}]"
+    assert shown(source, USER, RULE_2, ANSWER, USER) == (
+        f"[user:Hello\n\n{MARKED}][assistant:Hi][user:Hello]"
+    )
+
+
+def test_a_template_that_takes_system_messages_anywhere_gets_them_there() -> None:
+    assert shown(LOOP, RULE, RULE_2, USER, RULE_2) == (
+        "[system:Be short.][system:Be kind.][user:Hello][system:Be kind.]"
+    )
+
+
+@pytest.mark.parametrize("source", [ONLY_FIRST, DROPS_LATE])
+def test_several_first_system_messages_are_one(source: str) -> None:
+    assert shown(source, RULE, RULE_2, USER) == "[system:Be short.\n\nBe kind.][user:Hello]"
+    developer = {**RULE_2, "role": "developer"}
+    assert shown(source, RULE, developer, USER) == "[system:Be short.\n\nBe kind.][user:Hello]"
+
+
+def test_turns_alternate_with_system_messages_as_well() -> None:
+    assert shown(ALTERNATES, RULE, USER) == "[user:Be short.\nHello]"
+    assert shown(ALTERNATES, RULE, USER, ANSWER, RULE_2) == (
+        f"[user:Be short.\nHello][assistant:Hi][user:{MARKED}]"
+    )
+    assert shown(ALTERNATES, USER, RULE_2) == f"[user:Hello\n\n{MARKED}]"
+    assert shown(ALTERNATES, RULE) == "[user:Be short.]"
+
+
+PRINTS_PARTS = (
+    "{% for m in messages %}[{{ m.role }}:{% if m.role == 'user' and m.content is not string %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}]"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+def test_parts_are_a_text_for_a_role_that_would_print_them(role: str) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    message = {"role": role, "content": parts, "tool_call_id": "call00001"}
+    before = [] if role in ("system", "developer") else [USER]
+    seen = "system" if role == "developer" else role
+    assert f"[{seen}:one\ntwo]" in shown(PRINTS_PARTS, *before, message, USER)
+    user = {"role": "user", "content": parts}
+    assert shown(PRINTS_PARTS, user) == "[user:onetwo]"
+
+
+CALLS_FIRST = (
+    "{% for m in messages if m.role != 'tool' %}[{{ m.role }}:"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
+    "{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments.a }}>"
+    "{% set i = loop.index0 %}"
+    "{% for t in messages if t.role == 'tool' and t.tool_call_id == c.id %}={{ t.content }}"
+    "{% endfor %}{% endfor %}{{ m.content }}]{% endfor %}"
+)
+
+
+def test_a_text_that_would_stand_behind_the_result_is_a_thought() -> None:
+    messages = [USER, {**asking(call("f", {"a": 1}, id="call00001")), "content": "I look."}]
+    expected = "[user:Hello][assistant:(I look.)<f 1>=2]"
+    assert shown(CALLS_FIRST, *messages, result("2", "call00001")) == expected
+    in_parts = {**result("", "call00001"), "content": [{"type": "text", "text": "2"}]}
+    assert shown(CALLS_FIRST, *messages, in_parts) == expected

@@ -241,7 +241,7 @@ def test_the_developer_is_the_system_but_for_channels() -> None:
 
 def test_system_messages_join_the_next_where_there_are_none() -> None:
     assert prompt(NO_SYSTEM, SYSTEM, USER) == "Be short.\nHello"
-    assert prompt(NO_SYSTEM, USER, SYSTEM) == "HelloBe short."
+    assert prompt(NO_SYSTEM, USER, SYSTEM) == "Hello\n\n<system>\nBe short.\n</system>"
 
 
 def test_null_content_is_empty() -> None:
