@@ -39,7 +39,7 @@ def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _message(message: Message, where: str) -> dict[str, Any]:
     role = message["role"]
-    thoughts = message.get("reasoning_content")
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
     content, more = _content(message.get("content"), role, f"{where}.content")
     made: dict[str, Any] = {"role": role, "content": content}
     if thoughts := thoughts if isinstance(thoughts, str) and thoughts else more:

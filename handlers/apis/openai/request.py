@@ -12,6 +12,9 @@ from engine.options import Options
 from handlers.apis.openai.messages import chat_messages
 from handlers.apis.openai.tools import chosen, offered
 
+_SWITCH = {"enabled": True, "disabled": False}
+"""What the `type` of `thinking` says."""
+
 
 def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     """The request in `body`; the server's options stand in for fields that it lacks.
@@ -74,10 +77,15 @@ def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, A
     Raises EngineError (invalid_request_error).
     """
     variables = {**options.chat.variables(), **(body.get("chat_template_kwargs") or {})}
-    effort = body.get("reasoning_effort")
-    if effort == "none":
+    reasoning, thinking = body.get("reasoning") or {}, body.get("thinking") or {}
+    effort = body.get("reasoning_effort") or reasoning.get("effort")
+    switch = _SWITCH.get(thinking.get("type") or "")
+    switches = (body.get("enable_thinking"), reasoning.get("enabled"), switch)
+    if effort == "none" or False in switches:
         variables["enable_thinking"] = False
-    elif effort is not None:
+    elif True in switches:
+        variables["enable_thinking"] = True
+    if effort is not None and effort != "none":
         variables["reasoning_effort"] = effort
     if not isinstance(variables.get("enable_thinking", True), bool):
         raise invalid_request("chat_template_kwargs: enable_thinking is true or false")

@@ -1,11 +1,11 @@
-"""How much a model may think: the request's word, or the server's."""
+"""How much a model may think, in every form in which a request says so."""
 
 from typing import Any
 
 import pytest
 
 from engine.chat.request import ThinkingBudget
-from handlers.apis.openai.request import thinking_budget
+from handlers.apis.openai.request import chat_request, thinking_budget
 from tests.support.options_support import model_options
 
 OPTIONS = model_options(reasoning_budget=7, reasoning_budget_message="!")
@@ -27,3 +27,38 @@ OPTIONS = model_options(reasoning_budget=7, reasoning_budget_message="!")
 )
 def test_the_request_s_budget_wins(body: Any, expected: ThinkingBudget) -> None:
     assert thinking_budget(body, OPTIONS) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "variables"),
+    [
+        ({"reasoning_effort": "none"}, {"enable_thinking": False}),
+        ({"reasoning": {"effort": "none"}}, {"enable_thinking": False}),
+        ({"reasoning": {"enabled": False}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"enable_thinking": False}, {"enable_thinking": False}),
+        (
+            {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}},
+            {"enable_thinking": False},
+        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, {"enable_thinking": True}),
+        ({"enable_thinking": True, "reasoning_effort": "none"}, {"enable_thinking": False}),
+        ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high"}),
+        ({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"reasoning": None, "thinking": None, "enable_thinking": None}, {}),
+        ({"thinking": {"type": "adaptive"}}, {}),
+    ],
+)  # fmt: skip
+def test_every_form_of_the_switch_of_thoughts(
+    body: dict[str, Any], variables: dict[str, Any]
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "a"}], **body}
+    assert chat_request(asked, model_options()).template_variables == variables
+
+
+def test_thoughts_of_the_history_have_two_names() -> None:
+    said = {"role": "assistant", "content": "b"}
+    for name in ("reasoning_content", "reasoning"):
+        messages = [{"role": "user", "content": "a"}, {**said, name: "c"}]
+        made = chat_request({"messages": messages}, OPTIONS).messages
+        assert made[1] == {**said, "reasoning_content": "c"}
