@@ -81,12 +81,15 @@ def assemble(
     for warning in file.warnings:
         log.warning("%s", warning)
     sections = _sections(file, found, cached)
-    _refuse(file, found, cached)
+    faults = _faults(file, found, cached)
     maker = _EntryMaker(file.everywhere, cached, given)
-    entries = {
-        name: maker.entry(found.get(name) or _of_section(name, cached), sections.get(name))
-        for name in sorted(found.keys() | sections.keys())
-    }
+    entries = {}
+    for name in sorted(found.keys() | sections.keys() | faults.keys()):
+        model = found.get(name) or _of_section(name, cached)
+        entries[name] = maker.entry_or_fault(model, sections.get(name), faults.get(name, ""))
+        if entries[name].fault:
+            log.error("the model %s can't be served: %s", legible(name), entries[name].fault)
+            sections.pop(name, None)
     for name in _doubles(entries, sections, cached):
         entries[name] = msgspec.structs.replace(entries[name], hidden=True)
     default = _default(entries, sections)
@@ -172,15 +175,15 @@ def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedM
     return name
 
 
-def _refuse(file: Presets, found: dict[str, _Found], cached: Sequence[CachedModel]) -> None:
-    """Takes the models of refused sections out of `found`: they would run with other options than
-    their own. Raises OptionError if that is the shipped one."""
-    for section, reason in file.refused.items():
-        name = _model_name(section, found, cached)
-        if name == MODEL_NAME:
-            raise OptionError(reason)
-        log.error("the preset [%s] is refused: %s", legible(section), reason)
-        found.pop(name, None)
+def _faults(
+    file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
+) -> dict[str, str]:
+    """Why sections can't be used, by the names of their models: these would run with other options
+    than their own. Raises OptionError if that is the shipped one."""
+    faults = {_model_name(name, found, cached): why for name, why in file.refused.items()}
+    if why := faults.get(MODEL_NAME):
+        raise OptionError(why)
+    return faults
 
 
 class _EntryMaker:
@@ -196,8 +199,27 @@ class _EntryMaker:
         self._cached = cached
         self._options([everywhere.layer], everywhere, files=True)
 
-    def entry(self, found: _Found, section: Section | None) -> Entry:
-        """The model with all its options. Raises OptionError that names the section."""
+    def entry_or_fault(self, found: _Found, section: Section | None, fault: str) -> Entry:
+        """The model with all its options; or, if its section can't be used, with its fault. One
+        model alone is then missing. Raises OptionError if that is the shipped one."""
+        if not fault:
+            try:
+                return self._entry(found, section)
+            except OptionError as error:
+                if section is None or found.source == "shipped":
+                    raise
+                fault = str(error)
+        options = self._options([self._everywhere.layer], None, files=False)
+        return Entry(
+            name=found.name,
+            source="preset",
+            # Without a file it would be the shipped model.
+            options=replaced(options, model=found.path or found.name),
+            fault=fault,
+        )
+
+    def _entry(self, found: _Found, section: Section | None) -> Entry:
+        """Raises OptionError that names the section."""
         if section is not None and self._alone([section.layer]).names_model():
             found = _Found(name=found.name, source="preset")
         elif section is not None and found.source == "preset":

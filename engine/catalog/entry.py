@@ -16,7 +16,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     or a `docker_repo` is a model that has to be downloaded first, and "" alone is the shipped one.
     `in_cache` is true if its file belongs to the hub's cache. A `hidden` one can be named, and is
     not listed: a preset has the same file. A `removable` one is a download without a preset, whose
-    files really lie in the cache.
+    files really lie in the cache. One with a `fault` can't be loaded: its preset can't be used, for
+    this reason.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     in_cache: bool = False
     hidden: bool = False
     removable: bool = False
+    fault: str = ""

@@ -27,8 +27,8 @@ from engine.options import (
     Layer,
     Names,
     OptionError,
+    ProtectingError,
     Setting,
-    UnusableKeyError,
     check_layer,
     files,
     layer_remarks,
@@ -90,10 +90,11 @@ class RemotePreset(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: str, names: Names, repository: str = "") -> Presets:
     """The file at `path`, whose keys are among `names`. Keys and values of all options are
     checked; whether options go together is not, as those of other sources join them. A section
-    with a key that nobody knows is refused alone, and if the file comes from a `repository` of the
-    hub, so is one with a key that isn't in `remote_keys.ALLOWED`.
+    with a key or a value that can't be used is refused alone, and if the file comes from a
+    `repository` of the hub, so is one with a key that isn't in `remote_keys.ALLOWED`.
 
-    Raises `OptionError` with one line that names the file, and the line in it.
+    Raises `OptionError` with one line that names the file, and the line in it: for what isn't a
+    preset file, for the section of all models, and for a key that was meant to protect the server.
     """
     source = legible(f"{repository}/{PRESET}" if repository else path)
     drafts = _drafts(source, files.read_text(path, MAX_PRESET))
@@ -103,7 +104,9 @@ def read(path: str, names: Names, repository: str = "") -> Presets:
     for name, draft in drafts.items():
         try:
             sections[name] = section(name, draft, everywhere)
-        except UnusableKeyError as error:
+        except ProtectingError:
+            raise
+        except OptionError as error:
             refused[name] = str(error)
     return Presets(
         everywhere=everywhere,

@@ -6,7 +6,7 @@ derived from the declarations; the options of the server (`handlers.options`) us
 
 from engine.options.composition import EngineOptions, Options
 from engine.options.declaration import replaced
-from engine.options.layers import Layer, Setting, UnusableKeyError, check_layer, layer_remarks
+from engine.options.layers import Layer, ProtectingError, Setting, check_layer, layer_remarks
 from engine.options.names import Names
 from engine.options.parser import Given, layered
 from engine.options.tables.embedding import Pooling
@@ -21,9 +21,9 @@ __all__ = [
     "OptionError",
     "Options",
     "Pooling",
+    "ProtectingError",
     "RouterOptions",
     "Setting",
-    "UnusableKeyError",
     "check_layer",
     "layer_remarks",
     "layered",

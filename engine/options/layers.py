@@ -48,32 +48,32 @@ def read_layer(chosen: Chosen, layer: Layer) -> None:
         place = f"{layer.place(setting)}: {legible(setting.key)}"
         if option := _unavailable(setting.key):
             if option.refused:
-                raise UnusableKeyError(f"{place} is not available: {option.why}")
+                raise OptionError(f"{place} is not available: {option.why}")
             continue
         field, negated = _find(chosen.names, setting.key, place)
         chosen.read(field, place, _negation(setting.value, place) if negated else setting.value)
 
 
-class UnusableKeyError(OptionError):
-    """A key that means nothing here, and harms nobody: only its own layer can't be used."""
+class ProtectingError(OptionError):
+    """A key that was meant to protect the server, where it can't: nothing may be served without."""
 
 
 def check_layer(names: Names, layer: Layer, allowed: Set[str] | None = None) -> None:
     """Raises `OptionError` for a key or a value that can't be used, whatever other layers say:
-    `UnusableKeyError` if it is a key that isn't meant to protect the server. With `allowed`, no
-    options but those fields can be used.
+    `ProtectingError` if it was meant to protect the server. With `allowed`, no options but those
+    fields can be used.
     """
     for setting in layer.settings:
         if not protects(setting.key):
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
         if names.key_concerns_server(setting.key):
-            raise OptionError(
+            raise ProtectingError(
                 f"{place} protects the whole server, and nothing from here: it belongs on the "
                 "command line or in a variable"
             )
         if not _is_known(names, setting.key):
-            raise OptionError(
+            raise ProtectingError(
                 f"{place}: unknown key, which could have been meant to protect the server"
             )
     for setting in layer.settings if allowed is not None else ():
@@ -81,7 +81,7 @@ def check_layer(names: Names, layer: Layer, allowed: Set[str] | None = None) -> 
         if setting.key in _SHORTCUTS or _unavailable(setting.key):
             continue  # models that the server names itself; what has no effect, or is refused
         if _find(names, setting.key, place)[0].name not in (allowed or ()):
-            raise UnusableKeyError(f"{place} is not for a file from another machine to say")
+            raise OptionError(f"{place} is not for a file from another machine to say")
     read_layer(Chosen(names), layer)
 
 
@@ -124,7 +124,7 @@ def _unavailable(key: str) -> unavailable.Unavailable | None:
 def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
     """The option, and whether the key is one of those that switch it off.
 
-    Raises `UnusableKeyError`.
+    Raises `OptionError`.
     """
     name = names.normal_key(key)
     if name in names.by_key:
@@ -132,11 +132,9 @@ def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
     if name in names.by_negative_key:
         return names.by_negative_key[name], True
     if name.startswith("-"):
-        raise UnusableKeyError(f"{place}: keys are options without the dashes before them")
+        raise OptionError(f"{place}: keys are options without the dashes before them")
     known = names.by_key.keys() | names.by_negative_key.keys() | _SHORTCUTS
-    raise UnusableKeyError(
-        f"{place}: unknown key{suggestion(name, known, unavailable.KEYS.keys())}"
-    )
+    raise OptionError(f"{place}: unknown key{suggestion(name, known, unavailable.KEYS.keys())}")
 
 
 def _flag(text: str, place: str) -> bool:

@@ -29,6 +29,11 @@ class Failure:
             until = math.inf
         return cls(supervisor.failure, supervisor.exit_code, n_times + 1, until)
 
+    @classmethod
+    def known(cls, text: str) -> "Failure | None":
+        """The reason why a model can't be loaded, if there is one: nobody tries it."""
+        return cls(text, None, 1, math.inf) if text else None
+
     def check(self, name: str) -> None:
         """Raises `EngineError` (unavailable) if it is too early to try again."""
         if time.monotonic() < self.until:

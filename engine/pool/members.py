@@ -6,7 +6,7 @@ from collections.abc import Callable
 from engine.catalog.entry import Entry
 from engine.options import Options, replaced
 from engine.pool.events import ModelEvent, ModelEvents
-from engine.pool.publisher import StatusPublisher
+from engine.pool.failure import Failure
 from engine.pool.record import ModelRecord
 from engine.pool.supervisor import Supervisor
 
@@ -30,8 +30,7 @@ class Members:
 
     def add(self, entry: Entry) -> None:
         """A model that wasn't there."""
-        publisher = StatusPublisher(entry.name, self._events)
-        self._records[entry.name] = ModelRecord(entry, publisher)
+        self._records[entry.name] = ModelRecord.of(entry, self._events)
 
     def fetch(self, name: str) -> Supervisor:
         """Begin to download a model that is not in use, for the cache alone: requests for it are
@@ -50,7 +49,7 @@ class Members:
         known, record.entry = (record.entry.options, record.options), entry
         if record.in_use and _nameless(entry.options) in map(_nameless, known):
             return
-        record.located = record.failure = None
+        record.located, record.failure = None, Failure.known(entry.fault)
         await self._clear(record, "was unloaded, as its options have changed")
 
     async def remove(self, name: str) -> None:

@@ -15,7 +15,6 @@ from engine.pool.failure import Failure, check_not_failed
 from engine.pool.lease import Lease
 from engine.pool.lifecycle import State
 from engine.pool.members import Members
-from engine.pool.publisher import StatusPublisher
 from engine.pool.record import ModelRecord
 from engine.pool.residency import Place, Residency, Ticket
 from engine.pool.status import ModelStatus
@@ -46,8 +45,7 @@ class ModelPool:
         self._residency = Residency(models_max)
         self._events = ModelEvents()
         self._records = {
-            name: ModelRecord(entry, StatusPublisher(name, self._events))
-            for name, entry in catalog.entries.items()
+            name: ModelRecord.of(entry, self._events) for name, entry in catalog.entries.items()
         }
         self.members = Members(
             self._records,
@@ -175,11 +173,13 @@ class ModelPool:
 
     async def load(self, name: str) -> None:
         """Begin to load a model; it may have to wait for its turn. Raises `EngineError`
-        (invalid_request) if it is loaded, or about to be."""
+        (invalid_request) if it is loaded, or about to be, or has a fault."""
         record = self._records[name]
         if record.loading or record.in_use:
             value = record.status().value
             raise invalid_request(f"the model {name!r} is already running ({value})")
+        if fault := record.entry.fault:
+            raise invalid_request(f"the model {name!r} can't be loaded: {fault}")
         self._start_loading(record)
 
     async def unload(self, name: str) -> None:

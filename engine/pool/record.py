@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.catalog.entry import Entry
 from engine.options import Options
+from engine.pool.events import ModelEvents
 from engine.pool.failure import Failure
 from engine.pool.lease import Lease
 from engine.pool.publisher import StatusPublisher
@@ -30,6 +31,12 @@ class ModelRecord:
     gone: bool = False  # about to be forgotten
     n_returning: int = 0  # requests that wait for the end of an unloading
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Entry, events: ModelEvents) -> "ModelRecord":
+        """A model that isn't loaded, and can't be if its entry says why."""
+        publisher = StatusPublisher(entry.name, events)
+        return cls(entry, publisher, failure=Failure.known(entry.fault))
 
     @property
     def name(self) -> str:

@@ -201,9 +201,6 @@ def test_a_section_can_name_a_model_by_a_shortcut(hub: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[x]\nc = 1\n", "models.ini:1: [x]: "),
-        ("[u/r:Q8_0]\n", "models.ini:1: [u/r:Q8_0]: "),
-        ("[x]\nmodel = /missing.gguf\n", "/missing.gguf"),
         ("[x]\nmodel = {0}\nalias = a\n[y]\nmodel = {0}\nalias = a\n", '[y]: the alias "a" is'),
         ("[x]\nmodel = {0}\nalias = y\n[y]\nmodel = {0}\n", '[x]: the alias "y" is the name'),
         (f"[x]\nmodel = {{0}}\nalias = {MODEL_NAME}\n", "the name of the model"),
@@ -211,19 +208,56 @@ def test_a_section_can_name_a_model_by_a_shortcut(hub: Path) -> None:
         ("[*]\nhf-repo = u/r\n", "models.ini:1: [*]"),
     ],
 )
-def test_sections_that_cannot_be_used(hub: Path, text: str, message: str) -> None:
+def test_files_that_cannot_be_used(hub: Path, text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         with_presets(hub, text.replace("{0}", str(model_path())))
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[x]\nc = 1\n", "models.ini:1: [x]: there is no such model yet"),
+        ("[u/r:Q8_0]\n", "models.ini:1: [u/r:Q8_0]: there is no such model yet"),
+        ("[x]\nmodel = /missing.gguf\n", "/missing.gguf"),
+        ("[x]\nmodel = {0}\nmmproj = /missing.gguf\n", "--mmproj"),
+        ("[x]\nmodel = {0}\nc = many\n", 'models.ini:3: c: "many"'),
+        ("[x]\nmodel = {0}\nload-on-startup = true\nc = many\n", "models.ini:4: c: "),
+        ("[x]\nmodel = {0}\nnonsense = 1\n", "models.ini:3: nonsense: unknown key"),
+    ],
+)
+def test_a_section_that_cannot_be_used_is_a_model_with_a_fault(
+    hub: Path, text: str, fault: str
+) -> None:
+    """All others are served, and so is it as soon as it can be."""
+    text = text.replace("{0}", str(model_path())) + f"[good]\nmodel = {model_path()}\n"
+    catalog = with_presets(hub, text)
+    [bad] = catalog.entries.keys() - {"good", MODEL_NAME}
+    entry = catalog.entries[bad]
+    assert fault in entry.fault
+    assert entry.fault.isprintable()
+    assert entry.options.engine.model.model, "it would be the shipped model"
+    assert not entry.load_on_startup
+    assert not catalog.entries["good"].fault
+    assert catalog.default != bad
+
+
+def test_an_option_that_protects_ends_the_start(hub: Path) -> None:
+    text = f"[x]\nmodel = {model_path()}\n"
+    for line in ("api-key = secret", "api-keys = secret", "ssl-crt-file = a"):
+        with pytest.raises(OptionError, match="protect"):
+            with_presets(hub, f"{text}{line}\n")
+
+
 def test_a_refused_section_leaves_the_others(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf")
     text = f"[u/r:q8_0]\nnonsense = 1\n[x]\nmodel = {model_path()}\n[y]\nnonsense = 1\n"
     catalog = with_presets(hub, text)
-    assert set(catalog.entries) == {"x", MODEL_NAME}
-    assert "the preset [u/r:q8_0] is refused: " in caplog.text
+    faults = {name: entry.fault for name, entry in catalog.entries.items() if entry.fault}
+    assert faults.keys() == {"u/r:Q8_0", "y"}
+    assert faults["y"].endswith("models.ini:6: nonsense: unknown key")
+    assert "the model u/r:Q8_0 can't be served: " in caplog.text
     assert "models.ini:6: nonsense: unknown key" in caplog.text
     with pytest.raises(OptionError, match=r"models\.ini:2: nonsense: unknown key"):
         with_presets(hub, f"[{MODEL_NAME}]\nnonsense = 1\n")
