@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from contract_tests.kit.server import SECONDS
 from engine.shipped import model_path
 from handlers.options import parse
 from handlers.options.completion import bash_completion
@@ -27,7 +28,6 @@ from specllama.listen import ListenError, Listeners
 from tools.webui.__main__ import LIBRARIES, LICENSES, VENDOR, licenses
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60  # until a hanging test is given up
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and UNIX sockets")
 
 STAND_IN = """
@@ -264,7 +264,7 @@ def test_nobody_reads_the_output(words: list[str], tmp_path: Path) -> None:
         stdout=writing,
         stderr=subprocess.PIPE,
         env=environment,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
     )
     os.close(writing)

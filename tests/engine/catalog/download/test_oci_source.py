@@ -140,7 +140,6 @@ def test_of_an_index_the_first_manifest_with_a_model_is_taken(
     assert pull_here(registry, tmp_path, offline=True)[0] == found
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_download_that_was_broken_off_goes_on(registry: Registry, tmp_path: Path) -> None:
     add(registry)
     registry.faults.asks_token = True
