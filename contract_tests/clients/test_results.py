@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from contract_tests.clients import results
 from contract_tests.clients.library import Library, libraries
 from contract_tests.clients.recorder import Recorder, serving
+from contract_tests.kit.server import SECONDS
 from contract_tests.peer.request import recorded
 
 
@@ -55,7 +56,7 @@ def test_what_passes_the_recorder_is_forwarded_and_kept() -> None:
     plain = {"messages": [{"tool_call_id": "id_0"}, {"id": "id_1"}, {"id": "id_0"}]}
     with serving(_echo) as upstream:
         recorder = Recorder(upstream)
-        with serving(recorder) as url, httpx.Client(base_url=url) as client:
+        with serving(recorder) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
             key = {"Authorization": "Bearer secret", "Anthropic-Version": "1"}
             for path in ("/recorded/some/chat/v1/chat?a=1", "/recorded/some/error/v1", "/v1"):
                 answer = client.post(path, json=body, headers=key)

@@ -19,7 +19,6 @@ ROUNDING, ROUGH = 0.25, 0.6
 bits."""
 FAR = 0.3
 """The same, of something else."""
-SLEEP_SECONDS = 600.0
 ATTEMPTS = 10
 Probabilities = Mapping[Any, float]
 """Logarithms, by token."""
@@ -115,8 +114,8 @@ def sleep(device: Specllama, cpu: Specllama) -> None:
     held = sum(each["model"] + each["kv_cache"] for each in uses if each["name"] != "CPU")
     before = likeliest(device, PROMPTS[0])
     loaded = free()
-    wait_until(lambda: not device.engines(), "the model sleeps", SLEEP_SECONDS)
-    wait_until(lambda: free() - loaded > held // 2, "its memory is free", SLEEP_SECONDS)
+    wait_until(lambda: not device.engines(), "the model sleeps")
+    wait_until(lambda: free() - loaded > held // 2, "its memory is free")
     close(likeliest(device, PROMPTS[0]), before, ROUNDING)
     close(likeliest(cpu, PROMPTS[0]), before, ROUNDING)
 

@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--timeout",
         type=_positive,
-        default=90,
+        default=1800,
         metavar="SECONDS",
-        help="how long an answer may take (default: %(default)s)",
+        help="when a test is given up that hangs (default: %(default)s)",
     )
     return made
 

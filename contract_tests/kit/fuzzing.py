@@ -23,6 +23,7 @@ from contract_tests.kit.bodies import (
     ROUTING,
     STREAMING,
 )
+from contract_tests.kit.server import SECONDS
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
@@ -58,7 +59,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 "with-security-parameters": False,
             },
             "max-stream-events": 10_000,
-            "request-timeout": 60,
+            "request-timeout": SECONDS,
             "checks": {
                 # Compares with the methods of one operation; `Allow` names those of the path,
                 # HEAD included.

@@ -82,7 +82,7 @@ def too_large_a_form(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def stalled_form(situations: Situations, name: str) -> list[httpx.Response]:
-    server = situations.narrow
+    server = situations.hasty
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     connection = server.raw(server.head(path(name), 100, **kind) + b"--b\r\n")
     return [read_response(connection, name, server)]

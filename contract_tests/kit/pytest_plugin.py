@@ -64,10 +64,12 @@ def contract_client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     """An httpx client of the server at `--base-url`. Without one, the test is skipped."""
     import httpx
 
+    from contract_tests.kit.server import SECONDS
+
     url = request.config.getoption("base_url", None)
     if not url:
         pytest.skip("it needs a server: pass --base-url")
     key = request.config.getoption("api_key", None)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=SECONDS) as client:
         yield client

@@ -81,7 +81,7 @@ def run(
         "--continue-on-collection-errors",
         *("-p", f"{PACKAGE}.plugin", "-p", "schemathesis.pytest.plugin", "-p", "pytest_timeout"),
         *("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:warnings"),
-        *("--timeout", str(round(5 * SECONDS))),
+        *("--timeout", str(round(SECONDS))),
         *("--base-url", server.url, "--max-examples", str(max_examples)),
         *(("--api-key", server.api_key) if server.api_key else ()),
     ]

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -56,6 +57,19 @@ def send(server: Server, name: str, **changes: Any) -> httpx.Response:
     if name in BODIES:
         return server.post(path(name), body(name, **changes))
     return server.http.request(contract.operations()[name].method, path(name))
+
+
+def send_and_tell(server: Server, name: str, on_its_way: threading.Event) -> httpx.Response:
+    """The same, and `on_its_way` is set when all of it has been written to the server."""
+
+    def trace(event: str, _: Any) -> None:
+        if event == "http11.send_request_body.complete":
+            on_its_way.set()
+
+    options: dict[str, Any] = {"extensions": {"trace": trace}}
+    if name in BODIES:
+        options["json"] = body(name)
+    return server.http.request(contract.operations()[name].method, path(name), **options)
 
 
 def send_with_query(server: Server, name: str, **query: str) -> httpx.Response:
@@ -114,8 +128,13 @@ class Situations:
     @cached_property
     def narrow(self) -> OwnServer:
         """A server that has little of everything."""
-        limits = ["-c", str(N_CTX), "-np", "1", "--max-body-size", "1", "--timeout", "2"]
+        limits = ["-c", str(N_CTX), "-np", "1", "--max-body-size", "1"]
         return self._start(*limits, "--no-slots", api_key="key")
+
+    @cached_property
+    def hasty(self) -> OwnServer:
+        """A server that waits for nobody, for clients that never go on."""
+        return self._start("-c", str(N_CTX), "-np", "1", "--timeout", "2", api_key="key")
 
     @cached_property
     def small(self) -> OwnServer:
@@ -230,7 +249,11 @@ class Situations:
         chat = ("--no-jinja", "--chat-template", "chatml")
         server = self._start(*argv, "-np", "16", *chat, *self._switched_on, api_key="key")
         with ThreadPoolExecutor(len(names)) as pool, engine_stopped(server):
-            sent = {name: pool.submit(send, server, name) for name in names}
+            sent = {}
+            for name in names:
+                on_its_way = threading.Event()
+                sent[name] = pool.submit(send_and_tell, server, name, on_its_way)
+                assert on_its_way.wait(SECONDS), name
             for _ in range(20):  # answered behind them, so that they have reached the engine
                 server.get("/health")
                 server.get("/openapi.json")
@@ -250,7 +273,7 @@ class Situations:
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
         """The answers to clients that send half of a body and stop."""
-        server = self.narrow
+        server = self.hasty
         connections = {
             name: server.raw(server.head(path(name), 100) + b'{"prompt": ') for name in BODIES
         }

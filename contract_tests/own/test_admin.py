@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contract_tests.kit import contract
-from contract_tests.kit.server import OwnServer, Server, Start, wait_until
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, wait_until
 from contract_tests.own.servers import run
 from engine.shipped import model_path
 from tools.models.build import ensure, ensure_adapter
@@ -157,7 +157,7 @@ def test_actions_wait_for_a_busy_slot(admin: OwnServer) -> None:
         thread.start()
         assert act(admin, "erase", None, slot=3)["n_erased"] >= 0
         *_, last = (event.json for event in events)
-    thread.join(60)
+    thread.join(SECONDS)
     n_tokens = last["tokens_evaluated"] + last["tokens_predicted"]
     assert answers[0]["n_saved"] == n_tokens - 1, "the whole text was saved, not a part of it"
 
@@ -260,7 +260,7 @@ def test_simultaneous_requests_get_their_own_adapters(admin: OwnServer) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(SECONDS)
     # Which requests share a batch is chance, and rounding depends on it: the beginning is enough
     # to tell adapters apart.
     assert [said[i][:8] for i in range(9)] == [text[:8] for text in alone] * 3

@@ -28,8 +28,7 @@ REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
 FILE = "tiny-Q8_0.gguf"
 MIB = f"{len(MODEL) / 2**20:.1f}"
-SLOW = len(MODEL)  # bytes per second
-CRAWL = len(MODEL) // 60  # for downloads that are not to come to their end
+CRAWL = len(MODEL) // 3600  # bytes per second, for downloads that are not to come to their end
 TOKEN = "hf_secret"
 LETTERS = "root ::= [a-z]+"
 """A text that any model can say, and that has an end."""
@@ -56,7 +55,7 @@ def cache(hub: Hub, tmp_path: Path) -> dict[str, str]:
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "huggingface"),
-        "HF_HUB_DOWNLOAD_TIMEOUT": "1",  # s
+        "HF_HUB_DOWNLOAD_TIMEOUT": str(round(SECONDS)),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
 
@@ -92,14 +91,21 @@ def fetchers(server: OwnServer) -> list[psutil.Process]:
     return [each for each in children if "engine.catalog.download.child" in each.cmdline()]
 
 
-def wait_until_some_is_there(server: Server, name: str) -> int:
+def n_there(server: Server, name: str) -> int:
+    """The bytes that have been downloaded."""
+    status = model(server, name)["status"]
+    return int(status.get("download", {"n_done": 0})["n_done"])
+
+
+def wait_until_some_is_there(server: Server, name: str, more_than: int = 0) -> int:
     """Waits for the middle of a download: how many bytes are there."""
+    wait_until(lambda: n_there(server, name) > more_than, "something has been downloaded")
+    return n_there(server, name)
 
-    def n_done() -> int:
-        status = model(server, name)["status"]
-        return int(status.get("download", {"n_done": 0})["n_done"])
 
-    return wait_until(n_done, "something has been downloaded")
+def wait_until_told(server: OwnServer, share: int) -> None:
+    line = f": {share} % of "
+    wait_until(lambda: line in server.log.read_text("utf-8", "replace"), f"{share} % are told")
 
 
 # ---- one model ---------------------------------------------------------------------------------
@@ -108,12 +114,17 @@ def wait_until_some_is_there(server: Server, name: str) -> int:
 def test_a_model_is_downloaded_and_served(
     own_server: Start, hub: Hub, cache: dict[str, str]
 ) -> None:
-    hub.faults.bytes_per_second = SLOW
+    hub.faults.slow_from = 0
     server = own_server("-hf", NAME, named=True, wait=False, variables=cache)
     seen = [wait_until_some_is_there(server, NAME)]
     assert re.fullmatch(r"Downloading model \(\d+%\)", health(server))
     error = contract.check(server.post("/completion", {"prompt": "a"}), 503)["error"]
     assert error["message"] == "Downloading model"
+    for share in (30, 60, 90):
+        hub.faults.slow_from = len(MODEL) * share // 100 + 1
+        wait_until_told(server, share)
+        seen.append(n_there(server, NAME))
+    hub.faults.slow_from = None
     while (status := model(server, NAME)["status"])["value"] == "downloading":
         shown = status["download"]
         assert (shown["file"], shown["n_total"]) == (FILE, len(MODEL))
@@ -309,7 +320,7 @@ def test_a_request_has_its_model_downloaded(
     assert value(server, "far") == "unloaded"
     assert model(server, "far")["in_cache"] is False
     assert not hub.downloads()
-    hub.faults.bytes_per_second = SLOW
+    hub.faults.bytes_per_second = CRAWL
 
     def is_loaded(event: Event) -> bool:
         found = event.json
@@ -320,6 +331,10 @@ def test_a_request_has_its_model_downloaded(
         watching = pool.submit(events_of, server, is_loaded, begun)
         assert begun.wait(SECONDS)
         asking = [pool.submit(answer, server, model="far") for _ in range(4)]
+        n = 0
+        for _ in range(3):  # each is told of
+            n = wait_until_some_is_there(server, "far", n)
+        hub.faults.bytes_per_second = None
         seen = [each for each in watching.result() if each["model"] == "far"]
         assert len({each.result() for each in asking}) == 1
     kinds = [each["event"] for each in seen]
@@ -386,7 +401,8 @@ def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path:
             "lying": f"hf-repo = {NAME}",
         }
         file = presets(tmp_path / "models.ini", **lines)
-        variables = {**cache, "HF_ENDPOINT": lying.url}
+        # s; for one that never goes on
+        variables = {**cache, "HF_ENDPOINT": lying.url, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
         server = own_server("--models-preset", str(file), router=True, variables=variables)
         body = {"prompt": "a", "n_predict": 1}
         with ThreadPoolExecutor() as pool:

@@ -23,8 +23,13 @@ KEYS = ("key-one", "key-two")
 
 @pytest.fixture(scope="module")
 def server(module_server: Start) -> OwnServer:
-    return module_server("--parallel", "2", "--head-timeout", "1", "--timeout", "2",
-                         "--max-body-size", "1")  # fmt: skip
+    return module_server("--parallel", "2", "--max-body-size", "1")
+
+
+@pytest.fixture(scope="module")
+def hasty(module_server: Start) -> OwnServer:
+    """For what never goes on: whoever does, however slowly, asks the other one."""
+    return module_server("--parallel", "2", "--head-timeout", "1", "--timeout", "2")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,10 @@ def locked(module_server: Start) -> OwnServer:
 
 
 @pytest.fixture(autouse=True)
-def others_are_served(server: OwnServer) -> Iterator[None]:
+def others_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By the server of the test."""
+    name = "hasty" if "hasty" in request.fixturenames else "server"
+    server: OwnServer = request.getfixturevalue(name)
     engine = server.engine().pid
     yield
     assert server.get("/health").json() == {"status": "ok"}
@@ -87,7 +95,6 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
         (CHUNKED + b"f" * 20 + b"\r\n", 400),
         (CHUNKED + b"2;" + b"x" * MIB, 400),
         (CHUNKED + b"2\r\n{}\r\n0\r\nX: " + b"x" * MIB, 400),
-        (b"GET /health HTTP/1.1\r\nHost: local", 408),
     ],
     ids=lambda value: ascii(value[-30:]) if isinstance(value, bytes) else str(value),
 )  # fmt: skip
@@ -110,9 +117,14 @@ def test_heads_do_not_grow_memory(server: OwnServer) -> None:
     assert process.memory_info().rss - before < 16 * MIB
 
 
-def test_silence_ends(server: OwnServer) -> None:
-    for said in (b"", b"\r\n", server.head("/tokenize", 2) + b"{}"):
-        with server.raw(said) as connection:
+def test_half_a_head_ends(hasty: OwnServer) -> None:
+    response = send(hasty, b"GET /health HTTP/1.1\r\nHost: local")
+    contract.check_envelope(response, 408, "invalid_request_error")
+
+
+def test_silence_ends(hasty: OwnServer) -> None:
+    for said in (b"", b"\r\n", hasty.head("/tokenize", 2) + b"{}"):
+        with hasty.raw(said) as connection:
             read_all(connection)  # which ends
 
 
@@ -244,13 +256,13 @@ def test_keys_in_a_query_are_not_logged(locked: OwnServer) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")
-def test_who_does_not_read_holds_up_nobody(server: OwnServer) -> None:
+def test_who_does_not_read_holds_up_nobody(hasty: OwnServer) -> None:
     request = json.dumps(body("create_completion", n_predict=-1, ignore_eos=True, stream=True,
                               n_probs=100, prompt="a")).encode()  # fmt: skip
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(server.address)
-        connection.sendall(server.head("/completion", len(request)) + request)
-        server.wait_until_busy()
-        server.wait_until_idle()
-        assert server.ask("/completion", body("create_completion"))["stop"]
+        connection.connect(hasty.address)
+        connection.sendall(hasty.head("/completion", len(request)) + request)
+        hasty.wait_until_busy()
+        hasty.wait_until_idle()
+        assert hasty.ask("/completion", body("create_completion"))["stop"]

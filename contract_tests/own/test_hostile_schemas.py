@@ -62,9 +62,9 @@ def test_usual_schemas_are_answered_meanwhile(server: Server) -> None:
     with abandoned(server, body(json_schema=titled(ENDLESS, 1)), 4):
         thread.start()
         try:
-            refused = server.post("/completion", body(grammar=GRAMMAR % 998), timeout=300)
-            relaxed = server.post("/completion", body(json_schema=titled(ITSELF, 1)), timeout=300)
-            optional = server.post("/completion", body(json_schema=OPTIONAL), timeout=300)
+            refused = server.post("/completion", body(grammar=GRAMMAR % 998))
+            relaxed = server.post("/completion", body(json_schema=titled(ITSELF, 1)))
+            optional = server.post("/completion", body(json_schema=OPTIONAL))
         finally:
             stop.set()
             thread.join()
@@ -78,7 +78,7 @@ def test_usual_schemas_are_answered_meanwhile(server: Server) -> None:
 
 
 def test_what_is_too_costly_is_left_out(server: Server) -> None:
-    answer = server.post("/completion", body(json_schema=titled(ENDLESS, 2)), timeout=300)
+    answer = server.post("/completion", body(json_schema=titled(ENDLESS, 2)))
     assert answer.status_code == 200, answer.text
     told = answer.headers["x-specllama-relaxed"].split(", ")
     assert told == [f"#/allOf/{i}/multipleOf" for i in range(4)]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from contract_tests.kit import contract
 from contract_tests.kit.provocations_of_media import recording
-from contract_tests.kit.server import Launcher, OwnServer, Start
+from contract_tests.kit.server import SECONDS, Launcher, OwnServer, Start
 from tests.support.pdf_files import SCAN, encrypted, pdf, words
 
 SHORT = {"max_tokens": 8, "temperature": 0}
@@ -91,7 +91,9 @@ def said(server: OwnServer, *messages: Any, **fields: Any) -> str:
 
 @pytest.fixture(scope="module")
 def openai_client(server: OwnServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=SECONDS
+    ) as client:
         yield client
 
 
@@ -144,7 +146,9 @@ def test_openai_transcriptions(openai_client: openai.OpenAI) -> None:
 def test_anthropic(server: OwnServer) -> None:
     source: Any = {"type": "base64", "media_type": "image/png", "data": encoded(picture(1))}
     content: Any = [text("See"), {"type": "image", "source": source}]
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, timeout=SECONDS
+    ) as client:
         messages: Any = [{"role": "user", "content": content}]
         asked: Any = {"model": MODEL, "max_tokens": 8, "messages": messages}
         answer = client.messages.create(**asked, extra_body={"temperature": 0})
@@ -157,7 +161,7 @@ def test_anthropic(server: OwnServer) -> None:
 
 
 def test_ollama(server: OwnServer) -> None:
-    client = ollama.Client(host=server.url)
+    client = ollama.Client(host=server.url, timeout=SECONDS)
     options = {"num_predict": 8, "temperature": 0}
     message = {"role": "user", "content": "See", "images": [picture(1)]}
     answer = client.chat(MODEL, [message], options=options)
@@ -184,7 +188,9 @@ def test_documents_of_every_api(
         more: Any = {"model": MODEL, "max_output_tokens": 8, "temperature": 0}
         assert openai_client.responses.create(input=items, **more).output_text == expected
     source = {"type": "base64", "media_type": "application/pdf", "data": data}
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, timeout=SECONDS
+    ) as client:
         block: Any = {"type": "document", "source": source, "title": "c.pdf"}
         messages: Any = [{"role": "user", "content": [block]}]
         asked: Any = {"model": MODEL, "max_tokens": 8, "messages": messages}

@@ -13,7 +13,7 @@ import handlers.apis.openai.format
 from contract_tests.kit import checks
 from contract_tests.kit.checks.media import OF_MEDIA
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
-from contract_tests.kit.server import API_KEY, OwnServer, Start
+from contract_tests.kit.server import API_KEY, SECONDS, OwnServer, Start
 from contract_tests.own.mutants import catalog
 from contract_tests.own.mutants.mutant import Check, Kind, Mutant, exercised, install, replace
 from contract_tests.own.mutants.report import page
@@ -58,10 +58,11 @@ def broken(
     """The server for a kind of mutants, which share it; another one if it has ended."""
     directory = tmp_path_factory.mktemp("mutants")
     adapter = ensure_adapter("lora-a", directory)
+    # A lie may take the end away from a text: without `-n` it would fill the context.
     argv: dict[Kind, tuple[str, ...]] = {
-        "one model": ("--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
-        "router": (*zoo.arguments(), "--models-max", "2"),
-        "seeing": ("--mmproj", model_file("tiny-mmproj"), "-m"),
+        "one model": ("-n", "64", "--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
+        "router": ("-n", "64", *zoo.arguments(), "--models-max", "2"),
+        "seeing": ("-n", "64", "--mmproj", model_file("tiny-mmproj"), "-m"),
         "embedder": ("--embeddings", "--pooling", "mean"),
         "reranker": ("--rerank", "-m"),
     }
@@ -175,7 +176,7 @@ def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "pytest", "contract_tests/own/mutants/one_operation.py",
          *options, "-p", "no:cacheprovider", "--tb=line", "-x"],
         cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
-        timeout=240,
+        timeout=SECONDS,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from tests.support.hub import Hub, serving
 FILE = model_path().read_bytes()
 REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
-CRAWL = len(FILE) // 60  # bytes per second, for downloads that are not to come to their end
+CRAWL = len(FILE) // 3600  # bytes per second, for downloads that are not to come to their end
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def cache(stand_in: Hub, tmp_path: Any) -> dict[str, str]:
     return {
         "HF_ENDPOINT": stand_in.url,
         "HF_HUB_CACHE": str(tmp_path / "hub"),
-        "HF_HUB_DOWNLOAD_TIMEOUT": "1",  # s
+        "HF_HUB_DOWNLOAD_TIMEOUT": str(round(SECONDS)),
     }
 
 

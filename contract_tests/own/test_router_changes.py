@@ -29,8 +29,7 @@ from engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 DATA = model_path().read_bytes()
-SLOW = len(DATA)  # bytes per second
-CRAWL = len(DATA) // 60  # for downloads that are not to come to their end
+CRAWL = len(DATA) // 3600  # bytes per second, for downloads that are not to come to their end
 REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
 OTHER = f"{REPOSITORY}:F16"
@@ -101,7 +100,8 @@ def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hu
             assert again["error"]["message"]
         refused = server.post("/completion", body("create_completion", model=NAME))
         assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
-        hub.faults.bytes_per_second = SLOW
+        wait_until(lambda: "download_progress" in kinds(events, NAME), "that is told")
+        hub.faults.bytes_per_second = None
         wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
         told = kinds(events, NAME)
         assert told[0] == "model_status"

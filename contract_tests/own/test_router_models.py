@@ -148,7 +148,7 @@ def test_unloaded_while_it_loads(a_router: Routers, pool: ThreadPoolExecutor) ->
 def test_unloading_lets_running_requests_finish(
     a_router: Routers, pool: ThreadPoolExecutor
 ) -> None:
-    server = a_router(**{CHAT: "stop-timeout = 60"})
+    server = a_router(**{CHAT: f"stop-timeout = {round(SECONDS)}"})
     engine = load_engine(server, CHAT)
     with server.stream("/completion", long_stream(CHAT)) as (_, events):
         seen = [next(events)]

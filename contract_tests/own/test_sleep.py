@@ -191,9 +191,10 @@ def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
     """Rounds that come nearer and nearer to that moment: it takes some milliseconds."""
     expected = ask(sleepy)["content"]
     delay, step = float(IDLE), 0.008  # s
-    slept = 0
+    n, slept = 0, 0
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(9):
+        while n < 9 or not slept:
+            n += 1
             with awake(sleepy):
                 engine = sleepy.engine()
             ask(sleepy)
@@ -207,8 +208,8 @@ def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
                 delay += step
             elif not was_there:
                 delay -= step
-            step = max(0.001, step * 0.7)
-    assert slept, "it never slept: nothing was tested"
+            # On a slow machine it sleeps later than it should: the rounds go on until it does.
+            step = max(0.001, step * 0.7) if slept or n < 9 else step * 2
 
 
 def test_requests_that_wake_it_and_go(sleepy: OwnServer) -> None:

@@ -7,7 +7,6 @@ from contract_tests.kit.server import OwnServer, Start
 from engine.shipped import model_path
 
 KEYS = ("key-of-one", "key-of-another")
-ATTEMPTS = 50
 REQUEST = {
     "prompt": "def read(self, path):\n    with open(path) as file:\n        return",
     "n_predict": 120,
@@ -28,7 +27,9 @@ def drafted(server: OwnServer, key: str, **more: Any) -> int:
 def drafted_at_last(server: OwnServer, key: str) -> int:
     """The same, once it is more than none: whether proposals pay is measured, and on a busy machine
     a text may get none of those that are known."""
-    return next((n for _ in range(ATTEMPTS) if (n := drafted(server, key))), 0)
+    while not (n := drafted(server, key)):
+        pass
+    return n
 
 
 def test_texts_of_one_key_are_never_proposed_to_another(own_server: Start) -> None:
@@ -54,10 +55,7 @@ def test_made_up_acceptance(own_server: Start) -> None:
     server = own_server(*options, "--spec-draft-p-min", "0", "--spec-synth-rates", "0,0,0")
     assert "texts are not what the model would say" in server.log.read_text()
     n_drafted = 0
-    for _ in range(ATTEMPTS):
+    while not n_drafted:  # whether it pays to ask is measured, too
         timings = server.ask("/completion", REQUEST)["timings"]
         assert timings.get("draft_n_accepted", 0) == 0
         n_drafted += timings.get("draft_n", 0)
-        if n_drafted:
-            break
-    assert n_drafted > 0

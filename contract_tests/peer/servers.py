@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from contract_tests.kit.events import read_events
-from contract_tests.kit.server import OwnServer
+from contract_tests.kit.server import SECONDS, OwnServer
 from contract_tests.own import servers
 from contract_tests.peer import genuine
 from contract_tests.peer.request import Request
@@ -92,7 +92,7 @@ class Side:
                 self._directory, self._peer, *self._options, variables=self._variables
             )
         )
-        self._http = httpx.Client(base_url=self._server.url, timeout=120)
+        self._http = httpx.Client(base_url=self._server.url, timeout=SECONDS)
 
     def close(self) -> None:
         self._http.close()

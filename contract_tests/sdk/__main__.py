@@ -18,6 +18,7 @@ import httpx
 from contract_tests.clients.environments import MissingError
 from contract_tests.clients.plain import EMBEDDINGS, TEXTS, plain_server
 from contract_tests.clients.recorder import PREFIX, Recorder, serving
+from contract_tests.kit.server import SECONDS
 from contract_tests.own.servers import ROOT
 from contract_tests.sdk import results, run
 from contract_tests.sdk.bodies import differences
@@ -45,7 +46,8 @@ def main() -> int:
             upstream = stack.enter_context(plain_server(directory, *options))
             recorders.append(recorder := Recorder(upstream))
             addresses[name] = stack.enter_context(serving(recorder))
-        description = httpx.get(f"{recorders[0].upstream}/openapi.json").raise_for_status().json()
+        served = httpx.get(f"{recorders[0].upstream}/openapi.json", timeout=SECONDS)
+        description = served.raise_for_status().json()
         for generator in GENERATORS:
             if not re.search(given.choice, generator.key):
                 continue

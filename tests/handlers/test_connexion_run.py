@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import handlers.running.runtime
+from contract_tests.kit.server import SECONDS
 from engine.catalog.catalog import Catalog
 from engine.options import Options
 from engine.shipped import MODEL_NAME
@@ -74,7 +75,10 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     else:
         monkeypatch.setenv("LLAMA_API_KEY", "key")
         app = launched_by_connexion()
-    with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+    with (
+        serving(app) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
+    ):
         yield client
 
 
@@ -114,7 +118,9 @@ def test_both_launches_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) ->
         fixed = {"x-request-id": "the-same"}
         with (
             serving(app) as (host, port),
-            httpx.Client(base_url=f"http://{host}:{port}", headers=fixed) as client,
+            httpx.Client(
+                base_url=f"http://{host}:{port}", headers=fixed, timeout=SECONDS
+            ) as client,
         ):
             return [
                 (method, path, response.status_code, headers(response, port), response.content)
@@ -159,7 +165,7 @@ def test_the_engine_is_stopped_once() -> None:
     for app in (served_app(), launched_by_connexion()):
         StandIn.ended.clear()
         with serving(app) as (host, port):
-            assert httpx.get(f"http://{host}:{port}/health").status_code == 503
+            assert httpx.get(f"http://{host}:{port}/health", timeout=SECONDS).status_code == 503
             assert not StandIn.ended
         assert len(StandIn.ended) == 1
 
@@ -169,28 +175,38 @@ def test_a_model_that_cannot_be_loaded_is_reported() -> None:
     StandIn.failure = "no such file"
     with serving(served_app(reported.append)) as (host, port):
         StandIn.state = "failed"
-        for _ in range(500):
-            if reported:
-                break
-            httpx.get(f"http://{host}:{port}/health")
+        while not reported:
+            httpx.get(f"http://{host}:{port}/health", timeout=SECONDS)
     assert reported == ["no such file"]
 
 
 def test_two_servers_in_one_process() -> None:
     closed = served_app(api_key=("key",))
     with serving(closed) as a, serving(served_app(api_prefix="/x")) as b:
-        assert httpx.post("http://{}:{}/tokenize".format(*a), content=b"{").status_code == 401
-        assert httpx.post("http://{}:{}/x/tokenize".format(*b), content=b"{").status_code == 400
+        assert (
+            httpx.post(
+                "http://{}:{}/tokenize".format(*a), content=b"{", timeout=SECONDS
+            ).status_code
+            == 401
+        )
+        assert (
+            httpx.post(
+                "http://{}:{}/x/tokenize".format(*b), content=b"{", timeout=SECONDS
+            ).status_code
+            == 400
+        )
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
 def test_the_description_is_bundled_and_valid(prefix: str) -> None:
     with serving(served_app(api_prefix=prefix)) as (host, port):
         base = f"http://{host}:{port}{prefix}"
-        document = httpx.get(f"{base}/openapi.json").json()
-        assert yaml.safe_load(httpx.get(f"{base}/openapi.yaml").content) == document
-        page = httpx.get(f"{base}/docs")
-        asset = httpx.get(f"{base}/docs/swagger-ui-bundle.js")
+        document = httpx.get(f"{base}/openapi.json", timeout=SECONDS).json()
+        assert (
+            yaml.safe_load(httpx.get(f"{base}/openapi.yaml", timeout=SECONDS).content) == document
+        )
+        page = httpx.get(f"{base}/docs", timeout=SECONDS)
+        asset = httpx.get(f"{base}/docs/swagger-ui-bundle.js", timeout=SECONDS)
     openapi_spec_validator.validate(document)
     assert document["servers"][0]["url"] == (prefix or "/")
     assert all(reference.startswith("#/") for reference in references(document))
@@ -243,8 +259,10 @@ def test_only_one_module_patches_connexion() -> None:
 def test_connexions_base_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(launched_by_connexion("/api")) as (host, port):
         base = f"http://{host}:{port}/api"
-        assert httpx.get(f"{base}/health").status_code == 503
-        assert httpx.get(f"{base}/openapi.json").json()["servers"][0]["url"] == "/api"
+        assert httpx.get(f"{base}/health", timeout=SECONDS).status_code == 503
+        assert (
+            httpx.get(f"{base}/openapi.json", timeout=SECONDS).json()["servers"][0]["url"] == "/api"
+        )
     monkeypatch.setenv("LLAMA_ARG_API_PREFIX", "/llm")
     with pytest.raises(RuntimeError, match="did not start"), serving(launched_by_connexion()):
         pass

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from tests.support.paper_server import Server
 
 C = {"X-Conversation-Id": "c"}
@@ -61,7 +62,7 @@ def test_the_work_goes_on_and_ends_with_the_stream(server: Server) -> None:
         assert next(chunks)
         assert server.http.delete("/v1/stream", params=QUERY).status_code == 204
         assert not b"".join(chunks).endswith(b"[DONE]\n\n")
-    assert generation.cancelled.wait(20)
+    assert generation.cancelled.wait(SECONDS)
     assert found(server) == []
 
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from contract_tests.kit.server import SECONDS
 from engine.shipped import model_path
 from handlers.options import parse
 from handlers.options.completion import bash_completion
@@ -27,7 +28,6 @@ from specllama.listen import ListenError, Listeners
 from tools.webui.__main__ import LIBRARIES, LICENSES, VENDOR, licenses
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60  # until a hanging test is given up
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and UNIX sockets")
 
 STAND_IN = """
@@ -264,7 +264,7 @@ def test_nobody_reads_the_output(words: list[str], tmp_path: Path) -> None:
         stdout=writing,
         stderr=subprocess.PIPE,
         env=environment,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
     )
     os.close(writing)
@@ -335,8 +335,8 @@ def test_a_unix_socket_beside_a_port(start: Start, tmp_path: Path) -> None:
         stale.bind(str(path))  # leaves its file behind
     server = start("--port", "0", "--host", f"{path},127.0.0.1")
     assert f"unix:{path}" in server.banner + server.line()
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-        assert client.get("http://host/", timeout=SECONDS).text == "begin end"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=SECONDS) as client:
+        assert client.get("http://host/").text == "begin end"
     assert httpx.get(server.urls[0], timeout=SECONDS).text == "begin end"
     code, stderr = server.stop()
     assert (code, path.exists()) == (0, False), stderr
@@ -347,8 +347,8 @@ def test_a_unix_socket_alone(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     server = start("--host", str(path))
     assert server.urls == []
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-        assert client.get("http://host/", timeout=SECONDS).text == "begin end"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=SECONDS) as client:
+        assert client.get("http://host/").text == "begin end"
     second = run_stand_in("-", "--host", str(path))
     assert second.returncode == 1
     expected = f"specllama: error: cannot listen on {path}: another server does so\n"

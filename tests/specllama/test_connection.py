@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from uvicorn import Config, Server
 
+from contract_tests.kit.server import SECONDS
 from specllama.connection import MAX_FIELDS, MAX_HEAD, Connection, Limits
 from specllama.stalls import LATE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Address = tuple[str, int]
-SECONDS = 60  # until something that doesn't happen is given up
 
 
 class App:

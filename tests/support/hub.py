@@ -28,6 +28,7 @@ class Faults:
     """Faults of the hub. Those with a number are over after so many answers."""
 
     bytes_per_second: int | None = None
+    slow_from: int | None = None  # bytes of an answer, then they come one by one until it is moved
     break_after: int | None = None  # bytes of an answer, then the connection ends
     n_breaks: int = 1
     stall_after: int | None = None  # bytes of an answer, then nothing comes any more
@@ -249,13 +250,18 @@ class Hub:
         elif breaks:
             faults.n_breaks -= 1
             end = faults.break_after or 0
-        chunk = CHUNK
-        if faults.bytes_per_second:
-            chunk = max(1, min(CHUNK, faults.bytes_per_second // 20))
-        for start in range(0, end, chunk):
-            yield body[start : min(start + chunk, end)]
-            if faults.bytes_per_second:
-                await asyncio.sleep(chunk / faults.bytes_per_second)
+        at = 0
+        while at < end:  # the faults may change meanwhile
+            chunk, rate = CHUNK, faults.bytes_per_second
+            if faults.slow_from is not None:
+                chunk, rate = (1, 20) if at >= faults.slow_from else (faults.slow_from - at, None)
+            elif rate:
+                chunk = max(1, rate // 20)
+            chunk = min(chunk, CHUNK)
+            yield body[at : min(at + chunk, end)]
+            at += chunk
+            if rate:
+                await asyncio.sleep(chunk / rate)
         if stalls:
             await asyncio.sleep(3600)  # cancelled when the client gives up
         if breaks:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SECONDS = 60.0
 _LENDING = """
 import ctypes, sys
 from engine.worker.backend import ggml, initialize, rpc
@@ -40,10 +39,8 @@ def lending() -> Iterator[str]:
 
 
 def _wait_until_it_answers(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + SECONDS
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         assert process.poll() is None, "it can't lend anything"
-        assert time.monotonic() < deadline, "nobody answers"
         time.sleep(0.05)

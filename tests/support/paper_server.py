@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import httpx
 import msgspec
 from connexion.spec import Specification
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError, ErrorInfo, invalid_request
 from engine.media.documents import Document
 from engine.media.source import MediaSource
@@ -99,7 +101,7 @@ class PaperGeneration:
                 if how == "late":
                     raise invalid_request("late")
         if how == "hang":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         yield Finished(
             id=1,
             text="" if self.params.stream else "".join(WORDS),
@@ -198,7 +200,7 @@ class Server:
         self.engine = engine
         self.runtime = runtime
         self.supervisor = supervisor
-        self.http = httpx.Client(base_url=url, timeout=20)
+        self.http = httpx.Client(base_url=url, timeout=SECONDS)
         self._paths = Specification.load(DESCRIPTION).spec["paths"]
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
@@ -206,6 +208,19 @@ class Server:
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.checked(self.http.post(path, json=body), path)
+
+    @contextmanager
+    def asking(self, path: str, **body: Any) -> Iterator[socket.socket]:
+        """A client that has sent a request, and at the end goes away without having read all."""
+        content, url = json.dumps(body).encode(), self.http.base_url
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n"
+        )
+        address = (url.host, url.port or 80)
+        with socket.create_connection(address, timeout=SECONDS) as connection:
+            connection.sendall(head.encode() + content)
+            yield connection
 
     def events(self, path: str, **body: Any) -> list[Any]:
         """The documents of a stream; the end marker stays a text."""

@@ -1,8 +1,9 @@
 """A pool over engine processes that exist in name only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from engine.catalog.catalog import Catalog
 from engine.catalog.entry import Entry
@@ -75,9 +76,9 @@ async def stage(*entries: Entry, models_max: int = 4, router: bool = True) -> As
         assert asyncio.all_tasks() == tasks
 
 
-def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 30))
+        asyncio.run(test())
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run

@@ -4,7 +4,7 @@ import { scanEndpoint } from "compatcanary";
 import { MODEL, tried } from "./servers.js";
 
 tried("conformance", async (url) => {
-  const options = { model: MODEL, apiKey: "none", profile: "modern", timeoutMs: 120_000 };
+  const options = { model: MODEL, apiKey: "none", profile: "modern", timeoutMs: 1_800_000 };
   const { results } = await scanEndpoint({ ...options, baseUrl: `${url}/v1` });
   assert.ok(results.length >= 7);
   assert.deepEqual(results.filter((each) => each.status !== "pass"), []);

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 MODEL = "specllama-tiny"
 MESSAGES = [ChatMessage.from_user("How is the weather in Lima?")]
 KEY = Secret.from_token("none")
+SECONDS = 1800.0  # for what hangs; without it there is a limit of 30
 WEATHER = Tool(
     name="weather",
     description="The weather of a city",
@@ -38,6 +39,7 @@ def _generator(url: str, **options: Any) -> Any:
         model=MODEL,
         api_base_url=f"{url}/v1",
         max_retries=0,
+        timeout=SECONDS,
         generation_kwargs={"temperature": 0, **options},
     )
 
@@ -72,7 +74,9 @@ def test_structured_output(url: str) -> None:
 
 
 def test_embeddings(embeddings_url: str) -> None:
-    embedder = OpenAITextEmbedder(api_key=KEY, model=MODEL, api_base_url=f"{embeddings_url}/v1")
+    embedder = OpenAITextEmbedder(
+        api_key=KEY, model=MODEL, api_base_url=f"{embeddings_url}/v1", timeout=SECONDS
+    )
     assert len(embedder.run("a llama")["embedding"]) > 0
 
 

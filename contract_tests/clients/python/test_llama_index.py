@@ -13,6 +13,7 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
 
 MODEL = "specllama-tiny"
+SECONDS = 1800.0  # for what hangs; without it there are limits of 30 and 60
 MESSAGES = [ChatMessage(role="user", content="How is the weather in Lima?")]
 
 
@@ -37,13 +38,15 @@ def _model(url: str, **options: Any) -> Any:
         is_function_calling_model=True,
         context_window=8192,
         max_retries=0,
+        timeout=SECONDS,
         temperature=0,
         **options,
     )
 
 
 def _ollama(url: str) -> Any:
-    return Ollama(base_url=url, model=MODEL, temperature=0, additional_kwargs={"num_predict": 12})
+    more: Any = {"additional_kwargs": {"num_predict": 12}, "request_timeout": SECONDS}
+    return Ollama(base_url=url, model=MODEL, temperature=0, **more)
 
 
 def test_chat(url: str) -> None:
@@ -56,6 +59,7 @@ def test_chat_completions(url: str) -> None:
         api_key="none",
         model=MODEL,
         is_chat_model=False,
+        timeout=SECONDS,
         max_tokens=6,
         temperature=0,
     )
@@ -100,12 +104,14 @@ def test_structured_output_schema(url: str) -> None:
 
 
 def test_structured_output_ollama(url: str) -> None:
-    model = Ollama(base_url=url, model=MODEL, temperature=0)
+    model = Ollama(base_url=url, model=MODEL, temperature=0, request_timeout=SECONDS)
     assert isinstance(model.structured_predict(City, PromptTemplate("Which city?")), City)
 
 
 def test_embeddings(embeddings_url: str) -> None:
-    model = OpenAILikeEmbedding(model_name=MODEL, api_base=f"{embeddings_url}/v1", api_key="none")
+    model = OpenAILikeEmbedding(
+        model_name=MODEL, api_base=f"{embeddings_url}/v1", api_key="none", timeout=SECONDS
+    )
     first, second = model.get_text_embedding_batch(["a llama", "a city"])
     assert len(first) == len(second) > 0
 

@@ -168,9 +168,13 @@ def test_a_thousand_messages(own_server: Start) -> None:
     request = body(NAME, messages=[*(turns * 500), *MESSAGES])
     for [document] in both(own_server("-c", "4096", "-np", "1"), request, 400):
         assert document["error"]["type"] == "exceed_context_size_error"
-        n_tokens = document["error"]["n_prompt_tokens"]
-    roomy = own_server("-c", str(n_tokens + 100), "-np", "1")
-    for documents in both(roomy, request, 200):
+        assert document["error"]["n_prompt_tokens"] > 4096
+    # Where a message takes a letter, they have room.
+    initials = "{% for message in messages %}{{ message.role[0] }}{% endfor %}"
+    brief = own_server("-c", "4096", "-np", "1", "--chat-template", initials)
+    asked = {"messages": request["messages"]}
+    assert brief.ask("/apply-template", asked)["prompt"] == "ua" * 500 + "u" * len(MESSAGES)
+    for documents in both(brief, request, 200):
         assert answer_of(documents).reason in ("stop", "length")
 
 
@@ -349,11 +353,13 @@ def test_a_schema_that_is_nested_deeply(server: Server) -> None:
 
 
 def test_many_tools(own_server: Start) -> None:
-    server = own_server("-c", "24576", "-np", "1")
-    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
-    tools = [tool(f"switch_{n}", nothing) for n in range(128)]
-    for answer in called(server, asking(tools=tools, tool_choice=named("switch_77"))):
-        assert {name for name, _ in answer.calls} == {"switch_77"}
+    server = own_server("-c", "4096", "-np", "1")
+    nothing = {"type": "object", "additionalProperties": False}
+    # Without descriptions: there shall be many, but not many tokens.
+    functions = [{"name": f"s{n}", "parameters": nothing} for n in range(128)]
+    tools = [{"type": "function", "function": function} for function in functions]
+    for answer in called(server, asking(tools=tools, tool_choice=named("s77"))):
+        assert {name for name, _ in answer.calls} == {"s77"}
     called(server, asking(tools=tools))
 
 

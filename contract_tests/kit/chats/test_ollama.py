@@ -14,7 +14,7 @@ from openai import OpenAI
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import MESSAGES, MODEL, body
 from contract_tests.kit.clients.ollama_client import fails, options_of
-from contract_tests.kit.server import Server, Start, needs_key
+from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
 CHAT = "/api/chat"
 SHORT = {"num_predict": 6, "seed": 1}
@@ -385,7 +385,8 @@ def test_which_format(
 
 def test_openai_client_on_the_path(server: Server) -> None:
     """To OpenAI's client, and to llama-server's, it is a name of chat completions."""
-    with OpenAI(base_url=server.url, api_key=server.api_key or "none") as client:
+    key = server.api_key or "none"
+    with OpenAI(base_url=server.url, api_key=key, max_retries=0, timeout=SECONDS) as client:
         answer = client.post(CHAT, body=body("create_ollama_chat"), cast_to=httpx.Response)
         assert contract.check(answer)["object"] == "chat.completion"
     request = body("create_chat_completion", cache_prompt=False)

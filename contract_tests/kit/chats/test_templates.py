@@ -53,11 +53,13 @@ def test_a_template_that_never_ends_or_eats_the_memory_is_stopped(own_server: St
     assert "memory" in refused(server, **grows)
     request = {"messages": MESSAGES, "chat_template_kwargs": {"loops": True}}
     with ThreadPoolExecutor() as pool:
-        loops = pool.submit(server.post, "/apply-template", request)
-        # Meanwhile all else works, the template with other variables included.
-        contract.check(server.get("/health"))
-        assert [prompt(server) for _ in range(3)] == [QUESTION] * 3
-        assert not loops.done()
+        while True:
+            loops = pool.submit(server.post, "/apply-template", request)
+            # Meanwhile all else works, the template with other variables included.
+            contract.check(server.get("/health"))
+            assert [prompt(server) for _ in range(3)] == [QUESTION] * 3
+            if not loops.done():
+                break  # on a slow machine it may be over already
         contract.check_envelope(loops.result(), 400, "invalid_request_error")
         assert "stopped" in loops.result().json()["error"]["message"]
     assert prompt(server) == QUESTION

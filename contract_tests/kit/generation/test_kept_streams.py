@@ -14,7 +14,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import STREAMING, body, path
 from contract_tests.kit.events import read_events, text_of
-from contract_tests.kit.server import Server, Start, wait_until
+from contract_tests.kit.server import SECONDS, Server, Start, wait_until
 
 CHAT = "create_chat_completion"
 KEPT = [name for name in STREAMING if "ollama" not in name]
@@ -183,7 +183,7 @@ def test_streams_belong_to_keys(field: str, own_server: Start) -> None:
     keys = {"authorization": "Bearer {}", "x-api-key": "{}"}
     mine, other = ({field: keys[field].format(key)} for key in ("one", "two"))
     conversation = {"X-Conversation-Id": "c"}
-    with httpx.Client(base_url=server.url, timeout=60) as http:
+    with httpx.Client(base_url=server.url, timeout=SECONDS) as http:
         sent = http.post(path(CHAT), json=body(CHAT, stream=True), headers=mine | conversation)
         query = {"conv_id": "c"}
 

@@ -344,4 +344,4 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_histories = pytest.mark.timeout(120)(Histories.TestCase)
+test_histories = Histories.TestCase

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -223,4 +222,4 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-test_histories = pytest.mark.timeout(120)(Histories.TestCase)
+test_histories = Histories.TestCase

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -202,7 +201,7 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_histories = pytest.mark.timeout(120)(Histories.TestCase)
+test_histories = Histories.TestCase
 
 
 def loaded(world: World, *names: str) -> list[Ticket]:

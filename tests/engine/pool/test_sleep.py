@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import FetchError, Transfer
 from engine.catalog.entry import Entry
@@ -40,10 +42,10 @@ def children() -> set[psutil.Process]:
     return found
 
 
-def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     def run() -> None:
         before = children()
-        asyncio.run(asyncio.wait_for(test(), 100))
+        asyncio.run(test())
         assert not children() - before
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -174,7 +176,7 @@ async def test_stop_while_it_sleeps_or_wakes() -> None:
             await asleep(supervisor)
             if wake:
                 request = asyncio.create_task(answer(supervisor))
-                await asyncio.sleep(0.05)
+                await until(lambda: supervisor.state == "waking")
                 await supervisor.stop()
                 with pytest.raises(EngineError, match="shutting down"):
                     await request
@@ -185,7 +187,7 @@ async def test_stop_waits_for_leases_but_not_for_ever() -> None:
     async with running(Supervisor(model_options())) as supervisor:
         supervisor.acquire()
         engine = await supervisor.engine()
-        stop = asyncio.create_task(supervisor.stop(60, "it was unloaded"))
+        stop = asyncio.create_task(supervisor.stop(SECONDS, "it was unloaded"))
         await asyncio.sleep(0)
         assert (await engine.generate(["a"], SHORT).result()).n_decoded == 8
         with pytest.raises(EngineError, match="it was unloaded"):
@@ -255,7 +257,7 @@ async def test_a_download_that_fails_and_one_that_is_stopped() -> None:
 
 def entry(name: str, path: str, **settings: object) -> Entry:
     options = replaced(model_options(model=path), **settings)
-    return Entry(name=name, source="models_dir", options=options, stop_timeout=60)
+    return Entry(name=name, source="models_dir", options=options, stop_timeout=round(SECONDS))
 
 
 def two_models(**settings: object) -> Catalog:

@@ -11,6 +11,7 @@ import msgspec
 import psutil
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.processes import head_start
 from engine.processes.child import LOOKS, Child, ChildError
 from engine.processes.commands import Command
@@ -30,6 +31,12 @@ while messages := link.receive():
     link.send(*messages)
 leave(7)
 """
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends by itself is not killed, however long its end takes."""
+    monkeypatch.setattr("engine.processes.child.GRACE", SECONDS)
 
 
 def child(program: str) -> Command:
@@ -55,7 +62,7 @@ def test_messages_of_any_length_come_back_in_order() -> None:
             echo.stdin.write(frame(message))
         assert [await echo.receive() for _ in range(6)] == ["first", *said]
         assert echo.is_alive
-        assert await echo.end(60.0)
+        assert await echo.end(SECONDS)
         assert await echo.bury() == 7
         assert not echo.is_alive
         with pytest.raises(EOFError):
@@ -75,8 +82,8 @@ def test_one_with_a_head_start_is_taken() -> None:
         echo = await Child.start(child(ECHO), ANYTHING, first=frame("first"))
         assert echo.pid == pid
         assert await echo.receive() == "first"
-        assert await echo.ask(frame("second"), 60.0) == "second"
-        assert await echo.end(60.0)
+        assert await echo.ask(frame("second"), SECONDS) == "second"
+        assert await echo.end(SECONDS)
         assert await echo.bury() == 7
 
     asyncio.run(run())
@@ -92,8 +99,8 @@ def test_listeners_hear_what_was_said_before_them() -> None:
         echo.listen(heard.append)
         assert heard == [2]
         echo.stdin.write(frame(3))
-        await echo.end(60.0)
-        await echo.output_end(60.0)
+        await echo.end(SECONDS)
+        await echo.output_end(SECONDS)
         assert heard == [2, 3]
         await echo.bury()
 
@@ -104,7 +111,7 @@ def test_a_listener_that_fails_is_a_failure() -> None:
     async def run() -> None:
         echo = await Child.start(child(ECHO), ANYTHING, first=frame(1))
         echo.listen(lambda message: 1 / 0)  # type: ignore[arg-type]
-        await echo.output_end(60.0)
+        await echo.output_end(SECONDS)
         assert isinstance(echo.failure, ZeroDivisionError)
         await echo.bury()
 
@@ -164,7 +171,7 @@ def test_what_is_printed_is_no_message() -> None:
         program = 'print("printed", flush=True); os.system("echo shouted"); link.send(1)' + ECHO
         talker = await Child.start(child(program), ANYTHING, log=log)
         assert await talker.receive() == 1
-        await talker.end(60.0)
+        await talker.end(SECONDS)
         assert await talker.bury() == 7
         assert log.closed
         assert sorted(log.said.split()) == [b"printed", b"shouted"]
@@ -179,7 +186,7 @@ def test_signals_of_the_group_do_not_end_it() -> None:
         await echo.receive()
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(echo.pid, number)
-        assert await echo.ask(frame(2), 60.0) == 2
+        assert await echo.ask(frame(2), SECONDS) == 2
         await echo.bury()
 
     asyncio.run(run())
@@ -201,7 +208,7 @@ def test_who_does_not_listen_is_killed() -> None:
 @posix
 def test_burying_does_not_hide_how_it_ended() -> None:
     async def run() -> None:
-        for grace, code in ((60.0, 3), (0.0, -signal.SIGKILL)):
+        for grace, code in ((SECONDS, 3), (0.0, -signal.SIGKILL)):
             # It closes its pipe, and is still there.
             program = "os.close(link._sink)\nos.read(0, 1)\n"
             program += "leave(3)" if grace else "time.sleep(999)"
@@ -219,7 +226,7 @@ def test_burying_waits_for_one_that_is_asked_to_end() -> None:
         program = "link.send(1)\nlink.receive()\nos.close(link._sink)\ntime.sleep(0.1)\nleave(5)"
         ending = await Child.start(child(program), ANYTHING)
         await ending.receive()
-        end = asyncio.create_task(ending.end(60.0))
+        end = asyncio.create_task(ending.end(SECONDS))
         with pytest.raises(EOFError):
             await ending.receive()
         assert await ending.bury() == 5
@@ -261,21 +268,21 @@ def reply(job):
         except MemoryError:
             return frame("no room")
     return frame(job)
-do_jobs(link, reply, memory=1 << 30, seconds=SECONDS)
+do_jobs(link, reply, memory=1 << 30, seconds=LIMIT)
 leave()
 """
 
 
-def jobs(seconds: float = 60.0) -> Command:
-    return child(JOBS.replace("SECONDS", str(seconds)))
+def jobs(seconds: float = SECONDS) -> Command:
+    return child(JOBS.replace("LIMIT", str(seconds)))
 
 
 def test_one_job_after_the_other() -> None:
     async def run() -> None:
         worker = await Child.start_for_jobs(jobs(), ANYTHING)
         for job in ("a", long("b"), {"c": [1]}):
-            assert await worker.ask(frame(job), 60.0) == job
-        assert await worker.end(60.0)
+            assert await worker.ask(frame(job), SECONDS) == job
+        assert await worker.end(SECONDS)
         assert await worker.bury() == 0
 
     asyncio.run(run())
@@ -285,13 +292,13 @@ def test_one_job_after_the_other() -> None:
 def test_a_job_that_needs_too_much_memory() -> None:
     async def run() -> None:
         worker = await Child.start_for_jobs(jobs(), ANYTHING)
-        assert await worker.ask(frame("memory"), 60.0) == "no room"
+        assert await worker.ask(frame("memory"), SECONDS) == "no room"
         await worker.bury()
 
     asyncio.run(run())
 
 
-def test_jobs_that_take_too_long_or_end_the_process() -> None:
+def test_jobs_that_take_too_long_or_end_the_process(request: pytest.FixtureRequest) -> None:
     async def run(job: str, seconds: float) -> int | None:
         worker = await Child.start_for_jobs(jobs(), ANYTHING)
         try:
@@ -305,21 +312,24 @@ def test_jobs_that_take_too_long_or_end_the_process() -> None:
         raise AssertionError
 
     assert asyncio.run(run("loop", 0.01)) is None
-    assert asyncio.run(run("die", 60.0)) == 9
-    assert asyncio.run(run("nonsense", 60.0)) != 0
+    assert asyncio.run(run("nonsense", SECONDS)) != 0
+    request.getfixturevalue("patient")
+    assert asyncio.run(run("die", SECONDS)) == 9
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarm")
+@pytest.mark.usefixtures("patient")
 def test_an_alarm_ends_a_job_that_nobody_waits_for() -> None:
     async def run() -> int:
         worker = await Child.start_for_jobs(jobs(0.01), ANYTHING)
         with pytest.raises(ChildError) as error:
-            await worker.ask(frame("loop"), 60.0)
+            await worker.ask(frame("loop"), SECONDS)
         return error.value.code
 
     assert asyncio.run(run()) == -signal.SIGALRM
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_that_never_gets_ready() -> None:
     with pytest.raises(ChildError) as error:
         asyncio.run(Child.start_for_jobs(child("leave(4)"), ANYTHING))

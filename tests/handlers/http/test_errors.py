@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError, ErrorInfo, not_supported, server_error, unavailable
 from handlers.options import parse
 from tests.support.http_support import handlers_module, serving, small_app
@@ -48,10 +49,10 @@ def handlers() -> types.ModuleType:
 def client(
     tmp_path_factory: pytest.TempPathFactory, handlers: types.ModuleType
 ) -> Iterator[httpx.Client]:
-    app = small_app(tmp_path_factory.mktemp("api"), handlers, max_body_size=1, timeout=1)
+    app = small_app(tmp_path_factory.mktemp("api"), handlers, max_body_size=1)
     with (
         serving(app) as (host, port),
-        httpx.Client(base_url=f"http://{host}:{port}", timeout=20) as client,
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
     ):
         yield client
 
@@ -281,7 +282,9 @@ def test_origins_that_may_use_the_server(
     with serving(small_app(tmp_path, handlers, cors_origins=given)) as (host, port):
         for method in ("GET", "OPTIONS"):
             wish = {"origin": origin, "access-control-request-method": "POST"}
-            headers = httpx.request(method, f"http://{host}:{port}/echo", headers=wish).headers
+            headers = httpx.request(
+                method, f"http://{host}:{port}/echo", headers=wish, timeout=SECONDS
+            ).headers
             assert headers.get("access-control-allow-origin") == (origin if allowed else None)
             assert ("access-control-allow-credentials" in headers) is allowed
             assert headers["vary"] == "Origin"
@@ -298,7 +301,7 @@ def test_what_pages_may_do(tmp_path: Path, handlers: types.ModuleType) -> None:
     }
     wish = {**ORIGIN, "access-control-request-method": "GET"}
     with serving(small_app(tmp_path, handlers, **options)) as (host, port):
-        headers = httpx.options(f"http://{host}:{port}/echo", headers=wish).headers
+        headers = httpx.options(f"http://{host}:{port}/echo", headers=wish, timeout=SECONDS).headers
     assert headers["access-control-allow-origin"] == "https://page.example"
     assert headers["access-control-allow-methods"] == "GET"
     assert headers["access-control-allow-headers"] == "x-a, x-b"
@@ -308,9 +311,9 @@ def test_what_pages_may_do(tmp_path: Path, handlers: types.ModuleType) -> None:
 def test_a_base_path(tmp_path: Path, handlers: types.ModuleType) -> None:
     with serving(small_app(tmp_path, handlers, base_path="/llm/")) as (host, port):
         base = f"http://{host}:{port}"
-        assert httpx.get(f"{base}/llm/echo").json() == {"n": 3}
-        error_of(httpx.get(f"{base}/echo"), 404, "not_found_error")
-        assert httpx.put(f"{base}/llm/echo").headers["allow"] == "GET, HEAD, POST"
+        assert httpx.get(f"{base}/llm/echo", timeout=SECONDS).json() == {"n": 3}
+        error_of(httpx.get(f"{base}/echo", timeout=SECONDS), 404, "not_found_error")
+        assert httpx.put(f"{base}/llm/echo", timeout=SECONDS).headers["allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.parametrize("prefix", ["", "/a/b"])
@@ -320,7 +323,10 @@ def test_a_path_may_have_the_envelope_of_another_api(prefix: str, tmp_path: Path
 
     app = small_app(tmp_path, handlers_module(other=other), prefix, max_body_size=1)
     kind = {"content-type": "application/json"}
-    with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+    with (
+        serving(app) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
+    ):
         where = f"{prefix}/other"
         for response, status, type_ in (
             (client.post(where, json=[]), 400, "invalid_request_error"),

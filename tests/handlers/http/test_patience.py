@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from handlers.http.patience import Begun, within
-
-LONG = 60.0  # s; never waited for
 
 
 def test_work_that_need_not_wait() -> None:
@@ -37,9 +36,9 @@ def test_work_that_waits(n_waits: int) -> None:
         return n_waits
 
     async def both() -> None:
-        assert await within(LONG, slow(False)) == n_waits
+        assert await within(SECONDS, slow(False)) == n_waits
         with pytest.raises(LookupError):
-            await within(LONG, slow(True))
+            await within(SECONDS, slow(True))
 
     asyncio.run(both())
 
@@ -76,7 +75,7 @@ def test_a_cancellation_reaches_the_work() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(cancel(lambda: within(LONG, stubborn())))
+    asyncio.run(cancel(lambda: within(SECONDS, stubborn())))
     assert seen == ["cancelled"]
 
 
@@ -89,7 +88,7 @@ def test_work_may_swallow_a_cancellation() -> None:
         return "done"
 
     async def cancel() -> None:
-        task = asyncio.ensure_future(within(LONG, deaf()))
+        task = asyncio.ensure_future(within(SECONDS, deaf()))
         await asyncio.sleep(0)
         task.cancel()
         assert await task == "done"

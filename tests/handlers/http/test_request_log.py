@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 from starlette.types import Message, Receive, Scope, Send
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import unavailable
 from engine.protocol.messages import Timings
 from handlers.http.notes import MAX_ID, Notes, notes_of, request_id
@@ -158,7 +159,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     handlers = handlers_module(fail=fail)
     with (
         serving(small_app(tmp_path_factory.mktemp("api"), handlers)) as (host, port),
-        httpx.Client(base_url=f"http://{host}:{port}", timeout=20) as client,
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
     ):
         yield client
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from tests.support.http_support import handlers_module, serving, small_app
 
 KEYS = ("first key", "second")
@@ -27,7 +28,10 @@ def handlers() -> types.ModuleType:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     app = small_app(tmp_path_factory.mktemp("api"), handlers(), api_key=KEYS)
-    with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+    with (
+        serving(app) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
+    ):
         yield client
 
 
@@ -86,4 +90,4 @@ def test_without_keys_everybody_may(tmp_path_factory: pytest.TempPathFactory) ->
     with serving(small_app(tmp_path_factory.mktemp("api"), handlers())) as (host, port):
         base = f"http://{host}:{port}"
         for headers in ({}, {"authorization": "Bearer any"}, {"x-api-key": "any"}):
-            assert httpx.get(f"{base}/echo", headers=headers).status_code == 200
+            assert httpx.get(f"{base}/echo", headers=headers, timeout=SECONDS).status_code == 200

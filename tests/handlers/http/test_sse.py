@@ -1,10 +1,10 @@
 """Clients that stop in the middle of something."""
 
 import asyncio
-import contextlib
 import json
 import queue
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,16 +12,20 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import unavailable
 from handlers.http.disconnect import until_disconnect
 from handlers.http.errors import Failure
 from handlers.http.sse import DONE, Ping, event_stream, sse_event
 from tests.support.http_support import handlers_module, serving, small_app
 
+begun: "queue.Queue[str]" = queue.Queue()
 ended: "queue.Queue[str]" = queue.Queue()
+go_on = threading.Semaphore(0)
 
 
 async def slow(body: dict[str, Any]) -> dict[str, bool]:
+    begun.put("slow")
     try:
         await until_disconnect(asyncio.sleep(body["seconds"]))
     except BaseException as error:
@@ -31,11 +35,14 @@ async def slow(body: dict[str, Any]) -> dict[str, bool]:
 
 
 async def events(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    begun.put("events")
     try:
         if body.get("fail") == "early":
             raise unavailable("Loading model")
         for index in range(body["count"]):
             await asyncio.sleep(body.get("seconds", 0))
+            while body.get("waits") and not go_on.acquire(blocking=False):
+                await asyncio.sleep(0.001)
             yield sse_event({"index": index, "text": body.get("text", "ä\n")})
         if body.get("fail") == "late":
             raise unavailable("gone")
@@ -62,16 +69,24 @@ def failed(failure: Failure) -> bytes:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     handlers = handlers_module(slow=slow, stream=stream)
-    app = small_app(tmp_path_factory.mktemp("api"), handlers, timeout=1)
+    with serving(small_app(tmp_path_factory.mktemp("api"), handlers)) as address:
+        yield address
+
+
+@pytest.fixture
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """One for clients that never go on."""
+    app = small_app(tmp_path_factory.mktemp("api"), handlers_module(), timeout=1)
     with serving(app) as address:
         yield address
 
 
 @pytest.fixture
 def client(address: tuple[str, int]) -> Iterator[httpx.Client]:
-    while not ended.empty():
-        ended.get()
-    with httpx.Client(base_url="http://{}:{}".format(*address), timeout=20) as client:
+    for heard in (begun, ended):
+        while not heard.empty():
+            heard.get()
+    with httpx.Client(base_url="http://{}:{}".format(*address), timeout=SECONDS) as client:
         yield client
 
 
@@ -123,8 +138,16 @@ def test_an_api_may_tell_errors_in_its_own_form(client: httpx.Client) -> None:
 
 
 def test_a_silent_stream_pings(client: httpx.Client) -> None:
-    response = client.post("/stream", json={"count": 3, "seconds": 0.2, "ping": True})
-    first, *others, done, end = response.text.split("\n\n")
+    threading.Timer(0.1, go_on.release).start()
+    body = {"count": 3, "waits": True, "ping": True}
+    with client.stream("POST", "/stream", json=body) as response:
+        chunks, text = response.iter_text(), ""
+        for n_pings in (1, 2):
+            while text.count("ping") < n_pings:
+                text += next(chunks)
+            go_on.release()
+        text += "".join(chunks)
+    first, *others, done, end = text.split("\n\n")
     assert first.startswith("data: ")  # nothing comes before the stream has begun
     assert "ping" in others
     assert [each for each in others if each != "ping"] == [
@@ -141,41 +164,50 @@ def test_a_bug_in_a_stream_keeps_its_secret(client: httpx.Client) -> None:
     assert "secret" not in response.text
 
 
-@pytest.mark.parametrize("seconds", [0.01, 60])
-def test_leaving_a_stream(client: httpx.Client, seconds: float) -> None:
-    body = {"count": 10_000, "seconds": seconds}
-    with (
-        contextlib.suppress(httpx.ReadTimeout),
-        client.stream("POST", "/stream", json=body, timeout=0.3) as response,
-    ):
-        next(response.iter_lines())
-    assert ended.get(timeout=20) == "CancelledError"
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("seconds", [0.01, 3600])
+def test_leaving_a_stream(address: tuple[str, int], seconds: float) -> None:
+    with part_of_a_request(address, "/stream", {"count": 10**9, "seconds": seconds}) as connection:
+        assert begun.get(timeout=SECONDS) == "events"
+        if seconds < 1:
+            assert connection.recv(1)
+    assert ended.get(timeout=SECONDS) == "CancelledError"
 
 
-def test_leaving_a_plain_request(client: httpx.Client) -> None:
+def test_leaving_a_plain_request(client: httpx.Client, address: tuple[str, int]) -> None:
     assert client.post("/slow", json={"seconds": 0}).json() == {"done": True}
-    with pytest.raises(httpx.ReadTimeout):
-        client.post("/slow", json={"seconds": 60}, timeout=0.3)
-    assert ended.get(timeout=20) == "ClientDisconnect"
+    assert begun.get(timeout=SECONDS) == "slow"
+    with part_of_a_request(address, "/slow", {"seconds": 3600}):
+        assert begun.get(timeout=SECONDS) == "slow"
+    assert ended.get(timeout=SECONDS) == "ClientDisconnect"
 
 
-def half_a_request(address: tuple[str, int]) -> socket.socket:
-    connection = socket.create_connection(address, timeout=20)
+def part_of_a_request(
+    address: tuple[str, int], path: str, body: Any, n_missing: int = 0
+) -> socket.socket:
+    """A connection on which all of a request but for its last bytes has been sent."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection(address, timeout=SECONDS)
     connection.sendall(
-        b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b'Content-Length: 100\r\n\r\n{"seconds":'
+        head.encode() + b"Content-Length: %d\r\n\r\n" % (len(content) + n_missing) + content
     )
     return connection
 
 
-def test_half_a_body_and_silence(client: httpx.Client, address: tuple[str, int]) -> None:
-    with half_a_request(address) as connection:
+def half_a_request(address: tuple[str, int]) -> socket.socket:
+    return part_of_a_request(address, "/slow", {"seconds": 0}, n_missing=100)
+
+
+def test_half_a_body_and_silence(hasty: tuple[str, int]) -> None:
+    with half_a_request(hasty) as connection:
         answer = b""
         while chunk := connection.recv(65536):  # until the server closes
             answer += chunk
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":408' in answer
-    assert client.post("/slow", json={"seconds": 0}).json() == {"done": True}
+    url = "http://{}:{}/open".format(*hasty)
+    assert httpx.get(url, timeout=SECONDS).status_code == 200
 
 
 def test_half_a_body_and_gone(client: httpx.Client, address: tuple[str, int]) -> None:
@@ -193,7 +225,7 @@ def test_a_cancelled_server_is_no_disconnect() -> None:
 
     async def work() -> None:
         async with CancelOnDisconnect(never):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     async def main() -> None:
         task = asyncio.create_task(work())

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from handlers.http import validation
 from handlers.http.body_limits import FEW, LARGE
 from handlers.http.checking.messages import Verdict
@@ -29,7 +30,10 @@ async def echo(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[httpx.Client]:
     app = small_app(tmp_path, handlers_module(echo=echo))
-    with serving(app) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+    with (
+        serving(app) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
+    ):
         yield client
 
 

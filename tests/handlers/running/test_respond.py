@@ -12,6 +12,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import unavailable
 from engine.protocol.messages import Begun
 from handlers.http.errors import Failure
@@ -100,7 +101,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     app = small_app(tmp_path_factory.mktemp("api"), handlers_module(stream=stream))
     with (
         serving(app) as (host, port),
-        httpx.Client(base_url=f"http://{host}:{port}", timeout=20) as client,
+        httpx.Client(base_url=f"http://{host}:{port}", timeout=SECONDS) as client,
     ):
         yield client
 
@@ -110,7 +111,7 @@ def ask(client: httpx.Client, *script: Any, stream: bool) -> httpx.Response:
 
 
 def logged(n: int) -> list[str]:
-    return [log.get(timeout=20) for _ in range(n)]
+    return [log.get(timeout=SECONDS) for _ in range(n)]
 
 
 def test_each_text_begins_with_its_first_event(client: httpx.Client) -> None:
@@ -160,7 +161,7 @@ def test_a_client_that_goes_away_releases_the_engine(client: httpx.Client, strea
         b"Content-Length: %d\r\n\r\n" % len(content)
     )
     address = client.base_url.host, client.base_url.port
-    with socket.create_connection(address, timeout=20) as connection:
+    with socket.create_connection(address, timeout=SECONDS) as connection:
         connection.sendall(head + content)
         assert logged(1) == ["entered"]
     assert logged(1) == ["released"]

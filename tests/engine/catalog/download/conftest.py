@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from tests.support import registry as registries
 from tests.support.hub import Hub, serving
 
@@ -24,14 +25,9 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hu
     monkeypatch.setenv("HF_ENDPOINT", running_hub.url)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    # A stalled download stays as it is, and a slow one is not tried again.
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", str(round(SECONDS)))
     return running_hub
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stalled download stays as it is, instead of being tried again."""
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "600")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +45,6 @@ def registry(
     for name in ("LLAMA_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", str(round(SECONDS)))
     monkeypatch.setattr("engine.catalog.download.download.BACKOFF", (0.0,) * 4)
     return running_registry

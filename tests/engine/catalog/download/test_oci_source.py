@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.catalog.download import oci_registry
 from engine.catalog.download.download import obtain
 from engine.catalog.download.http_errors import DownloadError
@@ -39,7 +40,7 @@ def pull_here(
 ) -> tuple[Path, list[str]]:
     """The same in this process, and what the user is told."""
     notices: list[str] = []
-    with httpx2.Client(follow_redirects=True, timeout=5) as client:
+    with httpx2.Client(follow_redirects=True, timeout=SECONDS) as client:
         files = open_registry_model(
             client, f"{registry.host}/{name}", cache, offline=offline, notify=notices.append
         )
@@ -140,7 +141,6 @@ def test_of_an_index_the_first_manifest_with_a_model_is_taken(
     assert pull_here(registry, tmp_path, offline=True)[0] == found
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_download_that_was_broken_off_goes_on(registry: Registry, tmp_path: Path) -> None:
     add(registry)
     registry.faults.asks_token = True

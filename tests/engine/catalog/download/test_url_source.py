@@ -59,7 +59,6 @@ def test_all_parts_of_a_url(hub: Hub) -> None:
     assert seen[-1].n_total == 15_000
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_broken_url_is_gone_on_with_unless_it_changed(hub: Hub, tmp_path: Path) -> None:
     hub.plain["x.gguf"] = MODEL
     hub.faults.stall_after = 300_000
@@ -78,7 +77,6 @@ def test_a_broken_url_is_gone_on_with_unless_it_changed(hub: Hub, tmp_path: Path
     assert not list(Path(found.engine.model.model).parent.glob("*.part"))
 
 
-@pytest.mark.usefixtures("patient")
 def test_what_may_have_changed_is_not_gone_on_with(hub: Hub, tmp_path: Path) -> None:
     hub.plain["x.gguf"] = MODEL
     hub.faults.no_validators = True

@@ -11,6 +11,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract_tests.kit.server import SECONDS
 from engine.media.fetching import connecting
 from engine.media.fetching.client import MAX_REDIRECTS, fetch, target
 from engine.media.fetching.connecting import Connecting, Resolve, is_allowed
@@ -19,8 +20,8 @@ from engine.media.fetching.messages import Rules
 
 BODY = b"pixels"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + BODY
-RULES = Rules(urls=True, private=True, max_bytes=1000, seconds=30)
-STRICT = Rules(urls=True, max_bytes=1000, seconds=30)
+RULES = Rules(urls=True, private=True, max_bytes=1000, seconds=SECONDS)
+STRICT = Rules(urls=True, max_bytes=1000, seconds=SECONDS)
 
 Answering = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
@@ -211,7 +212,7 @@ def test_redirects(location: str) -> None:
     ],
 )
 def test_redirects_that_are_not_followed(location: str, reason: str) -> None:
-    rules = Rules(urls=True, private=True, domains=("media.example",), max_bytes=9, seconds=30)
+    rules = Rules(urls=True, private=True, domains=("media.example",), max_bytes=9, seconds=SECONDS)
     found, asked = ask(moved(location), rules=rules)
     assert reason in str(found)
     assert len(asked) == (MAX_REDIRECTS + 1 if "more than" in reason else 1)
@@ -336,13 +337,15 @@ def test_domains() -> None:
     for host in ("badexample.org", "example.org.evil.test", "org", "example.com", ""):
         assert not is_allowed(host, ("example.org",))
     assert is_allowed("whatever", ())
-    rules = Rules(urls=True, domains=("xn--bcher-kva.example",), max_bytes=9, seconds=1)
+    rules = Rules(urls=True, domains=("xn--bcher-kva.example",), max_bytes=9, seconds=SECONDS)
     assert target("https://b\u00fccher.example/x", rules).raw_host == b"xn--bcher-kva.example"
 
 
 def test_a_connection_is_held_to_the_domains_as_well() -> None:
     async def main() -> None:
-        rules = Rules(urls=True, private=True, domains=("example.org",), max_bytes=9, seconds=1)
+        rules = Rules(
+            urls=True, private=True, domains=("example.org",), max_bytes=9, seconds=SECONDS
+        )
         with pytest.raises(FetchError, match="--media-domains"):
             await Connecting(rules).connect_tcp("localhost", 80)
 

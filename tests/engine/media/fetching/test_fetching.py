@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError
 from engine.media.fetching.messages import Rules
 from engine.media.fetching.parent import Fetcher
 
-RULES = Rules(urls=True, private=True, max_bytes=1 << 20, seconds=60)
+RULES = Rules(urls=True, private=True, max_bytes=1 << 20, seconds=SECONDS)
 BODY = b"x" * 100_000
 
 
@@ -104,10 +105,14 @@ def test_a_process_that_dies_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("url", "rules", "reason"),
     [
-        ("{}/x", Rules(urls=True, max_bytes=9, seconds=60), "address that is not public"),
-        ("{}/x", Rules(private=True, max_bytes=9, seconds=60), "fetching is switched off"),
+        ("{}/x", Rules(urls=True, max_bytes=9, seconds=SECONDS), "address that is not public"),
+        ("{}/x", Rules(private=True, max_bytes=9, seconds=SECONDS), "fetching is switched off"),
         ("file://x", RULES, "reading files is switched off"),
-        ("{}/x", Rules(urls=True, private=True, max_bytes=9, seconds=60), "more than the 9 bytes"),
+        (
+            "{}/x",
+            Rules(urls=True, private=True, max_bytes=9, seconds=SECONDS),
+            "more than the 9 bytes",
+        ),
         ("{}/slow", Rules(urls=True, private=True, max_bytes=9, seconds=0.2), "more than 0.2 s"),
         ("{}/\ud800", RULES, "its URL is not valid"),
     ],
@@ -123,7 +128,7 @@ def test_what_cannot_be_had(url: str, rules: Rules, reason: str) -> None:
 
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(BODY)
-    rules = Rules(directory=str(tmp_path), max_bytes=len(BODY), seconds=60)
+    rules = Rules(directory=str(tmp_path), max_bytes=len(BODY), seconds=SECONDS)
 
     async def use(fetcher: Fetcher, site: Site) -> None:
         assert await fetcher.fetch("file://a.png", rules) == BODY

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp
 
+from contract_tests.kit.server import SECONDS
 from engine.processor import Processor, this_processor
 from engine.worker.backend import Model, initialize, kernels, probe, verdict
 from engine.worker.backend.ggml import extra_buffer_types
@@ -153,7 +154,7 @@ os.write(2, b"heard")
 @linux
 def test_refusing_leaves_no_trace_but_the_list() -> None:
     command = [sys.executable, "-c", _REFUSING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout.split() == ["True", "True", "False"]
     assert done.stderr == "heard"
 
@@ -165,5 +166,5 @@ def test_refusing_leaves_no_trace_but_the_list() -> None:
 def test_too_late_it_says_so() -> None:
     late = _REFUSING.replace("before =", "extra_buffer_types(); before =")
     command = [sys.executable, "-c", late]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout.split() == ["False", "True", "True"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import BackendError
 from engine.worker.backend import loaded
 
@@ -46,7 +47,7 @@ def probe(folder: Path, *args: str, **environ: str) -> str:
         env={**os.environ, "LLAMA_CPP_LIB_PATH": str(folder), **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

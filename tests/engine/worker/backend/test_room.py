@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from llama_cpp import llama_cpp
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import BackendError
 from engine.worker.backend import Context, Model, room
 from engine.worker.backend.holdings import Holdings
@@ -134,7 +135,7 @@ def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
         [sys.executable, "-u", "-c", _ABORT],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 1, done.stderr

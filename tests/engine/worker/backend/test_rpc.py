@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.options import OptionError, Options
 from engine.params import GenerationParams
 from engine.pool.supervisor import Supervisor
@@ -36,7 +37,7 @@ else:
 def probe(*addresses: str) -> str:
     """The devices with those of the servers, or the error."""
     command = [sys.executable, "-c", _PROBE, *addresses]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -95,7 +96,7 @@ def test_without_the_backend_the_model_is_not_loaded() -> None:
         supervisor = Supervisor(model_options(rpc=("127.0.0.1:1",)))
         supervisor.start()
         try:
-            await asyncio.wait_for(supervisor.loaded(), 60)
+            await supervisor.loaded()
             return supervisor.failure
         finally:
             await supervisor.stop()
@@ -108,7 +109,11 @@ def test_a_server_of_one_model_says_so_and_ends() -> None:
         pytest.skip("llama.cpp with the RPC backend")
     command = [sys.executable, "-m", "specllama", "-m", "specllama-tiny", "--port", "0"]
     done = subprocess.run(
-        [*command, "--rpc", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--rpc", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert done.returncode == 1
     assert re.search(r"^specllama: error: --rpc: .* without the RPC backend", done.stderr, re.M)
@@ -117,7 +122,7 @@ def test_a_server_of_one_model_says_so_and_ends() -> None:
 
 def test_listing_devices_says_so_too() -> None:
     command = [sys.executable, "-m", "specllama", "--list-devices", "--rpc", "nowhere.invalid:1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("specllama: error: --rpc: ")
     assert not done.stdout
@@ -128,7 +133,7 @@ def test_a_backend_that_is_none_is_refused() -> None:
     environ = {**os.environ, "GGML_BACKEND_PATH": __file__}
     command = [sys.executable, "-c", _PROBE, "127.0.0.1:1"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env=environ
+        command, capture_output=True, text=True, timeout=SECONDS, check=True, env=environ
     )
     assert "--rpc: " in done.stdout
 
@@ -147,7 +152,7 @@ def test_a_model_runs_on_a_lent_device() -> None:
         supervisor = Supervisor(options)
         supervisor.start()
         try:
-            await asyncio.wait_for(supervisor.loaded(), 60)
+            await supervisor.loaded()
             assert supervisor.state == "ready", supervisor.failure
             engine = await supervisor.engine()
             params = GenerationParams(n_predict=20, temperature=0.0, ignore_eos=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.options import EngineOptions, replaced
 from engine.protocol.messages import Finished
 from engine.worker.backend import BackendError, Model, initialize
@@ -152,7 +153,7 @@ def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCac
 
 
 def finish(disk: DiskCache) -> None:
-    disk.close(time.monotonic() + 60)
+    disk.close(time.monotonic() + SECONDS)
     disk.poll()
 
 
@@ -168,7 +169,7 @@ def fetch(disk: DiskCache, wanted: KeptText) -> KeptText | None:
     while (stored := disk.find(wanted.tokens, wanted.key)) is not None:
         if (found := disk.fetch(stored)) is not None:
             return found
-        disk.wait(60)
+        disk.wait(SECONDS)
     return None
 
 

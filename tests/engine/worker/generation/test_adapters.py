@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError
 from engine.options import EngineOptions, replaced
 from engine.params import GenerationParams
@@ -356,7 +357,9 @@ def test_a_busy_slot_is_waited_for_and_others_are_not(
     assert [event.id for event in order] == [1, 2]
     assert order[1].timings.cache_n == 0, "both actions came before request 2"
     assert not actions.actions.pending
-    done = sorted([actions.replies.get(timeout=30) for _ in range(2)], key=lambda reply: reply.id)
+    done = sorted(
+        [actions.replies.get(timeout=SECONDS) for _ in range(2)], key=lambda reply: reply.id
+    )
     assert [reply.id for reply in done] == [7, 8]
     assert all(isinstance(reply, SlotDone) and reply.n_tokens > 10 for reply in done)
     engine.close()

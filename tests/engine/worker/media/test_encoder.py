@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import BackendError
 from engine.worker.backend import PreparedChunk, Rows
 from engine.worker.media.encoder import Encoder, Order
 from tests.support.media import image
 
 N_EMBD = 4
-SECONDS = 60.0  # for what happens at once, on a machine with other work
 
 
 class Projector:

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.worker.media.turns import SLICE_SECONDS, Turns
-
-SECONDS = 60.0  # for what happens at once, on a machine with other work
 
 
 class Encoder:

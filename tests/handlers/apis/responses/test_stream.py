@@ -15,6 +15,7 @@ from openai import OpenAI
 
 from contract_tests.kit import contract
 from contract_tests.kit.events import read_events
+from contract_tests.kit.server import SECONDS
 from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, Reasoning
 from engine.errors import ErrorInfo
 from engine.params import GenerationParams
@@ -235,7 +236,7 @@ def openai_client(raw: bytes) -> Iterator[OpenAI]:
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         try:
-            with OpenAI(api_key="none", base_url=url, max_retries=0) as client:
+            with OpenAI(api_key="none", base_url=url, max_retries=0, timeout=SECONDS) as client:
                 yield client
         finally:
             server.shutdown()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contract_tests.kit.server import SECONDS
 from engine.params import GenerationParams
 from engine.processes.forked import FORKS
 from engine.worker.backend import Model
@@ -35,8 +36,9 @@ def hurried(model: Model) -> Iterator[Compiler]:
 
 @pytest.fixture
 def patient(model: Model) -> Iterator[Compiler]:
-    """A compiler whose costly lane never gives up."""
-    compiler = Compiler(model, seconds=(0.05, 0.1, FOR_EVER))
+    """A compiler whose costly lane never gives up. What isn't costly doesn't get there, also where
+    it takes a hundred times as long as usual."""
+    compiler = Compiler(model, seconds=(0.5, 1.0, FOR_EVER))
     yield compiler
     compiler.close()
 
@@ -77,9 +79,9 @@ def test_others_are_answered_meanwhile_and_a_dropped_one_ends(patient: Compiler)
     patient.drop(first)
     assert not first.is_ready, "somebody else wants it"
     patient.drop(second)
-    assert done[0].wait(60)
+    assert done[0].wait(SECONDS)
     patient.drop(other)
-    assert done[1].wait(60)
+    assert done[1].wait(SECONDS)
     for order in (first, second, other):
         with pytest.raises(GrammarError, match="nobody waits"):
             patient.guide(order)
@@ -91,13 +93,15 @@ def test_others_are_answered_meanwhile_and_a_dropped_one_ends(patient: Compiler)
 @pytest.mark.skipif(not FORKS, reason="a costly source takes its process with it")
 def test_a_costly_source_takes_no_process_with_it(model: Model) -> None:
     vocabulary = Vocabularies(model, threading.Event()).get()
-    lane = Lane(0.05)
+    lane = Lane(SECONDS)
     try:
         assert isinstance(tried(lane, vocabulary, SIMPLE), Tried)
         process = lane.pid
+        lane._seconds = 0.05
         for source in (ENDLESS, {"enum": [f"value number {i}" for i in range(45_000)]}):
             with pytest.raises(TooCostlyError):
                 tried(lane, vocabulary, json.dumps(source))
+        lane._seconds = SECONDS
         assert isinstance(tried(lane, vocabulary, SIMPLE), Tried)
         assert lane.pid == process is not None
     finally:

@@ -1,0 +1,98 @@
+"""No test depends on how fast a machine is: all have one time limit, which is pytest's."""
+
+import ast
+import functools
+import tomllib
+from pathlib import Path
+
+from contract_tests.kit.command import parser
+
+ROOT = Path(__file__).parents[1]
+TREES = ("tests", "contract_tests")
+ELSEWHERE = ("contract_tests/clients/python", "contract_tests/sdk/drivers")
+"""They run in environments that have nothing of this repository."""
+LIMITED = {
+    *(f"httpx.{name}" for name in ("get", "post", "put", "delete", "request", "stream")),
+    *("httpx.Client", "httpx.AsyncClient", "httpx2.Client", "httpx2.AsyncClient"),
+    *("OpenAI", "AsyncOpenAI", "openai.OpenAI", "openai.AsyncOpenAI"),
+    *("Anthropic", "AsyncAnthropic", "anthropic.Anthropic", "anthropic.AsyncAnthropic"),
+}
+"""What has a time limit of its own unless it is given another one."""
+WAITING = {
+    **dict.fromkeys(("wait", "join", "result", "exception", "settimeout", "timeout"), 0),
+    "wait_for": 1,
+}
+"""What waits for as long as it is told to, and the place of the argument that tells it."""
+ALLOWED = {
+    "contract_tests/attack/campaign.py: crowd.wait(1, self.target.alive)": "a number of answers",
+    "contract_tests/attack/campaign.py: self._stop.wait(0.1)": "between two looks",
+    "contract_tests/kit/operations/test_bad_input.py: connection.settimeout(2)": "it may be silent",
+    "tests/engine/pool/test_pool.py: entry('a', timeout=0)": "the server's",
+    "tests/engine/pool/test_pool_histories.py: "
+    "entry(name, remote=name == 'far', timeout=1000)": "the server's",
+    "tests/engine/pool/test_sleep.py: asyncio.timeout(1.8)": "nothing may happen meanwhile",
+    "tests/engine/worker/generation/test_media.py: tasks.get(timeout=0.1)": "between two looks",
+    "tests/handlers/http/test_sse.py: "
+    "small_app(tmp_path_factory.mktemp('api'), handlers_module(), timeout=1)": "the server's",
+    "tests/specllama/test_startup.py: process.communicate(timeout=1)": "between two signals",
+    "tests/support/http_support.py: threading.Event().wait(0.01)": "between two looks",
+    "tests/support/threaded.py: threading.Event().wait(0.01)": "between two looks",
+}
+"""Calls with the reason why their limit is none of a test."""
+
+
+@functools.cache
+def calls() -> list[tuple[str, ast.Call]]:
+    """All calls in the tests, with their files."""
+    return [
+        (name, node)
+        for tree in TREES
+        for path in sorted((ROOT / tree).rglob("*.py"))
+        if not (name := path.relative_to(ROOT).as_posix()).startswith(ELSEWHERE)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def has_a_number(call: ast.Call) -> bool:
+    """It waits for as many seconds."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    limits = [each.value for each in call.keywords if each.arg == "timeout"]
+    if name in WAITING:
+        limits += call.args[WAITING[name] :][:1]
+    return any(isinstance(e, ast.Constant) and type(e.value) in (int, float) for e in limits)
+
+
+def test_nothing_waits_for_a_number_of_its_own() -> None:
+    found = {f"{file}: {ast.unparse(call)}" for file, call in calls() if has_a_number(call)}
+    assert found == ALLOWED.keys()
+
+
+def test_no_client_has_its_default_limit() -> None:
+    found = [
+        f"{file}: {ast.unparse(call)}"
+        for file, call in calls()
+        if ast.unparse(call.func) in LIMITED
+        and not {"timeout", None} & {each.arg for each in call.keywords}
+        and "MockTransport" not in ast.unparse(call)
+    ]
+    assert not found
+
+
+def test_no_test_has_another_limit() -> None:
+    assert not [file for file, call in calls() if ast.unparse(call.func) == "pytest.mark.timeout"]
+
+
+def test_the_limit_is_the_same_everywhere() -> None:
+    import contract_tests.kit.server as server
+
+    source = ast.parse(Path(server.__file__).read_text("utf-8"))
+    [default] = [
+        ast.literal_eval(node.args[1])
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and [ast.unparse(each) for each in node.args[:1]] == ["'SPECLLAMA_CONTRACT_TIMEOUT'"]
+    ]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    limit = settings["tool"]["pytest"]["ini_options"]["timeout"]
+    assert float(default) == limit == parser().get_default("timeout")
