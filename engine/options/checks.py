@@ -1,13 +1,16 @@
 """What one option alone can't tell: files, and options that exclude or need each other."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
+from engine.formats.template_names import BUILTIN_NAMES
 from engine.options.composition import Options
 from engine.options.declaration import fields
-from engine.options.values import OptionError
+from engine.options.names import suggestion
+from engine.options.values import OptionError, quote
 
 _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 
@@ -38,8 +41,19 @@ def check(options: Options) -> None:
             f"--cache-type-v-draft {of_draft} needs Flash Attention, which --flash-attn off forbids"
         )
     _check_media(options)
+    _check_template(options.chat.chat_template)
     has_draft = bool(engine.draft.model_draft or options.source.hf_repo_draft)
     engine.speculation.synthetic_rates(has_draft=has_draft)
+
+
+def _check_template(text: str) -> None:
+    """A single word is no template: it would be the prompt of every conversation."""
+    if re.fullmatch(r"[\w.-]+", text) and text not in BUILTIN_NAMES:
+        near = suggestion(text, BUILTIN_NAMES)
+        raise OptionError(
+            f"--chat-template: {quote(text)} is neither a Jinja template nor one of llama.cpp's "
+            f"built-in formats{near}"
+        )
 
 
 def _check_media(options: Options) -> None:

@@ -7,9 +7,10 @@ import msgspec
 from engine.chat.prompt import ChatPrompt
 from engine.chat.rendering.messages import Description, TemplateSource
 from engine.chat.request import ChatRequest
-from engine.chat.template.builtin import BUILTIN_NAMES, CHATML
+from engine.chat.template.builtin import CHATML
 from engine.chat.template.prompt import continued, plain_messages
 from engine.errors import EngineError
+from engine.formats.template_names import BUILTIN_NAMES
 from engine.options import Options
 from engine.options.files import read_text
 from engine.pool.client import EngineClient

@@ -327,7 +327,7 @@ def test_the_command_line_wins() -> None:
         "kept",
     )
     environ = {"LLAMA_ARG_CHAT_TEMPLATE_FILE": "/does/not/exist"}
-    assert parse(["--chat-template", "x"], environ).model.chat.chat_template_file == ""
+    assert parse(["--chat-template", "{{ x }}"], environ).model.chat.chat_template_file == ""
 
 
 def test_unknown_variables_are_reported() -> None:
@@ -529,3 +529,10 @@ def test_an_empty_name_is_refused(option: str) -> None:
 def test_an_open_server_is_warned_of(argv: list[str], warns: bool) -> None:
     found = [each for each in remarks(parse(argv, {}), argv, {}) if "whoever reaches" in each]
     assert bool(found) is warns
+
+
+def test_a_mistyped_name_of_a_chat_template_is_refused() -> None:
+    assert error("--chat-template", "chatlm").endswith("(did you mean chatml?)")
+    assert "neither a Jinja template" in error("--chat-template", "mine")
+    for text in ("chatml", "llama3", "{{ messages[0].content }}", "User: {{ x }}"):
+        assert parse(["--chat-template", text], {}).model.chat.chat_template == text
