@@ -82,6 +82,7 @@ def test_anything_else_is_refused(coding: str, data: bytes) -> None:
         (b"{}", "gzip", "incorrect header check"),
         (zlib.compress(b"text") + b"more", "deflate", "something follows"),
     ],
+    ids=["cut", "plain", "more"],  # a text of gzip has the time in it
 )
 def test_the_reason_is_told(sent: bytes, coding: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
