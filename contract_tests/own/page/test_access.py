@@ -134,7 +134,10 @@ def test_the_server(visit: Visit, plain: OwnServer) -> None:
     tiles = visit.find(".tile").filter(has_text="KV cache")
     tiles.wait_for()
     assert re.search(r"\d+ %", tiles.inner_text())
-    assert visit.find(".card", has_text="Slots").locator("tbody tr").count() == 2
+    slots = visit.find(".card", has_text="Slots").locator("tbody tr")
+    slots.nth(1).wait_for()  # they come from another operation than the tiles
+    assert slots.count() == 2
+    visit.find(".histogram").nth(3).wait_for()
     first = visit.find(".histogram", has_text="Time to the first token")
     assert "median" in first.inner_text()
     assert visit.find(".histogram").count() == 4
