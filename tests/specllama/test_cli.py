@@ -202,9 +202,9 @@ def test_a_bad_option_is_one_line(argv: list[str], message: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_bad_key_of_a_preset_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_key_for_all_presets_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "models.ini"
-    file.write_text("[a]\nmodel = specllama-tiny\n\nctx-size = x\n", encoding="utf-8")
+    file.write_text("[*]\nparallel = 1\n\nctx-size = x\n", encoding="utf-8")
     done = run("--models-preset", str(file))
     assert (done.returncode, done.stdout) == (1, "")
     expected = f"specllama: error: {file}:4: ctx-size: "
