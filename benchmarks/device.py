@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from benchmarks.device_scenarios import (
     device_steps,
     difference,
 )
-from benchmarks.servers import Server
+from benchmarks.servers import Server, free_port
 from benchmarks.serving import table
 
 OURS = "specllama"
@@ -118,13 +117,11 @@ def started(
     """Run a server until the block ends; how long its start takes and what it holds of the card are
     rows. Raises ClientError if it doesn't start."""
     before = card_mib()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = free_port()
     began = time.perf_counter()
     with log.open("ab") as sink:
         process = subprocess.Popen(
-            [*command, "--port", port], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+            [*command, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
         )
     server = Server(name, f"http://127.0.0.1:{port}", process.pid)
     try:

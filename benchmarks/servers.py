@@ -78,7 +78,7 @@ Command = Callable[[Path, int, int], list[str]]
 def started(name: str, command: Command, model: Path, threads: int) -> Iterator[Server]:
     """Run a server on a free port until the block ends. Its output goes to a file that is shown
     if it doesn't start (ClientError)."""
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command(model, port, threads),
@@ -128,7 +128,8 @@ def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: IO[
     raise ClientError(f"{server.name} did not start:\n{log.read().decode(errors='replace')}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a port of this machine on which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -11,7 +11,6 @@ nothing else: no server made of them can be faster. Starts of different servers 
 import argparse
 import asyncio
 import shlex
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.client import ClientError, Connection
+from benchmarks.servers import free_port
 from tools.models.build import ensure
 
 TIMEOUT = 120.0  # s for one start
@@ -87,18 +87,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 async def _first_answer(command: Sequence[str], line: str) -> float:
     """Seconds from starting `command` to the answer that `line` asks for. Raises ClientError."""
-    port = _free_port()
+    port = free_port()
     begun = time.perf_counter()
     process = subprocess.Popen(
-        [*command, "--port", port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         await _ask(port, line, process)
@@ -108,7 +102,7 @@ async def _first_answer(command: Sequence[str], line: str) -> float:
         process.wait()
 
 
-async def _ask(port: str, line: str, process: subprocess.Popen[bytes]) -> None:
+async def _ask(port: int, line: str, process: subprocess.Popen[bytes]) -> None:
     """Until there is an answer. Raises ClientError if there is none in time."""
     deadline = time.perf_counter() + TIMEOUT
     while time.perf_counter() < deadline and process.poll() is None:
@@ -123,9 +117,9 @@ async def _ask(port: str, line: str, process: subprocess.Popen[bytes]) -> None:
 
 def _imported_modules(command: Sequence[str]) -> list[str]:
     """The modules that the server process of `command` has imported when it has answered a chat."""
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROBE, *command[len(OURS) :], "--port", port],
+        [sys.executable, "-c", PROBE, *command[len(OURS) :], "--port", str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

@@ -133,7 +133,7 @@ class Situations:
 
     @cached_property
     def hasty(self) -> OwnServer:
-        """A server that waits for nobody, for clients that never go on."""
+        """A server with short time limits, for clients that stop in the middle of a request."""
         return self._start("-c", str(N_CTX), "-np", "1", "--timeout", "2", api_key="key")
 
     @cached_property

@@ -332,7 +332,7 @@ def test_a_request_has_its_model_downloaded(
         assert begun.wait(SECONDS)
         asking = [pool.submit(answer, server, model="far") for _ in range(4)]
         n = 0
-        for _ in range(3):  # each is told of
+        for _ in range(3):  # each step of the progress is an event
             n = wait_until_some_is_there(server, "far", n)
         hub.faults.bytes_per_second = None
         seen = [each for each in watching.result() if each["model"] == "far"]

@@ -28,7 +28,8 @@ def server(module_server: Start) -> OwnServer:
 
 @pytest.fixture(scope="module")
 def hasty(module_server: Start) -> OwnServer:
-    """For what never goes on: whoever does, however slowly, asks the other one."""
+    """A server with short time limits, for clients that stop in the middle of a request. Clients
+    that are only slow ask the other one."""
     return module_server("--parallel", "2", "--head-timeout", "1", "--timeout", "2")
 
 

@@ -100,7 +100,7 @@ def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hu
             assert again["error"]["message"]
         refused = server.post("/completion", body("create_completion", model=NAME))
         assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
-        wait_until(lambda: "download_progress" in kinds(events, NAME), "that is told")
+        wait_until(lambda: "download_progress" in kinds(events, NAME), "the event comes")
         hub.faults.bytes_per_second = None
         wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
         told = kinds(events, NAME)
@@ -129,7 +129,7 @@ def test_unloading_breaks_a_download_off_and_it_goes_on(router: Router, hub: Hub
         download(server, NAME)
         wait_until(lambda: n_there(events) > 0, "some of it is there")
         contract.check(server.post("/models/unload", {"model": NAME}))
-        wait_until(lambda: "download_failed" in kinds(events, NAME), "that is told")
+        wait_until(lambda: "download_failed" in kinds(events, NAME), "the event comes")
     wait_until(lambda: NAME not in models(server), "it is no model")
     hub.faults.bytes_per_second = None
     download(server, NAME)
@@ -152,7 +152,7 @@ def test_a_loaded_model_is_removed_and_the_others_stay(router: Router) -> None:
     n_files, n_engines = len(files(cache)), len(server.engines())
     with following(server) as events:
         remove(server, NAME)
-        wait_until(lambda: kinds(events, NAME)[-1] == "model_remove", "that is told")
+        wait_until(lambda: kinds(events, NAME)[-1] == "model_remove", "the event comes")
     assert NAME not in models(server)
     assert len(server.engines()) == n_engines - 1
     assert len(files(cache)) == n_files - 2, "a link and its content"
@@ -219,7 +219,7 @@ def test_looking_again_adds_changes_and_removes(router: Router) -> None:
                        "load-on-startup = on\n", "utf-8")  # fmt: skip
     with following(server) as events:
         listed = contract.check(server.get("/models?reload=1"))
-        wait_until(lambda: kinds(events, "*") == ["models_reload"], "that is told")
+        wait_until(lambda: kinds(events, "*") == ["models_reload"], "the event comes")
     found = {model["id"]: model["status"]["value"] for model in listed["data"]}
     # Of load-on-startup nothing comes any more.
     assert found == {MODEL: LOADED, "one": UNLOADED, "new": UNLOADED}

@@ -6,10 +6,10 @@ from functools import partial
 
 import msgspec
 
-from engine.formats.template_names import BUILTIN_NAMES
 from engine.options.composition import Options
 from engine.options.declaration import fields
 from engine.options.names import suggestion
+from engine.options.tables.chat import BUILTIN_NAMES
 from engine.options.values import OptionError, quote
 
 _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")

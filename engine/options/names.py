@@ -62,11 +62,6 @@ def protects(name: str) -> bool:
     return any(word in plain for word in _PROTECTING)
 
 
-def closes(name: str) -> bool:
-    """Whether an option with this variable keeps others out, or from listening."""
-    return any(word in name for word in ("API_KEY", "SSL"))
-
-
 def suggestion(name: str, *candidates: Set[str]) -> str:
     """The name most like `name`, from the first set that has one, as the end of a sentence."""
     for names in candidates:

@@ -10,7 +10,7 @@ from engine.options.chosen import Chosen
 from engine.options.composition import Options
 from engine.options.declaration import Field, compose
 from engine.options.layers import Layer, read_layer
-from engine.options.names import Names, closes, protects, suggestion
+from engine.options.names import Names, protects, suggestion
 from engine.options.shortcuts import SHORTCUTS
 from engine.options.values import OptionError, quote
 
@@ -106,10 +106,10 @@ def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
 
 
 def _check_empty(field: Field, environ: Mapping[str, str]) -> None:
-    """Raises `OptionError` for a key or a certificate that a variable was to have, and hasn't:
-    the server would be open."""
+    """Raises `OptionError` for an empty variable of keys or certificates: without them the server
+    would be open."""
     for name in field.variables:
-        if environ.get(name) == "" and closes(name):
+        if environ.get(name) == "" and ("API_KEY" in name or "SSL" in name):
             raise OptionError(f"the variable {name} is set, but empty; unset it if none is meant")
 
 

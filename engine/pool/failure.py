@@ -31,7 +31,7 @@ class Failure:
 
     @classmethod
     def known(cls, text: str) -> "Failure | None":
-        """The reason why a model can't be loaded, if there is one: nobody tries it."""
+        """The reason why a model can't be loaded, if there is one. No request tries it again."""
         return cls(text, None, 1, math.inf) if text else None
 
     def check(self, name: str) -> None:

@@ -50,8 +50,6 @@ def decoded(raw: bytes | bytearray) -> Any:
 def _decoded(raw: bytes | bytearray) -> Any:
     try:
         return _decoder.decode(raw)
-    except UnicodeDecodeError:
-        raise
     except msgspec.DecodeError:
         whole = _LONE.sub(rb"\\ufffd", raw)
         if whole == raw:

@@ -39,8 +39,19 @@ def _known(value: Any) -> Any:
     raise NotImplementedError(f"no JSON for {type(value)}")
 
 
-encode = msgspec.json.Encoder(enc_hook=_known).encode
-"""A value as JSON, at once."""
+_encode = msgspec.json.Encoder(enc_hook=_known).encode
+_SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u2029"]
+"""What ends a line for Python's `splitlines`, which Ollama's client reads with, and for httpx'
+`iter_lines`: its bytes in UTF-8, and its escape in JSON."""
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON, at once, with the line separators of Unicode escaped."""
+    data = _encode(value)
+    for separator, escape in _SEPARATORS:
+        if separator in data:
+            data = data.replace(separator, escape)
+    return data
 
 
 def is_large(value: Any) -> bool:

@@ -7,7 +7,7 @@ the `Host`, which is that name.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from engine.options.values import comma_separated
 from handlers.http.errors import RequestError
 from handlers.http.request_log import escaped
+from handlers.options.addresses import is_loopback
 from handlers.options.tables.http import HttpOptions
 
 _MAX_SHOWN = 100  # characters of a name in an error
@@ -76,17 +77,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@lru_cache(maxsize=256)
-def is_loopback(address: str) -> bool:
-    """True for an address that only this machine reaches."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return False  # the path of a UNIX socket, which no page reaches
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 def permits(origins: Sequence[str], origin: str) -> bool:

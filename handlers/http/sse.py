@@ -28,11 +28,6 @@ COMMENT = b":\n\n"
 """What every client of server-sent events passes over."""
 
 
-_SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u2029"]
-"""What ends a line for Python's `splitlines`, which Ollama's client reads with, and for httpx'
-`iter_lines`: its bytes in UTF-8, and its escape in JSON."""
-
-
 class Ping(NamedTuple):
     """What is sent after so many seconds without anything else."""
 
@@ -143,11 +138,8 @@ class _EventStream(Response):
                     "headers": self.raw_headers,
                 }
             )
-        data = b"".join(frames)
-        for separator, escape in _SEPARATORS:
-            if separator in data:
-                data = data.replace(separator, escape)
-        await send({"type": "http.response.body", "body": data, "more_body": more})
+        body = b"".join(frames)
+        await send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _send_pings(self, ping: Ping, send: Send) -> None:
         """Once the stream has begun, whenever nothing else was sent for so long."""

@@ -5,7 +5,8 @@ text and says what is expected.
 """
 
 import re
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 
 from engine.options.values import OptionError, comma_separated, quote
 
@@ -61,9 +62,15 @@ def api_prefix(text: str) -> str:
 
 def is_local(host: str) -> bool:
     """True for an address of --host that only this machine reaches, or the path of a socket."""
-    if "/" in host or host.endswith(".sock") or host == "localhost":
-        return True
+    return "/" in host or host.endswith(".sock") or host == "localhost" or is_loopback(host)
+
+
+@lru_cache(maxsize=256)
+def is_loopback(address: str) -> bool:
+    """True for an IP address that only this machine reaches."""
     try:
-        return ip_address(host).is_loopback
+        found = ip_address(address)
     except ValueError:
-        return False
+        return False  # the path of a UNIX socket, or a name
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback

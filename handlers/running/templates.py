@@ -10,9 +10,9 @@ from engine.chat.request import ChatRequest
 from engine.chat.template.builtin import CHATML
 from engine.chat.template.prompt import continued, plain_messages
 from engine.errors import EngineError
-from engine.formats.template_names import BUILTIN_NAMES
 from engine.options import Options
 from engine.options.files import read_text
+from engine.options.tables.chat import BUILTIN_NAMES
 from engine.pool.client import EngineClient
 from engine.protocol.messages import ModelInfo
 from handlers.running.served import Served

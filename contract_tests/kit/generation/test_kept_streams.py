@@ -66,6 +66,20 @@ def test_a_complete_stream_comes_back(name: str, server: Server) -> None:
     assert 0 < status["started_at"] <= status["completed_at"]
 
 
+@pytest.mark.parametrize("name", KEPT)
+def test_offsets_count_escapes(name: str, server: Server) -> None:
+    """U+2028 has three bytes, and its escape in a stream six."""
+    grammar = 'root ::= "a\u2028\u2029\x85b"'
+    conversation = new_id()
+    with stream(server, conversation, name, grammar=grammar) as response:
+        sent = response.read()
+    assert b"\\u2028" in sent
+    [status] = found(server, conversation)
+    assert status["total_bytes"] == len(sent)
+    for offset in range(len(sent) - 300, len(sent)):
+        assert again(server, conversation, **{"from": offset}).content == sent[offset:]
+
+
 def test_a_stream_goes_on_without_its_client(server: Server) -> None:
     conversation = new_id()
     whole = server.ask(path(CHAT), body(CHAT, **LONG))["choices"][0]["message"]

@@ -388,7 +388,7 @@ def test_more_requests_than_slots_wait_in_order(small: Server) -> None:
 
         async def n_there(client: httpx.AsyncClient) -> int:
             """The requests that have reached the engine's queue."""
-            n = len(done)  # before the others are counted, so that none of them counts twice
+            n = len(done)  # first: one that ends meanwhile is then missed, not counted twice
             text = (await client.get("/metrics")).text
             counts = re.findall(r"^llamacpp:requests_(?:processing|deferred) (\d+)", text, re.M)
             return n + sum(map(int, counts))

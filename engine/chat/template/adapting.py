@@ -210,8 +210,10 @@ def _with_systems_placed(
             late.append(message)
             continue
         if late and not (message["role"] == "tool" and not traits.system_before_result):
-            message = _place(late, result, message, traits)
+            beside = _place(late, result, message, traits)
             late = []
+            if beside:
+                message = _with_text_before(message, beside, _BETWEEN)
         result.append(message)
     if late:
         _place(late, result, None, traits)
@@ -219,7 +221,7 @@ def _with_systems_placed(
     if first and (is_alone or not traits.caps["supports_system_role"]):
         text = "\n".join(text_of(message["content"]) for message in first)
         if result and result[0]["role"] == "user":
-            result[0] = _joined(text, result[0], "\n")
+            result[0] = _with_text_before(result[0], text, "\n")
         else:
             result.insert(0, {"role": "user", "content": text})
         first = []
@@ -231,33 +233,32 @@ def _place(
     before: list[dict[str, Any]],
     after: dict[str, Any] | None,
     traits: Traits,
-) -> Any:
-    """Put system messages between those `before` and the one `after` them, which is given back."""
+) -> str:
+    """Puts system messages at the end of `before`. Returns the text that belongs into the message
+    `after` them instead, a user's; else an empty one."""
     if traits.late_system:
         before += late
-        return after
+        return ""
     text = _BETWEEN.join(_MARKED.format(text_of(message["content"])) for message in late)
-    last = before[-1] if before else None
     if after is not None and after["role"] == "user":
-        return _joined(text, after, _BETWEEN)
-    beside_result = last is not None and last["role"] == "tool" and not traits.user_after_result
-    if last is not None and (last["role"] == "user" or beside_result):
-        before[-1] = _joined(last, text, _BETWEEN)
+        return text
+    last = before[-1] if before else {"role": ""}
+    if last["role"] == "user" or (last["role"] == "tool" and not traits.user_after_result):
+        before[-1] = _with_text_behind(last, text, _BETWEEN)
     else:
         before.append({"role": "user", "content": text})
-    return after
+    return ""
 
 
-def _joined(
-    first: str | dict[str, Any], second: str | dict[str, Any], between: str
-) -> dict[str, Any]:
-    """A message with a text before or behind its own."""
-    text, message = (first, second) if isinstance(first, str) else (second, first)
-    assert isinstance(text, str)
-    assert isinstance(message, dict)
-    content, is_before = message["content"], text is first
+def _with_text_before(message: dict[str, Any], text: str, between: str) -> dict[str, Any]:
+    content = message["content"]
     if isinstance(content, str):
-        both = (text, content) if is_before else (content, text)
-        return {**message, "content": between.join(filter(None, both))}
-    parts = [*_parts(text), *content] if is_before else [*content, *_parts(text)]
-    return {**message, "content": parts}
+        return {**message, "content": between.join(filter(None, (text, content)))}
+    return {**message, "content": [*_parts(text), *content]}
+
+
+def _with_text_behind(message: dict[str, Any], text: str, between: str) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": between.join(filter(None, (content, text)))}
+    return {**message, "content": [*content, *_parts(text)]}

@@ -116,8 +116,8 @@ class Sampler:
         or what the context has kept, and remember it for the penalties.
 
         Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
-        raises `NoTokenError` if it leaves none of them possible. `found` are the tokens whose
-        logits reach `bound` (`engine.worker.backend.row_scan`), if somebody has looked.
+        raises `NoTokenError` if the samplers remove all of them. `found` are the tokens whose
+        logits reach `bound`, if `engine.worker.backend.row_scan` has searched this row.
         """
         if allowed is None and index < context.n_batch:
             token = self._choose_soon(context, index, found)

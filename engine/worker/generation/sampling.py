@@ -77,6 +77,8 @@ class Sampling:
         }
         if self._scan.is_worth_it(len(bounds)):
             logits, numbers = self._context.block([*bounds])
+            if len(logits) > 2 * len(bounds):  # most rows are those of proposed tokens
+                return
             of_rows = [ALL] * len(logits)
             for number, bound in zip(numbers, bounds.values(), strict=True):
                 of_rows[number] = bound

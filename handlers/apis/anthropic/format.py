@@ -13,6 +13,7 @@ import msgspec
 from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from engine.protocol.messages import Finished, PromptProgress, Timings
 from handlers.apis.anthropic.request import CALL_PREFIX
+from handlers.http.encoding import encode
 from handlers.http.envelopes.anthropic import anthropic_error
 from handlers.http.errors import Failure
 from handlers.http.sse import sse_event
@@ -20,8 +21,6 @@ from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 BlockKind = Literal["thinking", "text", "tool_use"]
-
-_encode = msgspec.json.Encoder().encode
 
 # Strict clients want these fields to be there; null is their value without such a thing.
 _NO_DETAILS: dict[str, Any] = {"stop_details": None, "container": None}
@@ -216,7 +215,7 @@ class AnthropicFormat:
         self._begin, self._end = whole[: -len(b'""}}\n\n')], whole[-len(b"}}\n\n") :]
 
     def _delta(self, text: str) -> bytes:
-        return b"".join((self._begin, _encode(text), self._end)) if text else b""
+        return b"".join((self._begin, encode(text), self._end)) if text else b""
 
     def _close(self) -> bytes:
         if self._kind is None:

@@ -22,6 +22,13 @@ DOCUMENTS = st.recursive(
 )
 
 
+@given(text=st.text(st.characters() | st.sampled_from("\x85\u2028\u2029")))
+def test_no_character_ends_the_line(text: str) -> None:
+    data = encode({"text": text})
+    assert len(data.decode().splitlines()) == 1
+    assert msgspec.json.decode(data) == {"text": text}
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "SMALL", 5)

@@ -75,7 +75,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 @pytest.fixture
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """One for clients that never go on."""
+    """A server with a short time limit, for clients that stop reading."""
     app = small_app(tmp_path_factory.mktemp("api"), handlers_module(), timeout=1)
     with serving(app) as address:
         yield address

@@ -34,8 +34,7 @@ def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dic
         source = finished(stop_type=stop_type) if is_last else delta()
         data = form.event(ChatEvent(0, deltas, source, message)).decode()
         assert data == "" or data.endswith("\n")
-        # Other ends of lines than \n are escaped by the stream.
-        lines += [json.loads(line) for line in data.split("\n") if line]
+        lines += map(json.loads, data.splitlines())
     return lines
 
 
