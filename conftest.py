@@ -3,11 +3,18 @@ settings, of whoever runs it."""
 
 import os
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from schemathesis.pytest.plugin import SchemathesisFunction
+
+from tests.support.covering import covering
+
+settings.register_profile("default run", deadline=None)
+settings.register_profile("exhaustive", deadline=None, max_examples=2000)
+settings.load_profile("default run")
 
 _SETTINGS = ("LLAMA_", "HF_", "HUGGINGFACE_", "MODEL_ENDPOINT")
 
@@ -18,9 +25,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FOLDER",
         help="llama.cpp's sources of the pinned version, for the tests that compare with them",
     )
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="all combinations of parameters, twenty times as many examples, the soaks (hours)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--exhaustive"):
+        settings.load_profile("exhaustive")
     if hasattr(config, "workerinput"):
         return  # of pytest-xdist: its environment is that of the process that started it
     directory = tempfile.TemporaryDirectory(prefix="specllama-tests-", ignore_cleanup_errors=True)
@@ -31,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives every test an id of its own.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Gives every test an id of its own, and leaves out what only an exhaustive run has.
 
     pytest-xdist knows a test by its id, and runs only one of those that have the same. Since
     pytest 9.2, Schemathesis' tests of all operations have that of their function.
@@ -43,6 +57,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [name for name, n in Counter(item.nodeid for item in items).items() if n > 1]
     if twice:
         raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")
+    if not config.getoption("--exhaustive"):
+        left_out = _only_exhaustive(items)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
+
+
+def _only_exhaustive(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Tests marked so, and combinations of parameters that bring no new value, or pair of them."""
+    left_out = {item for item in items if item.get_closest_marker("exhaustive")}
+    groups: defaultdict[tuple[Any, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("covering")
+        if marker and item not in left_out and hasattr(item, "callspec"):
+            groups[(item.path, item.nodeid.partition("[")[0]), marker.args[0]].append(item)
+    for (_, strength), group in groups.items():
+        kept = covering(_values(group), strength)
+        left_out |= {item for at, item in enumerate(group) if at not in kept}
+    return left_out
+
+
+def _values(group: list[Any]) -> list[dict[str, int]]:
+    """Which value each parameter of a function's tests has, those of its fixtures included.
+
+    pytest's own `indices` count combinations, not values. Equal ones are one object there.
+    """
+    numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    return [
+        {
+            name: numbers[name].setdefault(id(value), len(numbers[name]))
+            for name, value in item.callspec.params.items()
+        }
+        for item in group
+    ]
 
 
 def _set_id(item: Any, nodeid: str) -> None:

@@ -63,9 +63,10 @@ def webui(session: nox.Session) -> None:
 
 @nox.session
 def exhaustive(session: nox.Session) -> None:
-    """The same with many more examples and all families of chat templates (hours)."""
-    session.run(*PYTEST, *WORKERS, "tests", "--hypothesis-profile=thorough", *session.posargs)
-    thorough = ("--max-examples=300", "--all-families")
+    """All combinations of parameters, many more examples, all families of chat templates, aliases
+    in full, a long soak (hours)."""
+    session.run(*PYTEST, *WORKERS, "tests", "--exhaustive", *session.posargs)
+    thorough = ("--exhaustive", "--max-examples=300", "--all-families", "--soak=20000")
     session.run(*PYTEST, *WORKERS, "contract_tests", *thorough, *session.posargs)
 
 

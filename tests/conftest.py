@@ -1,18 +1,13 @@
-"""Common to all tests: Hypothesis asserts no times, and there is the shipped model."""
+"""Common to all tests: there is the shipped model."""
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from engine.worker.backend import Model, initialize
 from engine.worker.constraints.compiler import Compiler
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
-
-settings.register_profile("unhurried", deadline=None)
-settings.register_profile("thorough", deadline=None, max_examples=2000)
-settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,17 @@ ROUTING = ["load_model", "unload_model", "download_model"]
 """The operations of a router, but for `remove_model`, which has no body."""
 REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
 """The operations that are there to be refused by name."""
+ALIASES = {
+    name: name.removesuffix("_alias")
+    for name, each in contract.operations().items()
+    if name.endswith("_alias")
+    and all(
+        each.definition.get(part)
+        == contract.operations()[name.removesuffix("_alias")].definition.get(part)
+        for part in ("parameters", "requestBody", "responses", "security")
+    )
+}
+"""Operations that are described as another one is, at another path, and which one that is."""
 STEERING = ["control_chat_completion", "lookup_streams"]
 """The operations about what runs already, whatever the model."""
 NAMED = [

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--soak",
         type=int,
-        default=2000,
+        default=500,
         help="requests that test_soak.py sends (default: %(default)s)",
     )
 
@@ -54,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Schemathesis makes its tests at import, before there is any fixture.
     fuzzing.settings.max_examples = config.getoption("--max-examples")
     base_url = config.getoption("--base-url")
+    thorough = config.getoption("--max-examples") > fuzzing.Settings.max_examples
+    fuzzing.settings.in_full = bool(base_url) or thorough
     fuzzing.settings.api_key = config.getoption("--api-key") if base_url else API_KEY
     if base_url and WATCH not in config.stash:
         # Tests look at import what there is to be tested, too.

@@ -15,6 +15,7 @@ from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import (
+    ALIASES,
     EMBEDDING,
     ENDLESS,
     OLLAMA_EMBEDDING,
@@ -39,11 +40,22 @@ class Settings:
 
     max_examples: int = 25
     api_key: str | None = None
+    in_full: bool = True
+    """If aliases and what is refused get as many requests as all others: for a server of which
+    it isn't known that these have one handler."""
     chosen: Collection[str] | None = None
     """The operations (method and path) to be tested, if not all."""
 
 
 settings = Settings()
+
+LIGHT = 4
+"""Examples for an alias or a refused operation, if not all are tested in full."""
+
+
+def in_full(names: Collection[str]) -> list[str]:
+    """Those of the operations `names` that this run tests in full."""
+    return [name for name in names if settings.in_full or name not in ALIASES]
 
 
 def config(mode: str, max_examples: int) -> SchemathesisConfig:
@@ -68,6 +80,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                 "ignored_auth": {"enabled": settings.api_key is not None},
             },
             "operations": [
+                *_light(max_examples),
                 {
                     "include-operation-id": [
                         *STREAMING,
@@ -132,6 +145,16 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
             ],
         }
     )
+
+
+def _light(max_examples: int) -> list[dict[str, Any]]:
+    """What is as another operation is: few examples, and not each value of each parameter."""
+    if settings.in_full:
+        return []
+    generation = {"max-examples": min(LIGHT, max_examples)}
+    phases = {"coverage": {"enabled": False}}
+    names = [*ALIASES, *REFUSED]
+    return [{"include-operation-id": names, "generation": generation, "phases": phases}]
 
 
 def _allowing(*statuses: int) -> dict[str, Any]:

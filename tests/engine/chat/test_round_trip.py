@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.chat.detect.detect import detect
@@ -19,6 +19,7 @@ from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Answer, Fixture, fixture
 from tests.support.chat_strategies import messages, parse, pieces
+from tests.support.covering import examples
 
 ANSWERS = [(fixture, answer) for fixture in FIXTURES for answer in fixture.answers]
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
@@ -28,7 +29,7 @@ Source = Literal["true", "found"]
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|START_OF_TURN_TOKEN|>")
 """Ends of turns that are not the model's end of a text."""
 
-some = settings(max_examples=15, deadline=None)
+some = examples(5)
 
 
 @lru_cache

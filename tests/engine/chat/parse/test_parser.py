@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, ToolCall
@@ -14,8 +14,9 @@ from engine.chat.syntax import CallSyntax, Fill, OutputSyntax
 from tests.support.chat_strategies import TOOLS, messages, parse, pieces, said, tokens
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer
+from tests.support.covering import examples
 
-some = settings(max_examples=25, deadline=None)
+some = examples(8)
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 
 

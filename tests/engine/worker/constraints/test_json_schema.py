@@ -22,6 +22,7 @@ from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.constraint import Constraint
 from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import prepare
+from tests.support.covering import examples
 
 MOST_TOKENS = 300
 
@@ -77,7 +78,7 @@ def check(compiler: Compiler, model: Model, schema: Schema, seed: int) -> bool:
     return text is not None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(schema=schemas(), seed=st.integers(0, 100))
 def test_every_text_is_valid(compiler: Compiler, model: Model, schema: Schema, seed: int) -> None:
     reason = ""
@@ -89,7 +90,7 @@ def test_every_text_is_valid(compiler: Compiler, model: Model, schema: Schema, s
     assert not reason or "nsatisf" in reason
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(schema=with_extras(), seed=st.integers(0, 100))
 def test_no_keyword_fails_a_schema(
     compiler: Compiler, model: Model, schema: Schema, seed: int

@@ -89,6 +89,7 @@ def expected(cost: Cost, n: int, p: float, n_each: int) -> float:
     return max(n * t / cost(rows) for t, rows in each) / (n / cost(n))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("length", [0, 100])
 @pytest.mark.parametrize("n", [1, 4, 8])
@@ -96,6 +97,7 @@ def test_what_is_never_right_costs_next_to_nothing(cost: Cost, n: int, length: i
     assert Simulation(cost, n, 0.0, length=length).run(1000) >= 0.98
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("p", [0.4, 0.75, 0.95])
 @pytest.mark.parametrize("n", [1, 4, 8])
@@ -105,6 +107,7 @@ def test_what_is_often_right_gains(cost: Cost, n: int, p: float) -> None:
     assert gained - 1 >= 0.5 * (possible - 1) - 0.08
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("p", [0.2, 0.4, 0.6, 0.75, 0.95])
 @pytest.mark.parametrize("n", [1, 4, 8])
