@@ -48,11 +48,13 @@ class ToolCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """The sum of all deltas of one answer."""
+    """The sum of all deltas of one answer. `ends_in_call`: a stop string ended it before its last
+    call was whole."""
 
     content: str = ""
     reasoning: str = ""
     calls: list[ToolCall] = []
+    ends_in_call: bool = False
 
     def add(self, delta: ChatDelta) -> None:
         match delta:

@@ -72,11 +72,11 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
-    """The reason for the end of an answer. A call that the limit of tokens has cut off must not be
-    made."""
+    """The reason for the end of an answer. A call that the limit of tokens or a stop string has cut
+    off must not be made."""
     if _cut_off(finished):
         return "length"
-    return "tool_calls" if message.calls else "stop"
+    return "tool_calls" if message.calls and not message.ends_in_call else "stop"
 
 
 def _cut_off(finished: Finished) -> bool:
@@ -218,6 +218,29 @@ async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest
     return len(tokens.tokens)
 
 
+class AnswerReader:
+    """Tells the text of one answer apart while it comes. `message` is what has come so far."""
+
+    def __init__(self, prepared: PreparedChat) -> None:
+        self.message = ChatMessage(calls=[])
+        self._parser = prepared.new_parser()
+        self._given = [*prepared.given]
+
+    def read(self, index: int, event: Delta | Finished) -> ChatEvent:
+        """`event` as one of answer number `index`."""
+        deltas = self._parser.feed(event.text)
+        if isinstance(event, Finished):
+            in_call = event.stop_type == "word" and self._parser.calling
+            self.message.ends_in_call = in_call
+            deltas = deltas + self._parser.finish(cut_off=_cut_off(event) or in_call)
+        if self._given and (deltas or isinstance(event, Finished)):
+            deltas = _joined(self._given, deltas)
+            self._given = []
+        for delta in deltas:
+            self.message.add(delta)
+        return ChatEvent(index, deltas, event, self.message)
+
+
 class ChatBatch:
     """A context around `n` answers to one request. Leaving it cancels what still runs."""
 
@@ -236,9 +259,7 @@ class ChatBatch:
             prompt = prepared.prompt
         self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
         self._streams = prepared.params.stream
-        self._parsers = [prepared.new_parser() for _ in range(n)]
-        self._messages = [ChatMessage() for _ in range(n)]
-        self._given = [list(prepared.given) for _ in range(n)]
+        self._readers = [AnswerReader(prepared) for _ in range(n)]
 
     async def __aenter__(self) -> Self:
         await self._batch.__aenter__()
@@ -252,20 +273,20 @@ class ChatBatch:
         if not self._streams:
             answers: list[ChatAnswer] = []
             for index, result in enumerate(await self._batch.results()):
-                event = self._event(index, result)
-                answers.append(ChatAnswer(self._messages[index], result, [event]))
+                event = self._readers[index].read(index, result)
+                answers.append(ChatAnswer(event.message, result, [event]))
                 await asyncio.sleep(0)  # parsing a long text takes a while
             return answers
         await self.begun()
-        events: list[list[ChatEvent]] = [[] for _ in self._messages]
+        events: list[list[ChatEvent]] = [[] for _ in self._readers]
         ends: dict[int, Finished] = {}
         async for event in self.events():
             events[event.index].append(event)
             if isinstance(event.source, Finished):
                 ends[event.index] = event.source
         return [
-            ChatAnswer(message, ends[index], events[index])
-            for index, message in enumerate(self._messages)
+            ChatAnswer(reader.message, ends[index], events[index])
+            for index, reader in enumerate(self._readers)
         ]
 
     async def begun(self) -> Begun:
@@ -276,18 +297,7 @@ class ChatBatch:
     async def events(self) -> AsyncIterator[ChatEvent]:
         """The events of all answers as they come. Raises the first EngineError of any."""
         async for event in self._batch.events():
-            yield self._event(event.index, event.source)
-
-    def _event(self, index: int, event: Delta | Finished) -> ChatEvent:
-        deltas = self._parsers[index].feed(event.text)
-        if isinstance(event, Finished):
-            deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
-        if self._given[index] and (deltas or isinstance(event, Finished)):
-            deltas = _joined(self._given[index], deltas)
-            self._given[index] = []
-        for delta in deltas:
-            self._messages[index].add(delta)
-        return ChatEvent(index, deltas, event, self._messages[index])
+            yield self._readers[event.index].read(event.index, event.source)
 
 
 def _joined(given: Sequence[ChatDelta], deltas: Sequence[ChatDelta]) -> list[ChatDelta]:

@@ -49,6 +49,8 @@ class CallParser:
         self._emit = emit
         self._count = 0
         self._ids: set[str] = set()
+        self.calling = False
+        """Inside of a call, up to the end of its arguments."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -109,15 +111,17 @@ class CallParser:
         whole = True
         try:
             yield from _expect(reader, tokens)
+            self.calling = True
             yield from self._items(reader, call)
             if not call.name or (self.bare and not call.has_arguments):
                 raise NotACallError
         except (NotACallError, JsonError):
-            whole = False
+            whole = self.calling = False
             if not call.has_arguments or not call.name:
                 reader.rewind(place)
                 return False
         reader.release()
+        self.calling = False
         call.finish(whole)
         self._count += 1
         if not whole:
@@ -154,6 +158,7 @@ class CallParser:
                     yield from tagged_arguments(reader, self._tagged, parameters, call.add)
                 else:
                     yield from self._arguments(reader, call, following)
+                self.calling = False
                 closing = True
             else:
                 yield from self._word(reader, call, item, following)
@@ -199,6 +204,7 @@ class CallParser:
                 call.set_name((yield from _string(reader)))
             elif role == "arguments" and not call.has_arguments:
                 yield from self._arguments(reader, call)
+                self.calling = not call.announced  # its name may come behind
             elif role == "id" and first == '"':
                 call.id = yield from _string(reader)
             elif first == "{" and here in envelope.paths and here not in envelope.roles:
@@ -295,11 +301,12 @@ class _Call:
             self._held.append(text)
 
     def finish(self, whole: bool) -> None:
-        """No more of it will come. A whole call without arguments has an empty object."""
+        """No more of it will come. A whole call without arguments has an empty object, one that
+        is cut off before them the beginning of an object, which no client takes for a whole one."""
         if not self.announced:
             self._announce()
-        if whole and self._empty:
-            self.add("{}")
+        if self._empty:
+            self.add("{}" if whole else "{")
 
     def _announce(self) -> None:
         self.announced = True

@@ -28,6 +28,10 @@ class FreeTextCalls:
         self._names = names
         self._texts: dict[int, _Text] = {}
 
+    @property
+    def calling(self) -> bool:
+        return self._parser.calling
+
     def feed(self, text: str) -> list[ChatDelta]:
         return self._plain(self._parser.feed(text))
 

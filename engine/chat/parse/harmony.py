@@ -48,6 +48,7 @@ class HarmonyParser(IncrementalParser):
         super().__init__(reasoning)
         self._tools = tools
         self._calls = 0
+        self._in_call = False
         self._said = {"thoughts": False, "content": False}
         self._glue = ""
         header, found, body = prompt.rpartition(NEXT)[2].partition(MESSAGE)
@@ -57,6 +58,10 @@ class HarmonyParser(IncrementalParser):
                 self._opened = header or CHANNEL
             elif not found:
                 self.reader.push(header)
+
+    @property
+    def calling(self) -> bool:
+        return self._in_call
 
     def answer(self) -> Step[None]:
         marker = ""  # the one that the next message begins with, if it has been read
@@ -132,18 +137,21 @@ class HarmonyParser(IncrementalParser):
 
     def _call(self, name: str) -> Step[str]:
         index = self._calls
-        self._calls += 1
-        self.emit(CallStart(index, new_call_id(), name))
         empty = True
 
         def add(text: str) -> None:
             nonlocal empty
+            if empty:
+                self.emit(CallStart(index, new_call_id(), name))
+                self._calls += 1
             empty = False
             self.emit(CallArguments(index, text))
 
+        self._in_call = True
         yield from self.reader.space()
         _, marker = yield from self.reader.until((*_ENDS, START, CHANNEL), add)
-        if marker and empty:
+        self._in_call = False
+        if empty and not self.reader.cut_off:
             add("{}")
         return "" if marker in _ENDS else marker
 

@@ -20,6 +20,11 @@ class IncrementalParser(ABC):
         self._deltas: list[ChatDelta] = []
         self._running = self.answer()
 
+    @property
+    @abstractmethod
+    def calling(self) -> bool:
+        """As in `engine.chat.parse.parser.AnswerParser`."""
+
     @abstractmethod
     def answer(self) -> Step[None]:
         """Read the whole answer."""

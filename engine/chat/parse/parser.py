@@ -18,6 +18,10 @@ from engine.chat.syntax import OutputSyntax, begun_by
 
 
 class AnswerParser(Protocol):
+    @property
+    def calling(self) -> bool:
+        """True inside of a call: from its marker to the end of its arguments."""
+
     def feed(self, text: str) -> list[ChatDelta]:
         """More of the answer."""
 
@@ -75,6 +79,10 @@ class _SyntaxParser(IncrementalParser):
         self._closed = bool(closing) and prompt.rstrip().endswith(closing)
         self._given = "" if thinking else _opened_by(prompt, syntax)
         self.reader.push(self._given)
+
+    @property
+    def calling(self) -> bool:
+        return self._calls is not None and self._calls.calling
 
     def answer(self) -> Step[None]:
         yield from self._thoughts()

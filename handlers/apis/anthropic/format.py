@@ -32,6 +32,9 @@ _NO_USE: dict[str, Any] = {
     "service_tier": "standard",
 }
 
+INVALID = "INVALID_JSON"
+"""The key of arguments that are not the JSON of an object."""
+
 PING = sse_event({"type": "ping"}, "ping")
 
 
@@ -101,13 +104,14 @@ def _tool_use(id: str, name: str) -> dict[str, Any]:
     }
 
 
-def _input(arguments: str) -> Any:
-    """The object that `arguments` are the JSON of; an empty one if the limit of tokens has cut
-    them off, as the message's `stop_reason` says."""
+def _input(arguments: str) -> dict[str, Any]:
+    """The object that `arguments` are the JSON of. Arguments that are none, as they were cut off or
+    are wrong, stand in one as text: Anthropic names this form for them."""
     try:
-        return msgspec.json.decode(arguments)
+        value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
-        return {}
+        value = None
+    return value if isinstance(value, dict) else {INVALID: arguments}
 
 
 def final_usage(finished: Finished) -> dict[str, Any]:

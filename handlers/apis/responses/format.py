@@ -8,13 +8,20 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
+from engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+)
 from engine.params import GenerationParams
 from engine.protocol.messages import Finished, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.responses.items import Item, new_id
 from handlers.http.errors import Failure
-from handlers.running.chat_batch import ChatEvent, FinishReason
+from handlers.running.chat_batch import ChatEvent, finish_reason
 
 Event = dict[str, Any]
 """One event of a stream: its `type` and its fields, without the number of its place."""
@@ -97,8 +104,10 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def status_of(reason: FinishReason) -> Status:
-    return "incomplete" if reason == "length" else "completed"
+def status_of(message: ChatMessage, finished: Finished) -> Status:
+    """The status at the end of an answer, and of its last item."""
+    is_cut = finish_reason(message, finished) == "length" or message.ends_in_call
+    return "incomplete" if is_cut else "completed"
 
 
 def finished_response(
@@ -108,8 +117,10 @@ def finished_response(
     finished: Finished,
     reasoning_tokens: int,
 ) -> dict[str, Any]:
-    """`response` with everything that is known at its end."""
-    details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    """`response` with everything that is known at its end. OpenAI has no name for a stop string
+    that ends a call."""
+    is_cut = status == "incomplete" and finished.stop_type != "word"
+    details = {"reason": "max_output_tokens"} if is_cut else None
     return {
         **response,
         "status": status,

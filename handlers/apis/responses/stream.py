@@ -13,7 +13,7 @@ from handlers.apis.native.results import timings_json
 from handlers.apis.responses.format import Event, Output, Status, failed_response, status_of
 from handlers.http.errors import Failure
 from handlers.http.sse import sse_event
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
 
@@ -54,7 +54,7 @@ class ResponsesFormat:
             more["timings"] = timings_json(source.timings)
         data = b"".join(self._frame({**made, **more}) for made in self._output.feed(event))
         if isinstance(source, Finished):
-            status = status_of(finish_reason(event.message, source))
+            status = status_of(event.message, source)
             self._end = status, source
             data += b"".join(map(self._frame, self._output.finish(status)))
         return data
@@ -72,7 +72,7 @@ class ResponsesFormat:
         [answer] = results
         for event in answer.events:
             self._output.feed(event)
-        status = status_of(answer.finish_reason)
+        status = status_of(answer.message, answer.finished)
         self._output.finish(status)
         response = await self._complete(status, answer.finished)
         return {**response, "timings": timings_json(answer.finished.timings)}

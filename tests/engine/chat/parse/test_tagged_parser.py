@@ -82,7 +82,7 @@ def test_raw_texts_stream() -> None:
         ("<tool_call><function=f><parameter=count>1</parameter>", '{"count": 1}'),
         ("<tool_call><function=f><parameter=text>1</par", '{"text": "1</par'),
         ("<tool_call><function=f><parameter=count>1</par", '{"count": '),
-        ("<tool_call><function=f><parameter=cou", ""),
+        ("<tool_call><function=f><parameter=cou", "{"),
     ],
 )
 def test_tagged_arguments_cut_short(text: str, arguments: str) -> None:

@@ -115,7 +115,9 @@ def without_id(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_message() -> None:
-    message = ChatMessage("Hello", "hm", [ToolCall("a", "f", '{"b": [1]}'), ToolCall("c", "g")])
+    message = ChatMessage(
+        "Hello", "hm", [ToolCall("a", "f", '{"b": [1]}'), ToolCall("c", "g", "{}")]
+    )
     tool_use = {"type": "tool_use", "caller": {"type": "direct"}}
     assert without_id(whole(message)) == {
         "type": "message",
@@ -136,10 +138,18 @@ def test_a_message() -> None:
     assert whole(ChatMessage())["content"] == []
 
 
-def test_arguments_that_were_cut_off() -> None:
-    message = whole(ChatMessage(calls=[ToolCall("a", "f", '{"b": [')]), finished(stop_type="limit"))
-    assert message["content"][0]["input"] == {}
+@pytest.mark.parametrize("arguments", ['{"b": [', "{", '{"b": 1}}', "1", "[]", '"b"', "null"])
+def test_arguments_that_are_no_object_stand_in_one(arguments: str) -> None:
+    calls = [ToolCall("a", "f", arguments)]
+    message = whole(ChatMessage(calls=calls), finished(stop_type="limit"))
+    assert message["content"][0]["input"] == {"INVALID_JSON": arguments}
     assert message["stop_reason"] == "max_tokens"
+
+
+def test_a_stop_sequence_in_a_call() -> None:
+    cut = ChatMessage(calls=[ToolCall("a", "f", '{"b":')], ends_in_call=True)
+    for ending in (whole(cut, stopped("END")), FORM.ending(cut, stopped("END"))):
+        assert (ending["stop_reason"], ending["stop_sequence"]) == ("stop_sequence", "END")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""An answer is told apart while it comes, and a call that was cut is never a whole one."""
+
+import json
+from functools import partial
+
+import pytest
+
+from engine.chat.output import CallArguments, CallStart, ChatMessage, ToolCall
+from engine.chat.parse.free_text import FreeTextCalls
+from engine.chat.parse.parser import answer_parser
+from engine.chat.syntax import OutputSyntax
+from engine.params import GenerationParams
+from engine.protocol.messages import StopType
+from handlers.apis.responses.format import status_of
+from handlers.running.chat_batch import AnswerReader, ChatAnswer, PreparedChat
+from tests.support.chat_strategies import TOOLS
+from tests.support.chat_syntaxes import SYNTAXES
+from tests.support.chat_writer import write_answer
+from tests.support.factories import delta, finished
+
+CALLED = ChatMessage("", "", [ToolCall("abcdefghi", "f", '{"text": "Ada", "count": 12}')])
+every_syntax = pytest.mark.parametrize(
+    "syntax", [s for s in SYNTAXES.values() if s.calls or s.harmony], ids=str
+)
+
+
+def read(syntax: OutputSyntax, text: str, stop_type: StopType, *, free: bool = False) -> ChatAnswer:
+    """The answer that has come when the engine ends its `text` in this way."""
+    new = partial(answer_parser, syntax, reasoning="auto", thinking=False, tools=TOOLS)
+    parser = (lambda: FreeTextCalls(new(), {"f"})) if free else new
+    reader = AnswerReader(PreparedChat([], GenerationParams(), parser))
+    events = [reader.read(0, delta(each)) for each in text]
+    end = finished(stop_type=stop_type)
+    return ChatAnswer(reader.message, end, [*events, reader.read(0, end)])
+
+
+def is_whole(call: ToolCall) -> bool:
+    try:
+        return isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        return False
+
+
+@every_syntax
+def test_a_cut_call_never_looks_whole(syntax: OutputSyntax) -> None:
+    """Wherever it is cut, by a stop string or the limit: what a client can see says so."""
+    text = write_answer(syntax, CALLED)
+    n_cut = 0
+    for end in range(len(text)):
+        for stop_type in ("word", "limit"):
+            answer = read(syntax, text[:end], stop_type)
+            for call in answer.message.calls:
+                assert call.arguments, "nothing but a name"
+                if not is_whole(call):
+                    n_cut += 1
+                    assert answer.finish_reason == ("stop" if stop_type == "word" else "length")
+                    assert status_of(answer.message, answer.finished) == "incomplete"
+            if answer.finish_reason == "tool_calls":
+                [call] = answer.message.calls
+                assert json.loads(call.arguments) == json.loads(CALLED.calls[0].arguments)
+    assert n_cut
+
+
+@every_syntax
+def test_a_whole_call_is_one(syntax: OutputSyntax) -> None:
+    answer = read(syntax, write_answer(syntax, CALLED), "eos")
+    assert answer.finish_reason == "tool_calls"
+    assert status_of(answer.message, answer.finished) == "completed"
+    assert is_whole(answer.message.calls[0])
+
+
+def test_a_plain_text_that_is_cut() -> None:
+    """Half of it is a text as well: only the end of the answer tells."""
+    text = '<tool_call>\n{"name": "f", "arguments": {"input": "rm -r /home/x'
+    answer = read(SYNTAXES["qwen 3"], text, "word", free=True)
+    assert answer.message.calls[0].arguments == "rm -r /home/x"
+    assert answer.finish_reason == "stop"
+    assert status_of(answer.message, answer.finished) == "incomplete"
+
+
+def test_a_stop_string_behind_a_call() -> None:
+    text = '<tool_call>\n{"name": "f", "arguments": {"count": 1}}\n</tool_call>\n'
+    assert read(SYNTAXES["qwen 3"], text, "word").finish_reason == "tool_calls"
+
+
+def test_half_of_a_marker_before_a_stop_string_is_text() -> None:
+    assert read(SYNTAXES["qwen 3"], "a <tool", "word").message.content == "a <tool"
+    assert read(SYNTAXES["qwen 3"], "a <tool", "limit").message.content == "a"
+
+
+def test_a_call_begins_with_its_arguments() -> None:
+    """In every syntax: a stream has no call that nothing follows."""
+    for syntax in SYNTAXES.values():
+        if not (syntax.calls or syntax.harmony):
+            continue
+        text = write_answer(syntax, CALLED)
+        for end in range(len(text)):
+            deltas = [d for e in read(syntax, text[:end], "limit").events for d in e.deltas]
+            if any(isinstance(each, CallStart) for each in deltas):
+                assert any(isinstance(each, CallArguments) for each in deltas)
