@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from engine.chat.grammar.answer import answer_grammar, answer_params
+from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
 from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from engine.chat.parse.free_text import FreeTextCalls
 from engine.chat.parse.parser import AnswerParser, answer_parser
@@ -107,7 +107,7 @@ async def prepare(
         prompt=prompt.begun,
         continued=prompt.given is not None,
     )
-    bound = await aside(_bound, prompt, request, params)
+    bound = await aside(constrained, prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()
     if not request.free_text:
         return PreparedChat(parts, bound, parser, given)
@@ -161,7 +161,9 @@ def _schemas(request: ChatRequest) -> dict[str, Any] | None:
     return {function["name"]: function.get("parameters") for function in functions}
 
 
-def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -> GenerationParams:
+def constrained(
+    prompt: ChatPrompt, request: ChatRequest, params: GenerationParams
+) -> GenerationParams:
     """`params` with what the syntax of the answer, its tools and its schema make of it."""
     syntax, tools = prompt.syntax, request.tools if request.tool_choice != "none" else []
     given = _begun_text(prompt)
@@ -189,6 +191,11 @@ def _bound(prompt: ChatPrompt, request: ChatRequest, params: GenerationParams) -
         may_think=not _must_not_think(request),
         texts={name: lark for name, lark in request.free_text.items() if lark},
     )
+    # A grammar of the client's own says itself what may come.
+    is_free = grammar is None and not params.grammar and not params.json_schema
+    if request.tools and request.tool_choice == "none" and request.parse_tool_calls and is_free:
+        names = [tool["function"]["name"] for tool in request.tools]
+        grammar = no_calls_grammar(syntax, names, prompt.begun)
     return answer_params(
         params,
         syntax,

@@ -6,7 +6,7 @@ schemas that the grammar refers to, which the engine translates and checks.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.chat import harmony_markers as harmony
 from engine.chat.grammar.json_arguments import json_arguments, text_arguments
 from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
+from engine.chat.grammar.triggers import is_plain_json, triggers, without_calls
 from engine.chat.request import NO_BUDGET, ThinkingBudget
 from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax, begun_by
 from engine.errors import invalid_request
@@ -37,8 +38,6 @@ _NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it a
 _ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
 _SPACE = "/( |\\n{1,2}[ \\t]{0,20}){1,2}/"  # as llama-server lets it be before an answer
-_MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
-_PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
 _HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
 
 
@@ -122,9 +121,9 @@ def answer_grammar(
     lazy = bool(functions) and not required and schema is None
     if lazy:
         start = answer.lazy_calls(functions, parallel)
-        triggers = answer.triggers(functions)
+        begins = triggers(syntax, functions, prompt)
         return AnswerGrammar(
-            lark.text(start), lark.schemas, lark.relaxed, True, triggers, lark.grammars
+            lark.text(start), lark.schemas, lark.relaxed, True, begins, lark.grammars
         )
     bodies = [answer.calls(functions, parallel)] if functions else []
     if schema is not None and not required:
@@ -134,6 +133,16 @@ def answer_grammar(
     start = choice(bodies)
     start = answer.after_thoughts(start, thinking) if thinking or may_think else answer.only(start)
     return AnswerGrammar(lark.text(start), lark.schemas, lark.relaxed, grammars=lark.grammars)
+
+
+def no_calls_grammar(
+    syntax: OutputSyntax, names: Collection[str], prompt: str = ""
+) -> AnswerGrammar | None:
+    """The grammar of an answer in which no call of one of the tools `names` begins; None if no text
+    tells a call. `prompt` is as in `answer_grammar`."""
+    lark = Lark(MIN_WORK)
+    text = without_calls(syntax, names, prompt)
+    return AnswerGrammar(lark.text(lark.terminal(text)), {}) if text else None
 
 
 Functions = Mapping[str, Any]
@@ -322,44 +331,11 @@ class _Answer:
     def check_mixable(self) -> None:
         """Raises EngineError if calls and JSON begin with the same text, so that no token decides
         between the two."""
-        if _PLAIN_JSON.match(self._opening.removeprefix(self._begun)):
+        if is_plain_json(self._opening.removeprefix(self._begun)):
             raise invalid_request(
                 "response_format and tools can't be used together with this model, whose calls "
                 "are JSON without anything before it"
             )
-
-    def triggers(self, functions: Functions) -> list[GrammarTrigger]:
-        """The texts that start the grammar, as early as a call is certain: models don't always
-        write what follows the marker as their templates do."""
-        opening = self._opening
-        marker = _MARKER.match(opening)
-        text = marker[0] if marker else opening
-        found: list[GrammarTrigger] = []
-        if self._begun or not text or self._syntax.content.begin.lstrip().startswith(text):
-            named = [self._named_opening(name) for name in functions]
-            found += [GrammarTrigger(text=text) for text in named if self._opening]
-            found += [
-                GrammarTrigger(text=text.removeprefix(self._begun), at_start=True)
-                for text in named
-                if self._begun or not self._opening
-            ]
-            return found
-        return [GrammarTrigger(text=text, at_start=_PLAIN_JSON.match(text) is not None)]
-
-    def _named_opening(self, name: str) -> str:
-        """All fixed text of a call of the tool `name` up to its arguments."""
-        text = self._calls.begin
-        for part in self._calls.parts:
-            match part:
-                case str():
-                    text += part
-                case Fill("name"):
-                    text += name
-                case Fill("index"):
-                    text += str(self._calls.first_index)
-                case _:
-                    break
-        return text.lstrip()
 
 
 class _Harmony:
@@ -410,13 +386,6 @@ class _Harmony:
 
     def check_mixable(self) -> None:
         """Calls and text are in different channels."""
-
-    def triggers(self, functions: Functions) -> list[GrammarTrigger]:
-        return [
-            GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
-            GrammarTrigger(text=f"{harmony.NEXT} to={harmony.FUNCTIONS}"),
-            GrammarTrigger(text=f"to={harmony.FUNCTIONS}", at_start=True),
-        ]
 
 
 def _behind_channel(name: str) -> str:

@@ -2,17 +2,21 @@
 
 import json
 from functools import partial
+from typing import Any
 
+import msgspec
 import pytest
 
 from engine.chat.output import CallArguments, CallStart, ChatMessage, ToolCall
 from engine.chat.parse.free_text import FreeTextCalls
 from engine.chat.parse.parser import answer_parser
+from engine.chat.prompt import ChatPrompt
+from engine.chat.request import ChatRequest
 from engine.chat.syntax import OutputSyntax
 from engine.params import GenerationParams
 from engine.protocol.messages import StopType
 from handlers.apis.responses.format import status_of
-from handlers.running.chat_batch import AnswerReader, ChatAnswer, PreparedChat
+from handlers.running.chat_batch import AnswerReader, ChatAnswer, PreparedChat, constrained
 from tests.support.chat_strategies import TOOLS
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer
@@ -59,6 +63,33 @@ def test_a_cut_call_never_looks_whole(syntax: OutputSyntax) -> None:
                 [call] = answer.message.calls
                 assert json.loads(call.arguments) == json.loads(CALLED.calls[0].arguments)
     assert n_cut
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": None}}
+
+
+def rules(request: ChatRequest, params: GenerationParams | None = None) -> str:
+    """The grammar of the answer to `request`."""
+    prompt = ChatPrompt("Hello", SYNTAXES["qwen 3"])
+    made = constrained(prompt, request, params or GenerationParams())
+    assert "<tool_call>" in str(made.preserved_tokens), "the engine can't see the marker"
+    return made.answer.lark if made.answer and not made.grammar_lazy else ""
+
+
+def test_an_answer_that_must_not_call() -> None:
+    request = ChatRequest(messages=[], tools=[TOOL], tool_choice="none")
+    assert "& ~" in rules(request)
+    others: tuple[dict[str, Any], ...] = (
+        {"tools": []},
+        {"tool_choice": "auto"},
+        {"parse_tool_calls": False},
+    )
+    for change in others:  # without tools a text may speak of calls, and some want them as text
+        assert not rules(msgspec.structs.replace(request, **change))
+    schema = rules(request, GenerationParams(json_schema="{}"))
+    assert schema
+    assert "& ~" not in schema
+    assert not rules(request, GenerationParams(grammar='root ::= "a"'))
 
 
 @every_syntax

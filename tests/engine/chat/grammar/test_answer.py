@@ -2,11 +2,12 @@
 refused."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from engine.chat.grammar.answer import answer_grammar, answer_params
+from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
 from engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
 from engine.errors import EngineError
 from engine.params import GenerationParams
@@ -30,6 +31,57 @@ from tests.support.answer_grammars import (
 )
 from tests.support.chat_fixtures import FIXTURES, Fixture
 from tests.support.chat_fixtures import TOOLS as FAMILY_TOOLS
+
+# ---- answers without calls ---------------------------------------------------------------
+
+
+def without(
+    syntax: OutputSyntax, prompt: str = "", names: Sequence[str] = ("get", "get_note")
+) -> GenerationParams | None:
+    """The parameters of an answer that has no calls; None if any text will do."""
+    found = no_calls_grammar(syntax, names, prompt)
+    if found is None:
+        return None
+    made = answer_params(GenerationParams(), syntax, found, thinking=False)
+    made.preserved_tokens = []
+    return made
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_no_call_begins_where_none_may(compiler: Compiler, model: Model, name: str) -> None:
+    syntax, text = SYNTAXES[name]
+    made = without(syntax)
+    assert made is not None
+    for before in ("", "I'll look.\n", "<think>\nSo.\n</think>\n\n" if syntax.reasoning else "\n"):
+        assert not accepts(compiler, model, made, before + text), before
+    for free in ("", 'Hello, get a call [ or < that?\nfunctions.get [1, 2] {"a": 1}', "é < ü"):
+        assert accepts(compiler, model, made, free), free
+
+
+@pytest.mark.parametrize("family", FIXTURES, ids=lambda each: each.name)
+def test_no_call_of_a_family_begins_where_none_may(
+    compiler: Compiler, model: Model, family: Fixture
+) -> None:
+    """Whatever its template writes; one whose calls are plain JSON lets it through."""
+    names = [each["function"]["name"] for each in FAMILY_TOOLS]
+    made = without(family.syntax, family.prompt_tail, names)
+    assert (made is None) == (family.name == "llama_3")
+    if made is None:
+        return
+    for answer in family.answers:
+        accepted = accepts(compiler, model, made, answer.text)
+        assert accepted == (not answer.message.calls), answer.text
+
+
+def test_calls_that_begin_in_the_prompt(compiler: Compiler, model: Model) -> None:
+    """The marker that content and calls share stands there: what follows it tells them apart."""
+    calls = CallSyntax(parts=(">>>", NAME, "\n", ARGUMENTS))
+    made = without(OutputSyntax(content=Wrapper(">>>all\n"), calls=calls), ">>>")
+    assert made is not None
+    assert not accepts(compiler, model, made, "get\n{}")
+    assert not accepts(compiler, model, made, "all\nHello\n>>>get\n{}")
+    assert accepts(compiler, model, made, "all\nLet me get\nthat. >>>")
+
 
 # ---- what is allowed ---------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""The texts that calls begin with: those that start a lazy grammar, and those that an answer
+without calls has none of."""
+
+import re
+from collections.abc import Collection
+
+from engine.chat import harmony_markers as harmony
+from engine.chat.grammar.lark import ANY, regex
+from engine.chat.parse.call_shape import shape_of
+from engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill, OutputSyntax, begun_by
+from engine.params import GrammarTrigger
+
+_MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
+_TAG = re.compile(r"<[^<>\s]{2,}|\[[A-Z_]+\]")
+_PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
+
+
+def is_plain_json(opening: str) -> bool:
+    """True if calls that begin with `opening` begin as JSON does."""
+    return _PLAIN_JSON.match(opening) is not None
+
+
+def triggers(syntax: OutputSyntax, names: Collection[str], prompt: str) -> list[GrammarTrigger]:
+    """The texts that start the grammar of calls of the tools `names`, as early as a call is
+    certain: models don't always write what follows the marker as their templates do. `prompt` is
+    as in `engine.chat.grammar.answer.answer_grammar`."""
+    if syntax.harmony:
+        return [
+            GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"{harmony.NEXT} to={harmony.FUNCTIONS}"),
+            GrammarTrigger(text=f"to={harmony.FUNCTIONS}", at_start=True),
+        ]
+    calls = syntax.calls or HERMES_CALLS
+    opening = calls.opening.lstrip()
+    begun = begun_by(prompt, opening)
+    marker = _MARKER.match(opening)
+    text = marker[0] if marker else opening
+    found: list[GrammarTrigger] = []
+    if begun or not text or syntax.content.begin.lstrip().startswith(text):
+        named = [_named_opening(calls, name) for name in names]
+        found += [GrammarTrigger(text=text) for text in named if opening]
+        found += [
+            GrammarTrigger(text=text.removeprefix(begun), at_start=True)
+            for text in named
+            if begun or not opening
+        ]
+        return found
+    return [GrammarTrigger(text=text, at_start=is_plain_json(text))]
+
+
+def without_calls(syntax: OutputSyntax, names: Collection[str], prompt: str) -> str:
+    """A terminal of all texts in which no call of the tools `names` begins; "" for a syntax whose
+    calls begin as other JSON does. What begins no call may be in the text: a bracket, a name."""
+    anywhere, at_start = _openings(syntax, names, prompt)
+    if not anywhere and not at_start:
+        return ""
+    wrapper = syntax.reasoning
+    thoughts = f"((?s:.*){regex(wrapper.end.strip())})?" if wrapper and wrapper.end.strip() else ""
+    first = [rf"{thoughts}\s*({'|'.join(at_start)})(?s:.*)"] if at_start else []
+    later = [f"(?s:.*)({'|'.join(anywhere)})(?s:.*)"] if anywhere else []
+    return f"{ANY} & ~/{'|'.join(later + first)}/"
+
+
+def _openings(
+    syntax: OutputSyntax, names: Collection[str], prompt: str
+) -> tuple[list[str], list[str]]:
+    """Regular expressions of what begins a call anywhere, and at the beginning of the text."""
+    if syntax.harmony:
+        to = regex("to=")  # any recipient: without calls there is none
+        return [f"({regex(harmony.CHANNEL)}|{regex(harmony.START)})[^<]*{to}"], [to]
+    calls = syntax.calls or HERMES_CALLS
+    others = [syntax.content.begin, syntax.content.end]
+    others += [syntax.reasoning.begin, syntax.reasoning.end] if syntax.reasoning else []
+    shape = shape_of(calls)
+    tags = [tag for tag in shape.openings if _TAG.match(tag)] if shape else []
+    anywhere = [tag for tag in tags if not any(tag in other for other in others)]
+    at_start: list[str] = []
+    found = triggers(syntax, names, prompt)
+    if not anywhere or any(each.at_start for each in found):
+        named = [_named_opening(calls, name) for name in names]
+        begun = begun_by(prompt, calls.opening.lstrip())
+        if calls.opening.strip():
+            anywhere += named
+        if begun or not calls.opening.strip():
+            at_start = [text.removeprefix(begun) for text in named]
+    return (
+        [regex(text) for text in anywhere if text and not is_plain_json(text)],
+        [regex(text) for text in at_start if text and not is_plain_json(text)],
+    )
+
+
+def _named_opening(calls: CallSyntax, name: str) -> str:
+    """All fixed text of a call of the tool `name` up to its arguments."""
+    text = calls.begin
+    for part in calls.parts:
+        match part:
+            case str():
+                text += part
+            case Fill("name"):
+                text += name
+            case Fill("index"):
+                text += str(calls.first_index)
+            case _:
+                break
+    return text.lstrip()
