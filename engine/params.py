@@ -111,6 +111,29 @@ class NamedGrammar(msgspec.Struct, frozen=True):
     in_json: str
 
 
+class Aside(msgspec.Struct, frozen=True):
+    """A part of an answer that is not its text: thoughts, calls, or a marker. It reaches from
+    `begin` to the first of `ends`, or to the end of the answer if there are none; `alone`, it is
+    `begin`.
+    `at_start`: it stands only where no text of the answer is before it."""
+
+    begin: str
+    ends: list[str] = []
+    at_start: bool = False
+    alone: bool = False
+
+
+class StopScope(msgspec.Struct, frozen=True):
+    """Where the stop strings of an answer count: not in `asides`, nor in white space behind one;
+    with `skips_space`, nor in white space at the beginning. `begun`: the prompt has opened this
+    one. `continued`: the prompt ends inside of the answer's text."""
+
+    asides: list[Aside] = []
+    skips_space: bool = False
+    begun: Aside | None = None
+    continued: bool = False
+
+
 class AnswerRules(msgspec.Struct, frozen=True):
     """The form of a chat's answer. Made by `engine.chat.grammar.answer`, part of no request.
 
@@ -118,7 +141,8 @@ class AnswerRules(msgspec.Struct, frozen=True):
     it stands for the JSON schema `schemas[NAME]`, or for a string that follows the grammar
     `grammars[NAME]`, without its quotes. `relaxed` are keywords of schemas that the grammar leaves
     out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that stands in the
-    prompt: a JSON schema of the whole text holds for it, too.
+    prompt: a JSON schema of the whole text holds for it, too. Without `stops`, stop strings count
+    everywhere.
     """
 
     lark: str = ""
@@ -127,6 +151,7 @@ class AnswerRules(msgspec.Struct, frozen=True):
     relaxed: list[str] = []
     given: str = ""
     grammars: dict[str, NamedGrammar] = {}
+    stops: StopScope | None = None
 
 
 class Speculative(msgspec.Struct, frozen=True):

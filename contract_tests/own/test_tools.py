@@ -6,6 +6,7 @@ is forced: calls, of arguments that end by themselves, and the end of thoughts.
 """
 
 import json
+import string
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,29 @@ def test_thoughts_that_end_in_a_call(family: OwnServer, request: pytest.FixtureR
     assert answer.reasoning.strip() in kept.content
     switched_off = {**forced, "chat_template_kwargs": {"enable_thinking": False}}
     check_calls(the_answer(family, switched_off), TOOLS)
+
+
+def test_stop_texts_count_behind_thoughts(
+    family: OwnServer, request: pytest.FixtureRequest
+) -> None:
+    """Thoughts, markers and calls have these letters; the text of an answer ends with the first."""
+    letters = [*string.ascii_letters, " ", "\n", '"', "{", "<", "|"]
+    forced = {
+        "reasoning_budget_tokens": 6,
+        "thinking_forced_open": True,
+        "logit_bias": no_end_of_thoughts(family),
+    }
+    check_calls(the_answer(family, asking(tools=TOOLS, stop=letters, **forced)), TOOLS)
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": DIM}}
+    asked = body(NAME, response_format=form, max_tokens=N_TOKENS, stop=["percent"], **forced)
+    answer = the_answer(family, asked)
+    assert answer.reason == "stop"
+    assert answer.content.strip() == '{"', answer
+    if family_of(request).opens_thoughts:
+        assert answer.reasoning
+        asked["stop"] = letters
+        ended = the_answer(family, asked)
+        assert (ended.reasoning, ended.content, ended.reason) == (answer.reasoning, "", "stop")
 
 
 def test_a_form(family: OwnServer) -> None:

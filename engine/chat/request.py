@@ -5,6 +5,8 @@ from typing import Any, Literal
 import msgspec
 
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
+THOUGHTS_IN_CONTENT: tuple[ReasoningFormat, ...] = ("none", "deepseek-legacy")
+"""With these, thoughts stand in the content, with their markers."""
 ToolChoice = Literal["auto", "none", "required"]
 
 FREE_TEXT = "input"

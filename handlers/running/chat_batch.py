@@ -13,13 +13,14 @@ from typing import Any, Literal, Self
 import msgspec
 
 from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
+from engine.chat.grammar.stop_scope import stop_scope
 from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from engine.chat.parse.free_text import FreeTextCalls
 from engine.chat.parse.parser import AnswerParser, answer_parser
 from engine.chat.prompt import ChatPrompt
-from engine.chat.request import ChatRequest
+from engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
 from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
-from engine.params import GenerationParams
+from engine.params import AnswerRules, GenerationParams
 from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, PromptParts
 from handlers.running.aside import aside
@@ -147,7 +148,7 @@ def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
         return ()
     form, thoughts, content = request.reasoning_format, answer.reasoning, answer.content
     wrapper = HARMONY_THOUGHTS if prompt.syntax.harmony else prompt.syntax.reasoning
-    if thoughts and wrapper and form in ("none", "deepseek-legacy"):
+    if thoughts and wrapper and form in THOUGHTS_IN_CONTENT:
         content = f"{wrapper.begin}{thoughts}{'' if answer.thinks else wrapper.end}{content}"
     made: list[ChatDelta] = [Reasoning(thoughts)] if thoughts and form != "none" else []
     return [*made, Content(content)] if content else made
@@ -196,7 +197,7 @@ def constrained(
     if request.tools and request.tool_choice == "none" and request.parse_tool_calls and is_free:
         names = [tool["function"]["name"] for tool in request.tools]
         grammar = no_calls_grammar(syntax, names, prompt.begun)
-    return answer_params(
+    made = answer_params(
         params,
         syntax,
         grammar,
@@ -204,6 +205,24 @@ def constrained(
         budget=request.thinking_budget,
         given=given,
     )
+    return _with_stop_scope(made, prompt, request) if params.stop else made
+
+
+def _with_stop_scope(
+    params: GenerationParams, prompt: ChatPrompt, request: ChatRequest
+) -> GenerationParams:
+    """`params` with the stop strings bound to the text of the answer, as its parser tells it."""
+    scope = stop_scope(
+        prompt.syntax,
+        reasoning=request.reasoning_format,
+        thinking=prompt.thinking,
+        tools=(_schemas(request) or {}) if request.parse_tool_calls else (),
+        required=request.tool_choice == "required",
+        prompt=prompt.begun,
+        continued=prompt.answering,
+    )
+    answer = msgspec.structs.replace(params.answer or AnswerRules(), stops=scope)
+    return msgspec.structs.replace(params, answer=answer)
 
 
 def _begun_text(prompt: ChatPrompt) -> str:

@@ -1,10 +1,11 @@
-"""A call that the limit of tokens cuts is marked as one, in every API."""
+"""A call that the limit of tokens cuts is marked as one, in every API. A stop text cuts none."""
 
+import json
 from typing import Any
 
 import pytest
 
-from contract_tests.kit.chat import Answer, answers, asking, tool
+from contract_tests.kit.chat import N_TOKENS, Answer, answers, asking, tool
 from contract_tests.kit.contract import check
 from contract_tests.kit.server import Server
 
@@ -99,3 +100,41 @@ def test_ollama(server: Server, stream: bool) -> None:
     assert documents[-1]["done_reason"] == "length"
     assert all("tool_calls" not in each["message"] for each in documents)
     assert all("write" not in each["message"]["content"] for each in documents)
+
+
+# ---- stop texts ------------------------------------------------------------------------------
+
+SHORT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"text": {"enum": ["one stop\n\ntwo"]}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+STOPS = ["stop", "\n\n", "\n", "{", '"', "text", "two", "<"]
+
+
+def test_stop_texts_cut_no_call_of_a_chat(server: Server) -> None:
+    for answer in answers(server, asking(tools=[tool("write", SHORT)], stop=STOPS)):
+        assert answer.reason == "tool_calls"
+        [(name, arguments)] = answer.calls
+        assert (name, json.loads(arguments)) == ("write", {"text": "one stop\n\ntwo"})
+
+
+def test_stop_texts_cut_no_call_of_other_apis(server: Server) -> None:
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    offered = {"name": "write", "description": "Writes.", "input_schema": SHORT}
+    request: dict[str, Any] = {"messages": [USER], "tools": [offered], "tool_choice": choice}
+    request |= {"max_tokens": N_TOKENS, "stop_sequences": STOPS, **FORCED}
+    [message] = asked(server, "/v1/messages", request, stream=False)
+    assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)
+    assert message["content"][0]["input"] == {"text": "one stop\n\ntwo"}
+    function = {"type": "function", "name": "write", "parameters": SHORT}
+    request = {"input": "Write.", "tools": [function], "tool_choice": "required", "stop": STOPS}
+    request |= {"max_output_tokens": N_TOKENS, "store": False, **FORCED}
+    [response] = asked(server, "/v1/responses", request, stream=False)
+    assert (response["status"], response["output"][0]["status"]) == ("completed", "completed")
+    request = {"model": "m", "messages": [USER], "tools": [tool("write", SHORT)], **FORCED}
+    request |= {"tool_choice": "required", "options": {"num_predict": N_TOKENS, "stop": STOPS}}
+    [answer] = asked(server, "/api/chat", request, stream=False)
+    assert answer["done_reason"] == "stop"
+    assert len(answer["message"]["tool_calls"]) == 1

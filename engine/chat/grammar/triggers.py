@@ -48,6 +48,17 @@ def triggers(syntax: OutputSyntax, names: Collection[str], prompt: str) -> list[
     return [GrammarTrigger(text=text, at_start=is_plain_json(text))]
 
 
+def tags(syntax: OutputSyntax) -> list[GrammarTrigger]:
+    """The tags that the parser takes for the beginning of a call, wherever they stand: models
+    forget the outer ones. None that content or thoughts begin or end with."""
+    if syntax.harmony or (shape := shape_of(syntax.calls or HERMES_CALLS)) is None:
+        return []
+    others = [syntax.content.begin, syntax.content.end]
+    others += [syntax.reasoning.begin, syntax.reasoning.end] if syntax.reasoning else []
+    found = [tag for tag in shape.openings if _TAG.match(tag)]
+    return [GrammarTrigger(tag) for tag in found if not any(tag in other for other in others)]
+
+
 def without_calls(syntax: OutputSyntax, names: Collection[str], prompt: str) -> str:
     """A terminal of all texts in which no call of the tools `names` begins; "" for a syntax whose
     calls begin as other JSON does. What begins no call may be in the text: a bracket, a name."""
@@ -69,11 +80,7 @@ def _openings(
         to = regex("to=")  # any recipient: without calls there is none
         return [f"({regex(harmony.CHANNEL)}|{regex(harmony.START)})[^<]*{to}"], [to]
     calls = syntax.calls or HERMES_CALLS
-    others = [syntax.content.begin, syntax.content.end]
-    others += [syntax.reasoning.begin, syntax.reasoning.end] if syntax.reasoning else []
-    shape = shape_of(calls)
-    tags = [tag for tag in shape.openings if _TAG.match(tag)] if shape else []
-    anywhere = [tag for tag in tags if not any(tag in other for other in others)]
+    anywhere = [each.text for each in tags(syntax)]
     at_start: list[str] = []
     found = triggers(syntax, names, prompt)
     if not anywhere or any(each.at_start for each in found):

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
 from engine.chat.parse.reader import Reader, Step
-from engine.chat.request import ReasoningFormat
+from engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
 
 
 class IncrementalParser(ABC):
@@ -16,7 +16,7 @@ class IncrementalParser(ABC):
     def __init__(self, reasoning: ReasoningFormat) -> None:
         self.reader = Reader()
         self._told_apart = reasoning != "none"
-        self.thoughts_in_content = reasoning in ("none", "deepseek-legacy")
+        self.thoughts_in_content = reasoning in THOUGHTS_IN_CONTENT
         self._deltas: list[ChatDelta] = []
         self._running = self.answer()
 

@@ -1,8 +1,10 @@
 """From token pieces to text that can be shown: whole characters, nothing of a stop string."""
 
 import codecs
-from bisect import bisect_left
 from collections.abc import Sequence
+
+from engine.params import StopScope
+from engine.worker.generation.asides import AnswerParts, Texts
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -12,23 +14,22 @@ class TextStream:
 
     The concatenation of all that `feed` and `finish` return is the decoded text (invalid
     bytes become U+FFFD), cut before the first stop string that it contains: the one that is
-    complete first and, of several that are complete with the same character, the longest.
+    complete first and, of several that are complete with the same character, the longest. A stop
+    string counts where `scope` lets it, everywhere without one: it never reaches over an aside.
     """
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stops: Sequence[str] = (), scope: StopScope | None = None) -> None:
         self.stopping_word = ""
         self._decoder = _utf8_decoder("replace")
         self._decode = self._decoder.decode
         self._held = ""
-        self._stops = frozenset(stops)
-        self._sorted = sorted(self._stops)
-        self._lengths = sorted({len(stop) for stop in stops}, reverse=True)
-        self._first = frozenset(stop[0] for stop in stops)
+        self._stops = Texts(stops)
+        self._parts = AnswerParts(scope) if stops and scope is not None else None
 
     @property
     def n_held(self) -> int:
         """Decoded characters that are held back."""
-        return len(self._held)
+        return len(self._held) + (self._parts.n_held if self._parts is not None else 0)
 
     @property
     def is_whole(self) -> bool:
@@ -38,25 +39,41 @@ class TextStream:
     def feed(self, piece: bytes) -> str:
         """The text that can be shown now that `piece` has come."""
         text = self._decode(piece)
-        return self._scan(text) if self._stops and text else text
+        return self._show(text) if self._stops.all and text else text
 
     def finish(self) -> str:
         """The rest, when no more will come and no stop string was found."""
         text = self._decode(b"", True)
-        if not self._stops:
+        if not self._stops.all:
             return text
-        text = self._scan(text)
-        if self.stopping_word:
-            return text
-        held, self._held = self._held, ""
-        return text + held
+        text = self._show(text, last=True)
+        return text if self.stopping_word else text + self._take_held()
 
-    def _scan(self, new: str) -> str:
+    def _show(self, text: str, *, last: bool = False) -> str:
+        if self._parts is None:
+            return self._scan(text)
+        shown: list[str] = []
+        for kind, part in self._parts.split(text, last=last):
+            if kind == "aside":
+                shown += [self._take_held(), part]
+            else:
+                shown.append(self._scan(part, counts=kind == "text"))
+            if self.stopping_word:
+                self._parts = None
+                break
+        return "".join(shown)
+
+    def _take_held(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _scan(self, new: str, *, counts: bool = True) -> str:
+        """The text that can be shown with `new`, where no stop string ends unless it `counts`."""
         n_old = len(self._held)
         text = self._held + new
-        for end in range(n_old + 1, len(text) + 1):
-            for length in self._lengths:
-                if length <= end and text[end - length : end] in self._stops:
+        for end in range(n_old + 1, len(text) + 1) if counts else ():
+            for length in self._stops.lengths:
+                if length <= end and text[end - length : end] in self._stops.all:
                     self.stopping_word = text[end - length : end]
                     self._held = ""
                     return text[: end - length]
@@ -66,13 +83,10 @@ class TextStream:
 
     def _hold_from(self, text: str) -> int:
         """The index of the longest end of `text` with which a stop string begins."""
-        longest = self._lengths[0]
-        for start in range(max(0, len(text) - longest + 1), len(text)):
-            if text[start] in self._first:
-                end = text[start:]
-                i = bisect_left(self._sorted, end)
-                if i < len(self._sorted) and self._sorted[i].startswith(end):
-                    return start
+        first = max(0, len(text) - self._stops.lengths[0] + 1)
+        for start in range(first, len(text)):
+            if self._stops.may_begin(text, start):
+                return start
         return len(text)
 
 

@@ -67,7 +67,7 @@ class Request:
         self.guide = guide
         self.relaxed = relaxed
         self.piece = piece
-        self.stream = TextStream(params.stop)
+        self.stream = TextStream(params.stop, params.answer.stops if params.answer else None)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs
         self.pending_text: list[str] = []  # decoded, not sent yet

@@ -92,6 +92,18 @@ def test_an_answer_that_must_not_call() -> None:
     assert not rules(request, GenerationParams(grammar='root ::= "a"'))
 
 
+def test_stop_strings_are_bound_to_the_text_of_an_answer() -> None:
+    request = ChatRequest(messages=[], tools=[TOOL])
+    params = GenerationParams(stop=["a"])
+    for syntax in SYNTAXES.values():
+        made = constrained(ChatPrompt("", syntax), request, params)
+        assert made.stop == ["a"]
+        rules = made.answer
+        assert (rules is not None and rules.stops is not None) == bool(syntax.markers)
+        plain = constrained(ChatPrompt("", syntax), request, GenerationParams())
+        assert plain.answer is None or plain.answer.stops is None
+
+
 @every_syntax
 def test_a_whole_call_is_one(syntax: OutputSyntax) -> None:
     answer = read(syntax, write_answer(syntax, CALLED), "eos")

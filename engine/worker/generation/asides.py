@@ -1,0 +1,105 @@
+"""Tells the text of an answer from its asides, thoughts and calls and markers, while it comes."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Literal
+
+from engine.params import Aside, StopScope
+
+Kind = Literal["text", "space", "aside"]
+"""`space` is white space that may be in the text, but is none by itself."""
+
+
+class Texts:
+    """Fixed texts, none of them empty, to be found in another one."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.all = frozenset(texts)
+        self.lengths = sorted({len(text) for text in self.all}, reverse=True)
+        self._sorted = sorted(self.all)
+        self._first = frozenset(text[0] for text in self.all)
+
+    def at(self, text: str, start: int) -> str:
+        """The longest of them that stands at `start`, "" if there is none."""
+        for length in self.lengths:
+            if (found := text[start : start + length]) in self.all and len(found) == length:
+                return found
+        return ""
+
+    def may_begin(self, text: str, start: int) -> bool:
+        """True if `text` ends in the middle of one that begins at `start`."""
+        length = len(text) - start
+        if not self.lengths or length >= self.lengths[0] or text[start] not in self._first:
+            return False
+        rest = text[start:]
+        i = bisect_left(self._sorted, rest)
+        i += rest in self.all
+        return i < len(self._sorted) and self._sorted[i].startswith(rest)
+
+    def find(self, text: str, start: int, *, last: bool) -> tuple[int, str]:
+        """The place of the first one, and that; or of what may become one, unless `text` is the
+        `last`, and ""; or the end of `text`, and ""."""
+        for at in range(start, len(text)):
+            if text[at] in self._first:
+                if not last and self.may_begin(text, at):
+                    return at, ""
+                if found := self.at(text, at):
+                    return at, found
+        return len(text), ""
+
+
+class AnswerParts:
+    """Splits one answer by `scope`. What may become a marker is held back."""
+
+    def __init__(self, scope: StopScope) -> None:
+        self._asides = {aside.begin: aside for aside in scope.asides}
+        self._at_start = Texts(self._asides)
+        self._anywhere = Texts(each.begin for each in scope.asides if not each.at_start)
+        self._ends = None if scope.begun is None else Texts(scope.begun.ends)  # inside of an aside
+        self._starting = not scope.continued
+        self._skips_space = scope.skips_space
+        self._held = ""
+
+    @property
+    def n_held(self) -> int:
+        return len(self._held)
+
+    def split(self, text: str, *, last: bool = False) -> list[tuple[Kind, str]]:
+        """What is certain of the answer with this `text`, the `last` one or not, in a row."""
+        text, self._held = self._held + text, ""
+        parts: list[tuple[Kind, str]] = []
+        at = 0
+        while at < len(text):
+            if self._ends is not None:
+                end, found = self._ends.find(text, at, last=last)
+                kind: Kind = "aside"
+            elif self._starting and text[at].isspace():
+                parts.append(("space" if self._skips_space else "text", text[at]))
+                at += 1
+                continue
+            elif self._starting and self._at_start.may_begin(text, at) and not last:
+                end, found = at, ""
+                kind = "text"
+            elif self._starting and not (found := self._at_start.at(text, at)):
+                self._starting = False
+                continue
+            elif self._starting:
+                end, kind = at, "text"
+            else:
+                end, found = self._anywhere.find(text, at, last=last)
+                kind = "text"
+            if end > at:
+                parts.append((kind, text[at:end]))
+            if not found:
+                self._held = text[end:]
+                break
+            parts.append(("aside", found))
+            at = end + len(found)
+            self._pass(found)
+        return parts
+
+    def _pass(self, marker: str) -> None:
+        """Go on behind the beginning or the end of an aside."""
+        aside = self._asides[marker] if self._ends is None else Aside(marker, alone=True)
+        self._ends = None if aside.alone else Texts(aside.ends)
+        self._starting = self._skips_space = True
