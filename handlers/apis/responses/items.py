@@ -7,13 +7,15 @@ output has the same form as the input, so that a conversation is one list of ite
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
 from handlers.apis.documents import document_part
 from handlers.apis.remarks import remark
-from handlers.running.media import media_part
+from handlers.apis.tool_results import result_part, tool_reference
+from handlers.running.media import media_part, unshown
 
 Item = dict[str, Any]
 
@@ -38,6 +40,7 @@ _SOURCES = {
     "input_file": ("file_data", "file_url"),
 }
 """Those of which one has to be there."""
+_KINDS = {"input_image": "image", "input_audio": "audio", "input_file": "document"}
 
 
 def new_id(prefix: str) -> str:
@@ -100,9 +103,16 @@ def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | No
     type_ = part.get("type")
     if isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
+    if role == "tool" and (name := tool_reference(part)) is not None:
+        return {"type": "input_text", "text": name}
+    if type_ in _MEDIA and role == "tool":
+        made = result_part(lambda: _media_part(part, where), _KINDS[type_], part.get("filename"))
+        return made if made["type"] in _MEDIA else {**made, "type": "input_text"}
     if type_ in _MEDIA and role != "assistant":
         return _media_part(part, where)
     if type_ in _MEDIA or not isinstance(part.get("text"), str):
+        if role == "tool":
+            return {**unshown(type_ or "content"), "type": "input_text"}
         if role != "assistant":
             kind = type_ or "a part without a text"
             raise not_supported(f"{where}: this server can't take {kind} yet")
@@ -178,13 +188,29 @@ def _arguments(call: Item) -> str:
 
 def _tool_message(item: Item, where: str) -> dict[str, Any]:
     output = item["output"]
-    content = output if isinstance(output, str) else _plain(_contents(output, where))
+    content = output if isinstance(output, str) else _plain(_results(output, where))
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
 def _contents(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
     """The texts of parts, and their media for `handlers.running.media`."""
     return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
+
+
+def _results(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
+    made: list[str | dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        at = f"{where}[{index}]"
+        if part["type"] == "input_file":
+            made.append(result_part(partial(_file, part, at), "document", part.get("filename")))
+        else:
+            made.append(_content(part, at))
+    return made
+
+
+def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
+    return document_part(given, where, part.get("filename") or "")
 
 
 def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
@@ -196,8 +222,7 @@ def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         case "input_audio":
             return media_part(part["input_audio"]["data"], where, "audio")
         case "input_file":
-            given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
-            return document_part(given, where, part.get("filename") or "")
+            return _file(part, where)
     return str(part["text"])
 
 

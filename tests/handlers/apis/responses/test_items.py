@@ -77,9 +77,9 @@ def test_what_the_model_did_in_a_row_is_one_message() -> None:
             r"input\[1\].content\[0\].*input_image",
         ),
         (
-            [CALL, {**RESULT, "output": [{"type": "input_file", "file_id": "f"}]}],
+            [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}],
             "not_supported_error",
-            r"input\[1\].output\[0\].*file_id.*input_file",
+            r"input\[0\].content\[0\].*file_id.*input_file",
         ),
         (
             [{"role": "user", "content": [{"type": "input_file", "file_data": "/w=="}]}],
