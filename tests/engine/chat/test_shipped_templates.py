@@ -92,7 +92,7 @@ def test_a_conversation_without_messages(directory: Path, name: str) -> None:
         with pytest.raises(EngineError, match="messages: there is none before the answer, and the"):
             chat_prompt(template, syntax, request)
         return
-    assert chat_prompt(template, syntax, request).text
+    chat_prompt(template, syntax, request)
 
 
 @pytest.mark.parametrize("name", RECORD)
