@@ -15,6 +15,7 @@ from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.errors import invalid_request, not_supported
 from engine.options import Options
 from engine.params import GenerationParams
+from handlers.apis.anthropic.tools import change_line, shown_tools
 from handlers.apis.documents import document_part
 from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import template_variables, thinking_budget
@@ -44,7 +45,7 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     not_supported_error for what only Anthropic's server has and can't be left out.
     """
     wanted = body.get("tool_choice") or {}
-    tools = [_openai_tool(tool) for tool in body.get("tools") or []]
+    tools = [_openai_tool(tool) for tool in shown_tools(body)]
     for name in ("mcp_servers", "container"):
         if body.get(name):
             remark("%s: this server has none; it is left out", name)
@@ -326,8 +327,8 @@ def _text(block: Block, where: str) -> str | None:
             return _search_result(block)
         case "image":
             raise not_supported(f"{where}: there is no place for an image here")
-    if (name := tool_reference(block)) is not None:
-        return name
+    if (line := tool_reference(block) or change_line(block)) is not None:
+        return line
     if isinstance(text := block.get("text"), str):
         return text
     remark("%s: a block of the type %s is left out", where, block.get("type"))
