@@ -20,7 +20,12 @@ from handlers.apis.responses.format import (
     new_response,
 )
 from handlers.apis.responses.items import Item
-from handlers.apis.responses.request import request_items, response_chat_request, response_params
+from handlers.apis.responses.request import (
+    request_items,
+    response_chat_request,
+    response_params,
+    response_tools,
+)
 from handlers.apis.responses.stream import ResponsesFormat
 from handlers.apis.responses.truncation import room_for_answer, truncated
 from handlers.apis.unsupported import RESPONSES, refuse_unsupported
@@ -58,7 +63,8 @@ async def create_response(body: dict[str, Any]) -> Response:
     params, probabilities = await aside(response_params, body, defaults)
     history, items = await request_items(body, store)
     conversation = [*history, *items]
-    request = await aside(response_chat_request, body, conversation, model.options)
+    tools = await aside(response_tools, body, conversation)
+    request = await aside(response_chat_request, body, conversation, tools, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
@@ -70,7 +76,7 @@ async def create_response(body: dict[str, Any]) -> Response:
         params = msgspec.structs.replace(params, stream=True)
     prepared = await prepare(model, engine, request, params)
     response = new_response(body, model.name, params)
-    output = Output(probabilities)
+    output = Output(probabilities, tools.places)
 
     async def complete(status: Status, finished: Finished) -> dict[str, Any]:
         """The whole response, stored if the request wants it."""
@@ -139,7 +145,8 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     model = served(body)
     history, items = await request_items(body, _store())
     conversation = [*history, *items]
-    request = await aside(response_chat_request, body, conversation, model.options)
+    tools = await aside(response_tools, body, conversation)
+    request = await aside(response_chat_request, body, conversation, tools, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     n = await count_tokens(model, engine, request)

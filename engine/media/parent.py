@@ -70,7 +70,8 @@ class MediaDecoder:
         deadline: float | None = None,
     ) -> list[Media | Document]:
         """All media and documents of one request, in order: a source of the kind "document"
-        becomes a `Document`, any other a `Media`.
+        becomes a `Document`, any other a `Media`. A source with a `stand_in` becomes a `Document`
+        of that text where this server can't take it.
 
         `images` and `sample_rate` are what the model's projector takes; without a rate, it takes no
         sound. `deadline` is a time of the event loop. Cancelling ends the work.
@@ -100,7 +101,8 @@ class MediaDecoder:
 
     async def _files(
         self, sources: Sequence[MediaSource], options: MediaInputOptions
-    ) -> list[bytes]:
+    ) -> list[bytes | None]:
+        """The bytes of all sources; None where a text stands in for what can't be fetched."""
         rules = Rules(
             urls=options.media_urls,
             domains=options.media_domains,
@@ -112,14 +114,18 @@ class MediaDecoder:
         turns = asyncio.Semaphore(FETCHES)
         there = sum(len(each.content) for each in sources if isinstance(each.content, bytes))
 
-        async def file(source: MediaSource) -> bytes:
+        async def file(source: MediaSource) -> bytes | None:
             nonlocal there
             if isinstance(source.content, bytes):
                 return source.content
+            if _forbidden(source.content, options):
+                return None
             async with turns:
                 try:
                     data = await self._fetcher.fetch(source.content, rules)
                 except EngineError as e:
+                    if _has_stand_in(source, e):
+                        return None
                     raise _placed(e, source) from e
             there += len(data)
             if there > options.media_max_bytes:
@@ -134,8 +140,10 @@ class MediaDecoder:
         return [task.result() for task in tasks]
 
     async def _decoded(
-        self, source: MediaSource, data: bytes, request: "_Request"
+        self, source: MediaSource, data: bytes | None, request: "_Request"
     ) -> Media | Document:
+        if data is None:
+            return Document([source.stand_in])
         try:
             if source.kind == "document":
                 return await self._document(data, request)
@@ -146,6 +154,8 @@ class MediaDecoder:
             job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
             return await self._media(job, digest, kind_of(format), request)
         except EngineError as e:
+            if _has_stand_in(source, e):
+                return Document([source.stand_in])
             raise _placed(e, source) from e
 
     async def _document(self, data: bytes, request: "_Request") -> Document:
@@ -239,6 +249,10 @@ class _Request:
             )
 
 
+def _has_stand_in(source: MediaSource, error: EngineError) -> bool:
+    return bool(source.stand_in) and error.info.type == "not_supported_error"
+
+
 def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
     """What can be told before anything is fetched. Raises EngineError."""
     if len(sources) > options.media_max_count:
@@ -253,15 +267,25 @@ def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
             if n_bytes > options.media_max_bytes:
                 raise _placed(_too_many_bytes(options), source)
             continue
-        scheme = source.content.partition(":")[0].lower()
-        if scheme == "file" and not options.media_path:
-            message = "file:// URLs are not allowed unless --media-path is specified"
-            raise _placed(not_supported(message), source)
-        if scheme in ("http", "https") and not options.media_urls:
-            message = "the server fetches nothing from URLs unless --media-urls is specified"
-            raise _placed(not_supported(message), source)
-        if scheme not in ("file", "http", "https"):
+        if _scheme(source.content) not in ("file", "http", "https"):
             raise _placed(invalid_request("its URL is none of http, https and file"), source)
+        if (reason := _forbidden(source.content, options)) and not source.stand_in:
+            raise _placed(not_supported(reason), source)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def _forbidden(url: str, options: MediaInputOptions) -> str:
+    """Why the server must not fetch from this URL; empty if it may."""
+    if _scheme(url) == "file":
+        if options.media_path:
+            return ""
+        return "file:// URLs are not allowed unless --media-path is specified"
+    if options.media_urls:
+        return ""
+    return "the server fetches nothing from URLs unless --media-urls is specified"
 
 
 def _format(data: bytes, wanted: MediaKind | None) -> Format:

@@ -20,12 +20,14 @@ class MediaSource:
     """The bytes of a file, or the URL (http, https or file) at which it is.
 
     `kind` is what the request says it is, None if it doesn't say. `place` leads to it in the
-    request (`messages[0].content[1]`) and begins what is said about it in errors.
+    request (`messages[0].content[1]`) and begins what is said about it in errors. `stand_in` is the
+    text that takes its place if this server can't take it; without one it is refused then.
     """
 
     content: bytes | str
     kind: SourceKind | None = None
     place: str = ""
+    stand_in: str = ""
 
     @classmethod
     def from_text(cls, text: str, kind: SourceKind | None = None, place: str = "") -> Self:
@@ -33,12 +35,17 @@ class MediaSource:
 
         Raises EngineError (invalid_request_error) for what is none of them.
         """
-        if _FETCHED.match(text):
+        if is_address(text):
             return cls(text, kind, place)
         try:
             return cls(from_data_url(text) if is_data_url(text) else from_base64(text), kind, place)
         except ValueError as e:
             raise invalid_request(f"{place}: {e}" if place else str(e)) from None
+
+
+def is_address(text: str) -> bool:
+    """Whether the file has to be fetched first."""
+    return _FETCHED.match(text) is not None
 
 
 def is_data_url(text: str) -> bool:

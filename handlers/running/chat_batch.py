@@ -25,7 +25,13 @@ from engine.pool.client import EngineClient
 from engine.protocol.messages import Begun, Delta, Finished, Prompt, PromptParts
 from handlers.running.aside import aside
 from handlers.running.batch import Batch
-from handlers.running.media import Marked, check_media, marked, resolved
+from handlers.running.media import (
+    Marked,
+    check_media,
+    marked,
+    resolved,
+    with_results_shown,
+)
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
 
@@ -118,8 +124,8 @@ async def prepare(
 
 def with_markers(engine: EngineClient, request: ChatRequest) -> tuple[ChatRequest, Marked]:
     """`request` with markers in the places of its media. Raises EngineError for those that the
-    model can't take."""
-    talk = marked(request.messages)
+    model can't take, unless a tool returned them."""
+    talk = marked(with_results_shown(request.messages, engine.info))
     check_media(engine.info, talk.media)
     return msgspec.structs.replace(request, messages=talk.messages), talk
 

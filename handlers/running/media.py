@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +18,7 @@ import msgspec
 
 from engine.errors import invalid_request, not_supported
 from engine.media.documents import Document
-from engine.media.source import MediaSource, SourceKind
+from engine.media.source import MediaSource, SourceKind, is_address
 from engine.pool.client import EngineClient
 from engine.protocol.media import Media
 from engine.protocol.messages import ModelInfo, PromptParts
@@ -32,6 +33,7 @@ PART = "media"
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
 _MODALITIES = {"image": "vision", "audio": "audio"}
 _SMALL = 1 << 16  # characters that are decoded in a moment
+_LINE = 256  # characters
 
 
 @cache
@@ -45,13 +47,15 @@ class MediaInput(msgspec.Struct, frozen=True):
     """An image, a sound or a document as a client sent it: a URL or base64, or its bytes.
 
     `where` is its place in the request, for errors. Without a `kind` its bytes tell. `heading`
-    stands in front of a document.
+    stands in front of a document. A medium with a `stand_in` is never refused because this server
+    can't take it: the model reads that text in its place.
     """
 
     given: str | bytes
     where: str
     kind: Kind | None = None
     heading: str = ""
+    stand_in: str = ""
 
     @property
     def decoded_kind(self) -> SourceKind | None:
@@ -69,6 +73,12 @@ def media_part(given: Any, where: str, kind: Kind | None = None) -> dict[str, An
     if not isinstance(given, str):
         raise invalid_request(f"{where}: there is neither a URL nor base64 for the {kind}")
     return {"type": PART, "media": MediaInput(given, where, kind)}
+
+
+def unshown(kind: str, name: str | None = None) -> dict[str, Any]:
+    """The part of a tool's result that says what the tool returned and the model can't see."""
+    line = " ".join(f"[{kind}] {name or ''}".split())
+    return {"type": "text", "text": line if len(line) <= _LINE else line[: _LINE - 1] + "…"}
 
 
 # ---- conversations -----------------------------------------------------------------------
@@ -131,6 +141,33 @@ def marked(messages: Sequence[dict[str, Any]]) -> Marked:
             message = {**message, "content": joined(content)}
         made.append(message)
     return Marked(made, media, secret)
+
+
+def with_results_shown(messages: Sequence[dict[str, Any]], info: ModelInfo) -> list[dict[str, Any]]:
+    """`messages` with a line of text for each medium in a tool's result that the model can't take.
+    A tool can't know what the model takes, and its client sends the result with each request."""
+
+    def shown(part: dict[str, Any]) -> dict[str, Any]:
+        if part["type"] != PART:
+            return part
+        medium: MediaInput = part["media"]
+        kind = medium.kind or "file"
+        line = unshown(kind, medium.heading or _address(medium.given))
+        if kind not in ("document", "file") and _MODALITIES.get(kind) not in info.modalities:
+            return line
+        return {**part, "media": msgspec.structs.replace(medium, stand_in=line["text"])}
+
+    return [
+        {**message, "content": [shown(part) for part in message["content"]]}
+        if message["role"] == "tool" and isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _address(given: str | bytes) -> str:
+    """The URL that a medium is at; empty if it came with the request."""
+    return given if isinstance(given, str) and is_address(given) else ""
 
 
 def without_media(parts: UnresolvedParts) -> list[int | str]:
@@ -249,7 +286,9 @@ async def _decoded(
 async def _source(medium: MediaInput) -> MediaSource:
     given, kind, where = medium.given, medium.decoded_kind, medium.where
     if isinstance(given, bytes):
-        return MediaSource(given, kind, where)
-    if len(given) <= _SMALL:
-        return MediaSource.from_text(given, kind, where)
-    return await asyncio.to_thread(MediaSource.from_text, given, kind, where)
+        source = MediaSource(given, kind, where)
+    elif len(given) <= _SMALL:
+        source = MediaSource.from_text(given, kind, where)
+    else:
+        source = await asyncio.to_thread(MediaSource.from_text, given, kind, where)
+    return replace(source, stand_in=medium.stand_in)

@@ -52,9 +52,13 @@ INFO = model_info(
 
 
 class PaperGeneration:
-    """Says WORDS. A prompt `fail` fails at once, `late` after a word, `hang` never ends."""
+    """Says `words`; ends by itself unless these are WORDS. A prompt `fail` fails at once, `late`
+    after a word, `hang` never ends."""
 
-    def __init__(self, prompt: PromptParts, params: GenerationParams) -> None:
+    def __init__(
+        self, prompt: PromptParts, params: GenerationParams, words: Sequence[str] = WORDS
+    ) -> None:
+        self.words = words
         self.request = Submit(1, prompt, params)
         self.prompt = prompt
         self.params = params
@@ -93,9 +97,9 @@ class PaperGeneration:
             raise EngineError(
                 ErrorInfo("exceed_context_size_error", message, n_prompt_tokens=99, n_ctx=64)
             )
-        tokens = list(range(len(WORDS)))
+        tokens = list(range(len(self.words)))
         if self.params.stream:
-            for token, word in enumerate(WORDS):
+            for token, word in enumerate(self.words):
                 timings = Timings(4, 3, 6.0, token + 1, 5.0 * token)
                 yield Delta(1, word, [token], 1, timings)
                 if how == "late":
@@ -104,17 +108,17 @@ class PaperGeneration:
             await asyncio.Event().wait()
         yield Finished(
             id=1,
-            text="" if self.params.stream else "".join(WORDS),
+            text="" if self.params.stream else "".join(self.words),
             tokens=[] if self.params.stream else tokens,
-            stop_type="limit",
+            stop_type="limit" if self.words is WORDS else "eos",
             stopping_word="",
             truncated=False,
             has_new_line=True,
             id_slot=1,
             prompt="|".join(map(str, self.prompt)),
             n_prompt=7,
-            n_decoded=len(WORDS),
-            timings=Timings(4, 3, 6.0, len(WORDS), 20.0),
+            n_decoded=len(tokens),
+            timings=Timings(4, 3, 6.0, len(tokens), 20.0),
             params=self.params,
         )
 
@@ -124,6 +128,7 @@ class PaperEngine:
 
     def __init__(self) -> None:
         self.generations: list[PaperGeneration] = []
+        self.says: str | None = None  # the next generations, a character at a time
         self.owners: list[tuple[int, bool]] = []  # and whether they share nothing
         self.busy = False
 
@@ -135,7 +140,8 @@ class PaperEngine:
         echo_prompt: bool = False,
         confirm: bool = False,
     ) -> PaperGeneration:
-        self.generations.append(PaperGeneration(prompt, params))
+        words = WORDS if self.says is None else list(self.says)
+        self.generations.append(PaperGeneration(prompt, params, words))
         return self.generations[-1]
 
     def generate_all(
@@ -240,8 +246,9 @@ class Server:
         events = response.text.split("\n\n")[:-1]
         schema = compile_schema(described[type_]["x-event-data-schema"])
         for event in events:
-            if event != f"data: {described[type_].get('x-event-end')}":
-                schema.validate(json.loads(event.removeprefix("data: ")))
+            data = event.partition("data: ")[2]
+            if data != described[type_].get("x-event-end"):
+                schema.validate(json.loads(data))
         return response
 
 

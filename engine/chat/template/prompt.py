@@ -56,7 +56,13 @@ def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatReq
             variables=variables,
         )
 
-    text = render(open_turn=talk.add_generation_prompt)
+    try:
+        text = render(open_turn=talk.add_generation_prompt)
+    except EngineError as e:
+        if messages:
+            raise
+        reason = e.info.message
+        raise invalid_request(f"messages: there is none before the answer, and {reason}") from e
     if not talk.add_generation_prompt:
         return ChatPrompt(text, syntax)
     if talk.continuation is None:

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, Undefined, meta, nodes
+from jinja2 import (
+    ChainableUndefined,
+    TemplateError,
+    TemplateSyntaxError,
+    Undefined,
+    meta,
+    nodes,
+)
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -71,7 +78,7 @@ class ChatTemplate:
             "documents": None,
             **self._tokens,
             **(variables or {}),
-            "messages": self._given(messages),
+            "messages": self._given(messages) if messages else _NoMessages(),
             **({"tools": self._given(tools)} if tools else {}),
             "add_generation_prompt": add_generation_prompt,
         }
@@ -103,6 +110,14 @@ class ChatTemplate:
 
 class _GivenList(list[Any]):
     """A list that templates must not change, as they may change their own."""
+
+
+class _NoMessages(list[Any]):
+    """A conversation without messages: what templates ask of the first one is undefined, and no
+    error. Templates look at it before they know that there is one."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return [] if isinstance(index, slice) else ChainableUndefined(name="message")
 
 
 def _protected(value: Any) -> Any:

@@ -6,6 +6,7 @@ Bodies have passed validation against the description.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.errors import invalid_request, not_supported
 from engine.options import Options
 from engine.params import GenerationParams
+from handlers.apis.anthropic.tools import change_line, shown_tools
 from handlers.apis.documents import document_part
 from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import template_variables, thinking_budget
 from handlers.apis.openai.tools import chosen, offered
 from handlers.apis.remarks import remark
+from handlers.apis.tool_results import result_part, tool_reference
 from handlers.http.errors import RequestError
 from handlers.running.media import media_part
 
@@ -42,7 +45,7 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
     not_supported_error for what only Anthropic's server has and can't be left out.
     """
     wanted = body.get("tool_choice") or {}
-    tools = [_openai_tool(tool) for tool in body.get("tools") or []]
+    tools = [_openai_tool(tool) for tool in shown_tools(body)]
     for name in ("mcp_servers", "container"):
         if body.get(name):
             remark("%s: this server has none; it is left out", name)
@@ -220,7 +223,7 @@ def _user(
 def _result(block: Block, where: str) -> str | list[dict[str, Any]]:
     content = block.get("content") or ""
     if not isinstance(content, str):
-        parts = _parts(content, f"{where}.content")
+        parts = _results(content, f"{where}.content")
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             failed = ["Error"] if block.get("is_error") else []
@@ -269,6 +272,26 @@ def _parts(blocks: Sequence[Block], where: str) -> list[Part]:
     return [part for part in read if part is not None]
 
 
+def _results(blocks: Sequence[Block], where: str) -> list[Part]:
+    """What blocks of a tool's result add to the prompt."""
+    made: list[Part] = []
+    for index, block in enumerate(blocks):
+        at = f"{where}[{index}]"
+        if block.get("type") in ("image", "document"):
+            part = result_part(partial(_file_part, block, at), block["type"], block.get("title"))
+            made.append(part["text"] if part["type"] == "text" else part)
+        elif (read := _part(block, at)) is not None:
+            made.append(read)
+    return made
+
+
+def _file_part(block: Block, where: str) -> dict[str, Any]:
+    [part] = _text_parts(
+        [_image(block, where) if block["type"] == "image" else _document(block, where)]
+    )
+    return part
+
+
 def _part(block: Block, where: str) -> Part | None:
     """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError:
     not_supported_error for what only Anthropic's server has, invalid_request_error for an image
@@ -304,6 +327,8 @@ def _text(block: Block, where: str) -> str | None:
             return _search_result(block)
         case "image":
             raise not_supported(f"{where}: there is no place for an image here")
+    if (line := tool_reference(block) or change_line(block)) is not None:
+        return line
     if isinstance(text := block.get("text"), str):
         return text
     remark("%s: a block of the type %s is left out", where, block.get("type"))

@@ -1,8 +1,9 @@
 """From messages as clients of OpenAI's chat API send them to those of `ChatRequest`.
 
 Clients send back what they were given, by whichever server, and much that a prompt has no place
-for. Whatever has a text in it is read; what the assistant once had beside its text is left out;
-only what somebody says to the model is refused if the model can't take it. Images and sounds stay
+for. Whatever has a text in it is read; what the assistant once had beside its text is left out; a
+line of text stands for what a tool returned and no model can take; only what somebody says to the
+model is refused if the model can't take it. Images and sounds stay
 as they came (`handlers.running.media`), whoever sends them.
 """
 
@@ -14,7 +15,8 @@ from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
 from handlers.apis.documents import document_part
 from handlers.apis.remarks import remark
-from handlers.running.media import PART, Kind, MediaInput, media_part
+from handlers.apis.tool_results import result_part, tool_reference
+from handlers.running.media import PART, Kind, MediaInput, media_part, unshown
 
 Message = Mapping[str, Any]
 
@@ -27,6 +29,9 @@ _MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
 }
 """What a part is, and the fields of the object in it that may have it, by its type."""
 _FILE = "file"
+_MCP: Mapping[Any, Kind] = {"image": "image", "audio": "audio"}
+"""Media in the form of the Model Context Protocol, as some clients pass results on."""
+_TOOLS = ("tool", "function")
 _OTHER_MEDIA = ("image", "input_image", "audio_url", _FILE)
 
 
@@ -75,6 +80,8 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, 
     for index, part in enumerate(content):
         if (medium := _medium(part, role, f"{where}[{index}]")) is not None:
             parts.append(medium)
+        elif role in _TOOLS and (name := tool_reference(part)) is not None:
+            parts.append({"type": "text", "text": name})
         elif (text := _text(part)) is not None:
             parts.append({"type": "text", "text": text})
         elif isinstance(thought := part.get("thinking"), str):
@@ -82,6 +89,9 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, 
         elif role == "assistant" and part.get("type") not in _OTHER_MEDIA:
             if part.get("type") not in _OPAQUE:
                 remark("%s[%d]: a part of the type %s is left out", where, index, part.get("type"))
+        elif role in _TOOLS:
+            kind = str(part.get("type") or "content").removeprefix("input_").removesuffix("_url")
+            parts.append(unshown("document" if kind == _FILE else kind))
         else:
             kind = part.get("type") or "a part without a text"
             raise not_supported(f"{where}[{index}]: this server can't take {kind} yet")
@@ -96,7 +106,13 @@ def _medium(part: str | Mapping[str, Any], role: str, where: str) -> dict[str, A
         return dict(part)  # as another API's reader has left it
     type_ = part.get("type")
     if type_ == _FILE and role != "assistant":
-        return _file(part.get(_FILE), where)
+        file = part.get(_FILE)
+        if role not in _TOOLS:
+            return _file(file, where)
+        name = file.get("filename") if isinstance(file, Mapping) else None
+        return result_part(lambda: _file(file, where), "document", name)
+    if role in _TOOLS and type_ in _MCP and isinstance(part.get("data"), str):
+        return media_part(part["data"], where, _MCP[type_])
     if not isinstance(type_, str) or type_ not in _MEDIA:
         return None
     kind, names = _MEDIA[type_]

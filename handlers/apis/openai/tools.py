@@ -1,12 +1,13 @@
 """The tools that a request offers its model, and whether it has to call one.
 
 Every chat API puts its tools into the form of OpenAI's chat API first. Functions and tools that
-take a plain text are offered; of those that run at other servers, or that other models were
-trained for, there are none here.
+take a plain text are offered, whether they stand alone or in a namespace, and so is a search for
+tools that the client makes; of those that run at other servers, or that other models were trained
+for, there are none here.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,17 +27,31 @@ _CHOICES: Mapping[str, ToolChoice] = {
 }
 
 _SLASH = re.compile(r"(?<!\\)/")
-_OWN = ("function", "custom")
-"""The types of tools that there are."""
+_OWN = ("function", "custom", "tool_search")
+"""The types of tools that there are, beside namespaces of them."""
+MAX_TOOLS = 4096
+"""Of a request, those in namespaces among them."""
+SEARCH = "tool_search"
+"""The name by which a model calls the client's search for tools."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the client has a tool that the model knows by another name: in a namespace; without
+    one, it is the search for tools."""
+
+    name: str
+    namespace: str | None = None
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """`tools` as a chat template expects them; those named in `free_text` take a plain text.
-    `left_out` are the types and names of the others."""
+    """`tools` as a chat template expects them; those named in `free_text` take a plain text, those
+    in `places` have another name at the client. `left_out` are the types and names of the others.
+    """
 
     tools: list[dict[str, Any]]
     free_text: dict[str, str] = {}
     left_out: list[str] = []
+    places: dict[str, Place] = {}
 
     @property
     def names(self) -> list[str]:
@@ -50,51 +65,89 @@ class Chosen(msgspec.Struct, frozen=True):
     how: ToolChoice
     name: str | None = None
     free_text: dict[str, str] = {}
+    places: dict[str, Place] = {}
+
+
+def qualified(name: str, namespace: str | None) -> str:
+    """The name by which a model knows a tool: one word, whichever namespace it is in."""
+    return f"{namespace.removesuffix('__')}__{name}" if namespace else name
 
 
 def offered(tools: Sequence[Tool]) -> Offered:
     """What of `tools`, in OpenAI's form, can be offered.
 
-    Raises EngineError (invalid_request_error) for a function without a name and for parameters
-    that are no object's schema.
+    Raises EngineError (invalid_request_error) for a function without a name, for parameters that
+    are no object's schema and for too many tools.
     """
-    functions: list[tuple[int, Tool]] = []
+    functions: dict[str, tuple[str, Tool]] = {}
     free_text: dict[str, str] = {}
     left_out: list[str] = []
-    for index, tool in enumerate(tools):
+    places: dict[str, Place] = {}
+    for where, tool, namespace in _alone(tools):
         match kind := tool.get("type") or "function":
             case "function":
-                functions.append((index, tool.get("function") or tool))
+                function = tool.get("function") or tool
             case "custom":
-                given = tool.get("custom") or tool
-                custom = _as_function(given)
-                if all(custom["name"] != function.get("name") for _, function in functions):
-                    free_text[custom["name"] or ""] = _grammar(given)
-                functions.append((index, custom))
+                function = _as_function(tool.get("custom") or tool)
+            case "tool_search" if tool.get("execution") == "client" and not namespace:
+                function = {**tool, "name": SEARCH}
             case _:
-                remark("tools[%d]: this server has no %s; it is left out", index, kind)
+                remark("%s: this server has no %s; it is left out", where, kind)
                 left_out += [kind, tool.get("name") or kind]
-    return Offered(_functions(functions), free_text, left_out)
-
-
-def _functions(functions: Sequence[tuple[int, Tool]]) -> list[dict[str, Any]]:
-    made: dict[str, dict[str, Any]] = {}
-    for index, function in functions:
-        name = function.get("name")
-        if not name:
-            raise invalid_request(f"tools[{index}]: a function without a name")
-        if name in made:
-            remark("tools[%d]: a second tool of its name; it is left out", index)
+                continue
+        if not (own := function.get("name")):
+            raise invalid_request(f"{where}: a function without a name")
+        name = qualified(own, namespace)
+        if name in functions:
+            remark("%s: a second tool of its name; it is left out", where)
             continue
+        if len(functions) == MAX_TOOLS:
+            raise invalid_request(f"tools: there are more than {MAX_TOOLS}")
+        functions[name] = where, {**function, "name": name}
+        if kind == "custom":
+            free_text[name] = _grammar(tool.get("custom") or tool)
+        if namespace or kind == SEARCH:
+            places[name] = Place(own, namespace)
+    return Offered(_functions(functions), free_text, left_out, places)
+
+
+def known(tools: Sequence[Tool]) -> list[str]:
+    """The names by which a model knows `tools`."""
+    named = (
+        (inner.get("function") or inner.get("custom") or inner, n) for _, inner, n in _alone(tools)
+    )
+    return [qualified(tool["name"], namespace) for tool, namespace in named if tool.get("name")]
+
+
+def _alone(tools: Sequence[Tool]) -> Iterator[tuple[str, Tool, str | None]]:
+    """Each of `tools`, those in namespaces too: its place in the request, and its namespace. What
+    that says of itself stands at its first tool: templates show tools alone."""
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if tool.get("type") != "namespace":
+            yield where, tool, None
+            continue
+        if not (namespace := tool.get("name")):
+            raise invalid_request(f"{where}: a namespace without a name")
+        about = tool.get("description")
+        for number, inner in enumerate(tool.get("tools") or ()):
+            if about:
+                heading = f"All tools named {qualified('*', namespace)}: {about}"
+                inner = {**inner, "description": f"{inner.get('description') or ''}\n\n{heading}"}
+                about = None
+            yield f"{where}.tools[{number}]", inner, namespace
+
+
+def _functions(functions: Mapping[str, tuple[str, Tool]]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for name, (where, function) in functions.items():
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if parameters.get("type", "object") != "object":
-            raise invalid_request(f"tools[{index}]: the parameters of a tool are an object")
+            raise invalid_request(f"{where}: the parameters of a tool are an object")
         description = function.get("description") or ""
-        made[name] = {
-            "type": "function",
-            "function": {"name": name, "description": description, "parameters": parameters},
-        }
-    return list(made.values())
+        fields = {"name": name, "description": description, "parameters": parameters}
+        made.append({"type": "function", "function": fields})
+    return made
 
 
 def _as_function(custom: Tool) -> Tool:
@@ -149,27 +202,33 @@ def chosen(offer: Offered, choice: Choice) -> Chosen:
         return _chosen(offer, offer.tools, _CHOICES[kind])
     if kind == "allowed_tools":
         return _allowed(offer, choice.get("allowed_tools") or choice)
+    if kind == "namespace":
+        return _allowed(offer, {"mode": "required", "tools": [choice]})
     if kind not in _OWN:
         raise not_supported(f"tool_choice: this server has no {kind}")
-    name = _named(choice)
+    name = _named(offer, choice)
     _check(offer, name)
     if name not in offer.names:
         raise not_supported(f"tool_choice: this server has no tool {name!r}")
-    return Chosen(offer.tools, "required", name, offer.free_text)
+    return Chosen(offer.tools, "required", name, offer.free_text, offer.places)
 
 
 def _allowed(offer: Offered, choice: Tool) -> Chosen:
     """The tools that `choice` leaves. Those that the server hasn't are left out there, too."""
     wanted = choice.get("tools") or []
-    names = [_named(tool) for tool in wanted if tool.get("type", "function") in _OWN]
-    for name in names:
-        _check(offer, name)
-    others = [tool["type"] for tool in wanted if tool.get("type", "function") not in _OWN]
-    offer = Offered(
-        [tool for tool in offer.tools if _name(tool) in names],
-        offer.free_text,
-        [*others, *offer.left_out],
-    )
+    names, others = set[str](), list[str]()
+    for tool in wanted:
+        kind = tool.get("type", "function")
+        if kind == "namespace":
+            names |= _within(offer, tool.get("name"))
+        elif kind in _OWN:
+            name = _named(offer, tool)
+            _check(offer, name)
+            names.add(name)
+        else:
+            others.append(kind)
+    left = [tool for tool in offer.tools if _name(tool) in names]
+    offer = Offered(left, offer.free_text, [*others, *offer.left_out], offer.places)
     return _chosen(offer, offer.tools, _CHOICES[choice.get("mode") or "auto"])
 
 
@@ -179,14 +238,30 @@ def _chosen(offer: Offered, tools: list[dict[str, Any]], how: ToolChoice) -> Cho
             raise not_supported(f"tool_choice: this server has no {offer.left_out[0]}")
         remark("tool_choice: there are no tools of which one could be required")
         how = "auto"
-    return Chosen(tools, how, free_text=offer.free_text)
+    return Chosen(tools, how, free_text=offer.free_text, places=offer.places)
 
 
-def _named(choice: Tool) -> str:
+def _named(offer: Offered, choice: Tool) -> str:
+    """The name by which the model knows the tool. A name without its namespace is enough if there
+    is one such tool."""
+    if choice.get("type") == SEARCH:
+        return SEARCH
     named = choice.get("function") or choice.get("custom") or choice
     if not named.get("name"):
         raise invalid_request("tool_choice: the name of the tool is missing")
-    return str(named["name"])
+    name = qualified(str(named["name"]), named.get("namespace"))
+    if name not in offer.names:
+        within = [known for known, place in offer.places.items() if place.name == name]
+        if len(within) == 1:
+            return within[0]
+    return name
+
+
+def _within(offer: Offered, namespace: str | None) -> set[str]:
+    names = {name for name, place in offer.places.items() if place.namespace == namespace}
+    if not namespace or not names:
+        raise invalid_request(f"tool_choice: there is no namespace {namespace!r} with tools")
+    return names
 
 
 def _check(offer: Offered, name: str) -> None:

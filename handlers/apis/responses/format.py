@@ -6,7 +6,10 @@ answer together, so that both say the same.
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
+
+import msgspec
 
 from engine.chat.output import (
     CallArguments,
@@ -19,6 +22,7 @@ from engine.chat.output import (
 from engine.params import GenerationParams
 from engine.protocol.messages import Finished, TokenProbs
 from handlers.apis.native.probabilities import Probabilities
+from handlers.apis.openai.tools import Place
 from handlers.apis.responses.items import Item, new_id
 from handlers.http.errors import Failure
 from handlers.running.chat_batch import ChatEvent, finish_reason
@@ -36,6 +40,7 @@ _CALLS = {
     "custom_tool_call": ("custom_tool_call_input", "input"),
 }
 """By the type of an item: the name of its events, and the field that they fill."""
+_SEARCH = "tool_search_call"
 
 _ECHOED = (
     "instructions",
@@ -86,10 +91,20 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
 
 
 def _is_offered(tool: Mapping[str, Any]) -> bool:
-    return (tool.get("type") or "function") in ("function", "custom")
+    kind = tool.get("type") or "function"
+    return kind in ("function", "custom", "namespace") or (
+        kind == "tool_search" and tool.get("execution") == "client"
+    )
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type") == "namespace":
+        inner = [_tool(each) for each in tool.get("tools") or () if _is_offered(each)]
+        about = tool.get("description") or ""
+        return {"type": "namespace", "name": tool["name"], "description": about, "tools": inner}
+    if tool.get("type") == "tool_search":
+        names = ("description", "parameters")
+        return {"type": "tool_search", "execution": "client", **{n: tool.get(n) for n in names}}
     if tool.get("type") == "custom":
         custom = {"type": "custom", "name": tool["name"], "description": tool.get("description")}
         return {**custom, "format": tool.get("format") or {"type": "text"}}
@@ -108,6 +123,12 @@ def status_of(message: ChatMessage, finished: Finished) -> Status:
     """The status at the end of an answer, and of its last item."""
     is_cut = finish_reason(message, finished) == "length" or message.ends_in_call
     return "incomplete" if is_cut else "completed"
+def _decoded(arguments: str) -> Any:
+    """The arguments of a search; the text of them if they were cut off."""
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
 
 
 def finished_response(
@@ -160,11 +181,17 @@ def cancelled_response(response: Mapping[str, Any]) -> dict[str, Any]:
 class Output:
     """The items of one answer, put together from what the engine says.
 
-    One item is open at a time, and is `in_progress`; the text of it grows in `_pieces`.
+    One item is open at a time, and is `in_progress`; the text of it grows in `_pieces`. `places`
+    are those of the tools that the model knows by another name than the client.
     """
 
-    def __init__(self, probabilities: Probabilities | None = None) -> None:
+    def __init__(
+        self,
+        probabilities: Probabilities | None = None,
+        places: Mapping[str, Place] = MappingProxyType({}),
+    ) -> None:
         self.items: list[Item] = []
+        self._places = places
         self._probabilities = probabilities
         self._open = False
         self._pieces: list[str] = []
@@ -207,7 +234,9 @@ class Output:
             case CallArguments(_, text):
                 self._unsaid.clear()
                 self._pieces.append(text)
-                name, _ = _CALLS[self.items[-1]["type"]]
+                if (kind := self.items[-1]["type"]) == _SEARCH:
+                    return []
+                name, _ = _CALLS[kind]
                 return [self._event(f"response.{name}.delta", delta=text)]
 
     def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
@@ -241,7 +270,13 @@ class Output:
         ]
 
     def _begin_call(self, call_id: str, name: str, free_text: bool) -> Event:
+        place = self._places.get(name)
+        if place is not None and place.namespace is None:
+            search = {"id": new_id("tsc"), "type": _SEARCH, "call_id": call_id}
+            return self._begin({**search, "execution": "client", "arguments": {}})
         call = {"call_id": call_id, "name": name}
+        if place is not None and place.namespace is not None:
+            call |= {"name": place.name, "namespace": place.namespace}
         if free_text:
             return self._begin(
                 {"id": new_id("ctc"), "type": "custom_tool_call", **call, "input": ""}
@@ -266,7 +301,10 @@ class Output:
             return []
         item = self.items[-1]
         text = "".join(self._pieces)
-        if item["type"] in _CALLS:
+        if item["type"] == _SEARCH:
+            item["arguments"] = _decoded(text)
+            events = []
+        elif item["type"] in _CALLS:
             name, field = _CALLS[item["type"]]
             item[field] = text
             events = [{**self._event(f"response.{name}.done"), field: text}]

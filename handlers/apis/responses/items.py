@@ -7,13 +7,16 @@ output has the same form as the input, so that a conversation is one list of ite
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from engine.chat.request import FREE_TEXT
 from engine.errors import invalid_request, not_supported
 from handlers.apis.documents import document_part
+from handlers.apis.openai.tools import SEARCH, known, qualified
 from handlers.apis.remarks import remark
-from handlers.running.media import media_part
+from handlers.apis.tool_results import result_part, tool_reference
+from handlers.running.media import media_part, unshown
 
 Item = dict[str, Any]
 
@@ -23,8 +26,13 @@ _PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "additional_tools": "at",
     "reasoning": "rs",
 }
+_CLIENTS_SEARCH = ("tool_search_call", "tool_search_output")
+"""Items of a search for tools, if it is the client that searches."""
 REFERENCE = "item_reference"
 _MEDIA = {
     "input_image": ("image_url", "detail"),
@@ -38,6 +46,7 @@ _SOURCES = {
     "input_file": ("file_data", "file_url"),
 }
 """Those of which one has to be there."""
+_KINDS = {"input_image": "image", "input_audio": "audio", "input_file": "document"}
 
 
 def new_id(prefix: str) -> str:
@@ -63,7 +72,10 @@ def _item(item: Mapping[str, Any], where: str) -> Item | None:
     type_ = "message" if item.get("type") is None else item["type"]
     if type_ == REFERENCE:
         return dict(item)
-    if type_ not in _PREFIXES:
+    of_server = type_ in _CLIENTS_SEARCH and not (
+        item.get("execution") == "client" and item.get("call_id")
+    )
+    if type_ not in _PREFIXES or of_server:
         remark("%s: an item of the type %s is left out", where, type_)
         return None
     head = {"id": item.get("id") or new_id(_PREFIXES[type_]), "type": type_, "status": "completed"}
@@ -74,9 +86,22 @@ def _item(item: Mapping[str, Any], where: str) -> Item | None:
             return {**head, "role": role, "content": content}
         case "function_call":
             fields = {key: item[key] for key in ("call_id", "name", "arguments")}
-            return {**head, **fields}
+            return {**head, **fields, **_namespace(item)}
         case "custom_tool_call":
-            return {**head, **{key: item[key] for key in ("call_id", "name", "input")}}
+            fields = {key: item[key] for key in ("call_id", "name", "input")}
+            return {**head, **fields, **_namespace(item)}
+        case "tool_search_call":
+            fields = {"call_id": item["call_id"], "arguments": item.get("arguments")}
+            return {**head, "execution": "client", **fields}
+        case "tool_search_output":
+            fields = {"call_id": item["call_id"], "tools": item.get("tools") or []}
+            return {**head, "execution": "client", **fields}
+        case "additional_tools":
+            return {
+                **head,
+                "role": item.get("role") or "developer",
+                "tools": item.get("tools") or [],
+            }
         case "function_call_output" | "custom_tool_call_output":
             output = item["output"]
             if not isinstance(output, str):
@@ -85,6 +110,10 @@ def _item(item: Mapping[str, Any], where: str) -> Item | None:
         case _:
             summary, content = item.get("summary") or [], item.get("content") or []
             return {**head, "summary": summary, "content": content}
+
+
+def _namespace(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"namespace": item["namespace"]} if item.get("namespace") else {}
 
 
 def _parts(
@@ -100,9 +129,16 @@ def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | No
     type_ = part.get("type")
     if isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
+    if role == "tool" and (name := tool_reference(part)) is not None:
+        return {"type": "input_text", "text": name}
+    if type_ in _MEDIA and role == "tool":
+        made = result_part(lambda: _media_part(part, where), _KINDS[type_], part.get("filename"))
+        return made if made["type"] in _MEDIA else {**made, "type": "input_text"}
     if type_ in _MEDIA and role != "assistant":
         return _media_part(part, where)
     if type_ in _MEDIA or not isinstance(part.get("text"), str):
+        if role == "tool":
+            return {**unshown(type_ or "content"), "type": "input_text"}
         if role != "assistant":
             kind = type_ or "a part without a text"
             raise not_supported(f"{where}: this server can't take {kind} yet")
@@ -146,12 +182,14 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
                 if text:
                     turn = _turn(made)
                     turn.setdefault("reasoning_content", []).append(text)
-            case "function_call" | "custom_tool_call":
-                function = {"name": item["name"], "arguments": _arguments(item)}
+            case "function_call" | "custom_tool_call" | "tool_search_call":
+                function = {"name": _name(item), "arguments": _arguments(item)}
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 _turn(made).setdefault("tool_calls", []).append(call)
             case "function_call_output" | "custom_tool_call_output":
                 made.append(_tool_message(item, f"input[{index}].output"))
+            case "tool_search_output":
+                made.append(_search_message(item))
     for message in made:
         if message["role"] == "assistant":
             message["content"] = _plain(message["content"])
@@ -169,22 +207,53 @@ def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
     return made[-1]
 
 
+def _name(call: Item) -> str:
+    """The name by which the model knows the tool that it has called."""
+    return qualified(call["name"], call.get("namespace")) if "name" in call else SEARCH
+
+
 def _arguments(call: Item) -> str:
     """What the model has written as the arguments of a call, in JSON."""
     if call["type"] == "function_call":
         return str(call["arguments"])
+    if call["type"] == "tool_search_call":
+        given = call["arguments"]
+        return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
     return json.dumps({FREE_TEXT: call["input"]}, ensure_ascii=False)
 
 
 def _tool_message(item: Item, where: str) -> dict[str, Any]:
     output = item["output"]
-    content = output if isinstance(output, str) else _plain(_contents(output, where))
+    content = output if isinstance(output, str) else _plain(_results(output, where))
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
 def _contents(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
     """The texts of parts, and their media for `handlers.running.media`."""
     return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
+
+
+def _search_message(item: Item) -> dict[str, Any]:
+    """What a search for tools has found: their names. The model is shown the tools themselves where
+    it is shown all of them."""
+    content = "\n".join(known(item["tools"])) or "There is no such tool."
+    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
+
+
+def _results(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
+    made: list[str | dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        at = f"{where}[{index}]"
+        if part["type"] == "input_file":
+            made.append(result_part(partial(_file, part, at), "document", part.get("filename")))
+        else:
+            made.append(_content(part, at))
+    return made
+
+
+def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
+    return document_part(given, where, part.get("filename") or "")
 
 
 def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
@@ -196,8 +265,7 @@ def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         case "input_audio":
             return media_part(part["input_audio"]["data"], where, "audio")
         case "input_file":
-            given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
-            return document_part(given, where, part.get("filename") or "")
+            return _file(part, where)
     return str(part["text"])
 
 

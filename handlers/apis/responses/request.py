@@ -13,7 +13,7 @@ from engine.params import GenerationParams
 from handlers.apis.native.probabilities import Probabilities, native_probabilities
 from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import template_variables, thinking_budget
-from handlers.apis.openai.tools import chosen, offered
+from handlers.apis.openai.tools import Chosen, chosen, known, offered
 from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
 from handlers.running.aside import aside
 from handlers.running.response_store import ResponseStore
@@ -41,15 +41,31 @@ async def request_items(
     return [] if previous is None else await store.conversation(previous), new
 
 
-def response_chat_request(
-    body: Mapping[str, Any], items: Sequence[Item], options: Options
-) -> ChatRequest:
-    """The request in `body` when `items` are the whole conversation.
+def response_tools(body: Mapping[str, Any], items: Sequence[Item]) -> Chosen:
+    """The tools that may be called when `items` are the whole conversation: those of `body`, and
+    those that items have added or found, each of them once.
 
-    Raises EngineError: invalid_request_error for items and tools that don't fit together,
+    Raises EngineError: invalid_request_error for tools that don't fit together,
     not_supported_error if a tool of OpenAI's own has to be called.
     """
-    choice = chosen(offered(body.get("tools") or []), body.get("tool_choice"))
+    tools = list(body.get("tools") or ())
+    names = set(known(tools))
+    for item in items:
+        if item["type"] in ("additional_tools", "tool_search_output"):
+            for tool in item["tools"]:
+                if not (new := set(known([tool]))) or new - names:
+                    tools.append(tool)
+                    names |= new
+    return chosen(offered(tools), body.get("tool_choice"))
+
+
+def response_chat_request(
+    body: Mapping[str, Any], items: Sequence[Item], choice: Chosen, options: Options
+) -> ChatRequest:
+    """The request in `body` when `items` are the whole conversation, and `choice` its tools.
+
+    Raises EngineError (invalid_request_error) for items that don't fit together.
+    """
     conversation = messages(items)
     if instructions := body.get("instructions"):
         conversation.insert(0, {"role": "system", "content": instructions})

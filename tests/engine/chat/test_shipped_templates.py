@@ -84,6 +84,18 @@ def test_prompts_are_those_of_llama_server(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORD)
+def test_a_conversation_without_messages(directory: Path, name: str) -> None:
+    """A prompt, unless the template itself refuses."""
+    template, syntax = compiled(directory / f"{name}.jinja")
+    request = ChatRequest(messages=[])
+    if name in ("Qwen3.5-4B", "Spark2.5", "fireworks-ai-llama-3-firefunction-v2"):
+        with pytest.raises(EngineError, match="messages: there is none before the answer, and the"):
+            chat_prompt(template, syntax, request)
+        return
+    chat_prompt(template, syntax, request)
+
+
+@pytest.mark.parametrize("name", RECORD)
 def test_answers_come_back(directory: Path, name: str) -> None:
     """Whole, and cut into any two pieces."""
     template, syntax = compiled(directory / f"{name}.jinja")

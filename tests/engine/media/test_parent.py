@@ -161,6 +161,26 @@ def test_what_the_model_does_not_take() -> None:
     run(use)
 
 
+def test_what_stands_in_for_a_medium() -> None:
+    sources = [
+        MediaSource("https://a.example/a.png", "image", "prompt", stand_in="[image]"),
+        MediaSource(SOUNDS["WAV"], None, "prompt", stand_in="[sound]"),
+        MediaSource(b"\xff\xfe", "document", "prompt", stand_in="[document]"),
+        MediaSource(b"text", "document", "prompt", stand_in="[document]"),
+    ]
+
+    async def use(decoder: MediaDecoder) -> None:
+        decoded = await decoder.decode(sources)
+        assert decoded == [
+            Document([text]) for text in ("[image]", "[sound]", "[document]", "text")
+        ]
+        damaged = MediaSource(b"bad", "image", "prompt", stand_in="[image]")
+        info = await failure(decoder.decode([damaged]))
+        assert info.type == "invalid_request_error"
+
+    run(use)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -1,9 +1,11 @@
 """Prompts: thoughts opened and closed, answers continued."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.chat.detect.detect import detect
 from engine.chat.prompt import ChatPrompt, Continuation
 from engine.chat.request import ChatRequest, ThinkingBudget
 from engine.chat.syntax import (
@@ -11,7 +13,8 @@ from engine.chat.syntax import (
     Wrapper,
 )
 from engine.chat.template.builtin import CHATML
-from engine.chat.template.prompt import continued, opened
+from engine.chat.template.prompt import chat_prompt, continued, opened
+from engine.chat.template.template import ChatTemplate
 from engine.errors import EngineError
 from tests.support.conversations import USER, asking, begun, call, prompt
 
@@ -215,3 +218,40 @@ def test_an_effort_has_two_names() -> None:
     source = "{{ reasoning_effort }} {{ reasoning_strength }}"
     given_effort = {"reasoning_effort": "low"}
     assert prompt(source, USER, template_variables=given_effort).text == "low low"
+
+
+# ---- conversations without messages ------------------------------------------------------
+
+TEMPLATES = Path(__file__).parents[3] / "support" / "templates"
+
+
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.jinja")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("messages", [[], [{"role": "assistant", "content": "Sure"}]])
+def test_a_conversation_without_messages(path: Path, messages: list[dict[str, Any]]) -> None:
+    """As llama-server has it: whatever templates ask of the first message, it isn't there."""
+    template = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
+    made = chat_prompt(template, detect(template), ChatRequest(messages=messages))
+    if messages:
+        assert made.text.endswith("Sure")
+    assert made.text
+
+
+def test_a_template_that_wants_a_message() -> None:
+    wants = "{% if not messages %}{{ raise_exception('None!') }}{% endif %}" + CHATML
+    for messages in ([], [{"role": "assistant", "content": "Sure"}]):
+        with pytest.raises(EngineError) as caught:
+            prompt(wants, *messages)
+        assert caught.value.info.type == "invalid_request_error"
+        assert caught.value.info.message == (
+            "messages: there is none before the answer, and the chat template refuses this "
+            "request: None!"
+        )
+
+
+def test_templates_find_no_first_message() -> None:
+    source = (
+        "{% if messages[0].role == 'system' %}a{% endif %}{% if messages[0]['content'][0] %}b"
+        "{% endif %}{{ messages[-1].content + 'c' }}{{ messages[1:] | length }}"
+        "{{ messages | length }}"
+    )
+    assert prompt(source).text == "c00"

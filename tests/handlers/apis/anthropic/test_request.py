@@ -176,7 +176,6 @@ def test_what_is_no_text_is_refused() -> None:
     for block in (
         picture,
         {"type": "document", "source": {"type": "file", "file_id": "f"}},
-        {**RESULT, "content": [picture]},
     ):
         messages = [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}]
         where = refused("not_supported_error", messages=messages)

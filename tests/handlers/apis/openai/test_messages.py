@@ -98,7 +98,7 @@ def test_media_without_a_source(given: Any) -> None:
     [
         ("user", {"type": "input_image", "image_url": "x"}),
         ("user", {"type": "file", "file": {"file_id": "x"}}),
-        ("tool", {"type": "new"}),
+        ("system", {"type": "new"}),
         ("user", {}),
         ("assistant", {"type": "image", "image_url": {"url": "x"}}),
     ],

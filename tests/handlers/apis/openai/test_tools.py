@@ -8,7 +8,7 @@ import pytest
 from engine.errors import EngineError
 from engine.options import Options
 from handlers.apis.openai.request import chat_request, uses_functions
-from handlers.apis.openai.tools import Chosen, chosen, offered
+from handlers.apis.openai.tools import MAX_TOOLS, Chosen, Place, chosen, offered
 
 F: dict[str, Any] = {"type": "function", "function": {"name": "f", "description": "d"}}
 PATCH: dict[str, Any] = {"type": "custom", "custom": {"name": "patch"}}
@@ -134,6 +134,108 @@ def test_a_grammar_of_a_text_is_lark() -> None:
     lark = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
     assert grammar_of(lark) == "start: /.+/"
     assert [grammar_of(form) for form in (None, {"type": "text"}, {"type": "grammar"})] == [""] * 3
+
+
+# ---- namespaces --------------------------------------------------------------------------
+
+NOTES: dict[str, Any] = {
+    "type": "namespace",
+    "name": "mcp__notes",
+    "description": "About notes.",
+    "tools": [
+        {"type": "function", "name": "find", "description": "Finds.", "parameters": None},
+        {"type": "custom", "name": "write"},
+        {"type": "web_search"},
+    ],
+}
+TASKS = {"type": "namespace", "name": "tasks__", "tools": [{"type": "function", "name": "find"}]}
+CLIENTS_SEARCH = {"type": "tool_search", "execution": "client", "description": "Searches."}
+
+
+def test_tools_in_namespaces() -> None:
+    offer = offered([F, NOTES, TASKS, CLIENTS_SEARCH])
+    names = ["f", "mcp__notes__find", "mcp__notes__write", "tasks__find", "tool_search"]
+    assert offer.names == names
+    assert offer.places == {
+        "mcp__notes__find": Place("find", "mcp__notes"),
+        "mcp__notes__write": Place("write", "mcp__notes"),
+        "tasks__find": Place("find", "tasks__"),
+        "tool_search": Place("tool_search"),
+    }
+    assert list(offer.free_text) == ["mcp__notes__write"]
+    assert offer.left_out == ["web_search", "web_search"]
+    told = [tool["function"]["description"] for tool in offer.tools[1:3]]
+    assert told == ["Finds.\n\nAll tools named mcp__notes__*: About notes.", ""]
+
+
+def test_a_tool_of_the_same_name_comes_first(caplog: pytest.LogCaptureFixture) -> None:
+    own = {"type": "function", "name": "mcp__notes__find"}
+    offer = offered([own, NOTES])
+    assert "mcp__notes__find" not in offer.places
+    assert "tools[1].tools[0]" in caplog.text
+    assert offered([{"type": "tool_search"}]).left_out == ["tool_search", "tool_search"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "where"),
+    [
+        ([F, {"type": "namespace", "tools": []}], "tools[1]: a namespace without a name"),
+        ([{**NOTES, "tools": [{"type": "function"}]}], "tools[0].tools[0]: a function without"),
+        ([{**NOTES, "tools": [{"name": "a", "parameters": {"type": "array"}}]}],
+         "tools[0].tools[0]: the parameters"),
+        ([{**NOTES, "tools": [{"name": str(n)} for n in range(MAX_TOOLS + 1)]}],
+         "tools: there are more than 4096"),
+    ],
+)  # fmt: skip
+def test_namespaces_that_can_t_be(tools: list[Any], where: str) -> None:
+    with pytest.raises(EngineError) as error:
+        offered(tools)
+    assert error.value.info.type == "invalid_request_error"
+    assert error.value.info.message.startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("choice", "name", "n"),
+    [
+        ({"type": "function", "name": "find", "namespace": "mcp__notes"}, "mcp__notes__find", 5),
+        ({"type": "function", "name": "mcp__notes__find"}, "mcp__notes__find", 5),
+        ({"type": "custom", "name": "write"}, "mcp__notes__write", 5),
+        ({"type": "tool_search"}, "tool_search", 5),
+        ({"type": "namespace", "name": "mcp__notes"}, None, 2),
+    ],
+)
+def test_a_choice_within_namespaces(choice: Any, name: str | None, n: int) -> None:
+    made = choose(choice, F, NOTES, TASKS, CLIENTS_SEARCH)
+    assert (made.how, made.name, len(made.tools)) == ("required", name, n)
+    assert made.places
+
+
+def test_allowed_tools_within_namespaces() -> None:
+    tools = [
+        {"type": "namespace", "name": "tasks__"},
+        {"type": "custom", "name": "write", "namespace": "mcp__notes"},
+        {"type": "tool_search"},
+    ]
+    made = choose(
+        {"type": "allowed_tools", "mode": "auto", "tools": tools}, F, NOTES, TASKS, CLIENTS_SEARCH
+    )
+    names = [tool["function"]["name"] for tool in made.tools]
+    assert names == ["mcp__notes__write", "tasks__find", "tool_search"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "name": "find"},  # in two namespaces
+        {"type": "function", "name": "f", "namespace": "mcp__notes"},
+        {"type": "namespace", "name": "none"},
+        {"type": "namespace"},
+    ],
+)
+def test_choices_that_are_in_no_namespace(choice: Any) -> None:
+    with pytest.raises(EngineError, match="tool_choice: there is no") as error:
+        choose(choice, F, NOTES, TASKS)
+    assert error.value.info.type == "invalid_request_error"
 
 
 # ---- requests ----------------------------------------------------------------------------

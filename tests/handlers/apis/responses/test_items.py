@@ -77,9 +77,9 @@ def test_what_the_model_did_in_a_row_is_one_message() -> None:
             r"input\[1\].content\[0\].*input_image",
         ),
         (
-            [CALL, {**RESULT, "output": [{"type": "input_file", "file_id": "f"}]}],
+            [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}],
             "not_supported_error",
-            r"input\[1\].output\[0\].*file_id.*input_file",
+            r"input\[0\].content\[0\].*file_id.*input_file",
         ),
         (
             [{"role": "user", "content": [{"type": "input_file", "file_data": "/w=="}]}],
@@ -92,6 +92,46 @@ def test_items_that_don_t_fit(items: list[Any], type_: str, message: str) -> Non
     with pytest.raises(EngineError, match=message) as caught:
         translated(*items)
     assert caught.value.info.type == type_
+
+
+def test_calls_in_namespaces_and_searches() -> None:
+    search = {
+        "type": "tool_search_call",
+        "call_id": "c2",
+        "execution": "client",
+        "arguments": {"query": "ä"},
+    }
+    tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
+    found = {"type": "tool_search_output", "call_id": "c2", "execution": "client", "tools": tools}
+    custom = {"type": "custom_tool_call", "call_id": "c3", "name": "g", "input": "x"}
+    items: list[dict[str, Any]] = [
+        {**CALL, "namespace": "mcp__n"},
+        RESULT,
+        search,
+        found,
+        {**custom, "namespace": "n__"},
+        {**RESULT, "call_id": "c3"},
+        {**search, "call_id": "c4", "arguments": "cut"},
+        {**found, "call_id": "c4", "tools": []},
+    ]
+    made = translated(*items)
+    calls = [each["tool_calls"][0]["function"] for each in made if "tool_calls" in each]
+    assert [call["name"] for call in calls] == ["mcp__n__f", "tool_search", "n__g", "tool_search"]
+    assert [call["arguments"] for call in calls[1:]] == ['{"query": "ä"}', '{"input": "x"}', "cut"]
+    results = [each["content"] for each in made if each["role"] == "tool"]
+    assert results == ["11 degrees", "n__f", "11 degrees", "There is no such tool."]
+    kept = input_items(items)
+    assert kept[0]["namespace"] == "mcp__n"
+    assert kept[3]["tools"] == tools
+    assert "namespace" not in input_items([CALL])[0]
+
+
+@pytest.mark.parametrize("item", [
+    {"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {}},
+    {"type": "tool_search_output", "tools": []},
+])  # fmt: skip
+def test_searches_of_openai_s_are_left_out(item: dict[str, Any]) -> None:
+    assert input_items([item]) == []
 
 
 def test_media_are_kept_as_they_came() -> None:

@@ -10,8 +10,14 @@ from engine.chat.request import ChatRequest
 from engine.errors import EngineError
 from engine.params import GenerationParams
 from engine.protocol.messages import TokenProbs
+from handlers.apis.openai.tools import Chosen, Place
 from handlers.apis.responses.items import input_items
-from handlers.apis.responses.request import request_items, response_chat_request, response_params
+from handlers.apis.responses.request import (
+    request_items,
+    response_chat_request,
+    response_params,
+    response_tools,
+)
 from handlers.running.response_store import ResponseStore
 from tests.support.http_support import request_with
 from tests.support.options_support import model_options
@@ -42,12 +48,12 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
 
 def request(body: dict[str, Any], **options: Any) -> ChatRequest:
     items = input_items(body.get("input", "Hello"))
-    return response_chat_request(body, items, model_options(**options))
+    return response_chat_request(body, items, response_tools(body, items), model_options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none")
-    asked = response_chat_request({}, input_items("Hello"), options)
+    asked = response_chat_request({}, input_items("Hello"), Chosen([], "auto"), options)
     assert (asked.thinking_budget.tokens, asked.reasoning_format) == (0, "none")
 
 
@@ -55,6 +61,25 @@ def test_a_tool_that_takes_a_plain_text() -> None:
     patch = {"type": "custom", "name": "patch"}
     asked = request({"tools": [patch], "tool_choice": patch})
     assert (list(asked.free_text), asked.tool_name) == (["patch"], "patch")
+
+
+def test_tools_of_items_can_be_called_from_then_on() -> None:
+    note = {"type": "namespace", "name": "mcp__notes", "tools": [TOOL, {**TOOL, "name": "g"}]}
+    found = {"type": "tool_search_output", "execution": "client", "call_id": "c1", "tools": [note]}
+    items = input_items(
+        [
+            {"type": "additional_tools", "role": "developer", "tools": [TOOL, note]},
+            {"role": "user", "content": "Hello"},
+            {"type": "tool_search_call", "execution": "client", "call_id": "c1", "arguments": {}},
+            found,
+            found,
+        ]
+    )
+    choice = response_tools({"tools": [TOOL, {"type": "web_search"}]}, items)
+    names = [tool["function"]["name"] for tool in choice.tools]
+    assert names == ["f", "mcp__notes__f", "mcp__notes__g"]
+    assert choice.places["mcp__notes__g"] == Place("g", "mcp__notes")
+    assert "f" not in choice.places
 
 
 def test_instructions_tools_and_variables() -> None:
