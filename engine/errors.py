@@ -18,9 +18,10 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong with one request. The two counts belong to exceed_context_size_error. The
-    same request would fail again if it is `final`, whatever the type says. It is worth trying again
-    after `retry_after` seconds; 0: nobody knows when."""
+    """What went wrong with one request. The two counts belong to exceed_context_size_error, whose
+    prompt may have been too long to be counted. The same request would fail again if it is `final`,
+    whatever the type says. It is worth trying again after `retry_after` seconds; 0: nobody knows
+    when."""
 
     type: ErrorType
     message: str
@@ -28,6 +29,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     n_ctx: int | None = None
     final: bool = False
     retry_after: int = 0
+    n_prompt_tokens_is_lower_bound: bool = False
 
 
 class BackendError(Exception):

@@ -21,6 +21,7 @@ from handlers.apis.ollama.request import (
     generation_body,
     image_parts,
     is_in_ollama_form,
+    is_in_openai_form,
     openai_body,
     openai_messages,
 )
@@ -31,7 +32,12 @@ from handlers.chat import create_chat_completion
 from handlers.embeddings import Rows, split
 from handlers.http.disconnect import until_disconnect
 from handlers.http.encoding import Lazy
-from handlers.http.envelopes.ollama import NDJSON, answer_as_ollama, is_ollama_client
+from handlers.http.envelopes.ollama import (
+    NDJSON,
+    answer_as_openai,
+    is_ollama_client,
+    is_openai_client,
+)
 from handlers.http.json_answer import JSONAnswer
 from handlers.running.aside import aside
 from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
@@ -45,11 +51,12 @@ AS_IT_IS, EUCLIDEAN = -1, 2
 
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
-    """The answer in Ollama's format if the request is Ollama's, else in OpenAI's."""
+    """The answer in Ollama's format, or in OpenAI's if the request is that API's."""
     scope = context.scope
-    if is_ollama_client(scope) or is_in_ollama_form(body):
-        answer_as_ollama(scope)
+    foreign = is_openai_client(scope) or is_in_openai_form(body)
+    if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
         return await _chat_answer(body)
+    answer_as_openai(scope)
     messages = await aside(openai_messages, body["messages"])
     return await create_chat_completion({**body, "messages": messages})
 

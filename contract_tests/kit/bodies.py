@@ -79,12 +79,12 @@ def _parameters(operation: lint.Operation) -> list[str]:
 def _fields(operation: lint.Operation) -> set[str]:
     """The fields of a JSON body."""
     content = operation.definition.get("requestBody", {}).get("content", {})
-    return _properties(content.get("application/json", {}).get("schema", {}))
+    return properties(content.get("application/json", {}).get("schema", {}))
 
 
-def _properties(schema: Any) -> set[str]:
+def properties(schema: Any) -> set[str]:
     parts = [each for key in ("allOf", "anyOf") for each in schema.get(key, ())]
-    return set(schema.get("properties", ())).union(*map(_properties, parts))
+    return set(schema.get("properties", ())).union(*map(properties, parts))
 
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]

@@ -340,8 +340,7 @@ def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
 
 def errors_have_the_envelope(document: Document) -> Iterator[str]:
     """Every response that is an error is JSON, and its `code` is the status. A path with an
-    `x-error-envelope` has that API's form; what Ollama's clients use has the form that they read
-    beside the usual one."""
+    `x-error-envelope` has that API's form; with `either`, Ollama's beside the usual one."""
     for operation in operations(document):
         form = document["paths"][operation.path].get("x-error-envelope")
         for status, response in operation.definition["responses"].items():
@@ -358,7 +357,7 @@ def errors_have_the_envelope(document: Document) -> Iterator[str]:
                 if ollama.get("properties", {}).get("error", {}).get("type") != "string":
                     yield f"{where} has no text as error for Ollama's clients"
             for branch in branches:
-                if form is None:
+                if form in (None, "either"):
                     yield from _envelope(where, int(status), branch)
                 else:
                     yield from _foreign_envelope(where, form, branch)

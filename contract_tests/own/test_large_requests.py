@@ -100,6 +100,19 @@ def test_a_large_answer_comes_in_parts(own_server: Start) -> None:
     assert one["content"] is not None
 
 
+def test_what_is_too_long_to_be_counted_has_a_bound(own_server: Start) -> None:
+    server = own_server("-np", "2")
+    text = "word " * (4 * MIB)
+    answer = server.post("/completion", body("create_completion", prompt=text))
+    error = contract.check(answer, 400)["error"]
+    assert error["n_prompt_tokens_is_lower_bound"] is True
+    assert error["n_prompt_tokens"] >= MIB
+    message = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    told = contract.check(server.post("/v1/messages", message), 400)["error"]
+    assert told["n_prompt_tokens_is_lower_bound"] is True
+    assert told["n_prompt_tokens"] >= error["n_prompt_tokens"]
+
+
 def test_a_text_full_of_commas_is_one_value(own_server: Start) -> None:
     server = own_server("-np", "2")
     prompt = '",[{:\\' * (2 * MIB)

@@ -3,7 +3,8 @@
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 
 A path whose description says `x-error-envelope: anthropic`, or `ollama`, has the form of that API
-instead. Ollama's clients get theirs on all of its paths (`handlers.http.envelopes.ollama`).
+instead; one that says `either` has Ollama's unless the request is OpenAI's
+(`handlers.http.envelopes.ollama`).
 """
 
 import logging
@@ -22,7 +23,7 @@ from starlette.types import Scope
 
 from engine.errors import EngineError, ErrorInfo, ErrorType
 from handlers.http.envelopes.anthropic import anthropic_error, anthropic_request_id, error_headers
-from handlers.http.envelopes.ollama import ollama_error, wants_ollama_errors
+from handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
 from handlers.http.notes import notes_of
 from handlers.http.validation_messages import Sentence
 
@@ -166,12 +167,23 @@ def _route(template: str, item: Mapping[str, Any]) -> str:
 
 def _envelope_name(scope: Scope) -> str | None:
     """The `x-error-envelope` of the request's path. It holds for all that is below a path,
-    too: who asks for what isn't there speaks the same language."""
+    too: who asks for what isn't there speaks the same language. So it is with Ollama's paths that
+    this server doesn't have."""
     path = _path(scope)
     for template, item in _described(scope):
         if (name := item.get("x-error-envelope")) and f"{path}/".startswith(f"{template}/"):
+            if name == "either":
+                return "ollama" if wants_ollama_errors(scope) else None
             return str(name)
-    return None
+    return "ollama" if _is_ollamas(scope, path) else None
+
+
+def _is_ollamas(scope: Scope, path: str) -> bool:
+    return any(
+        f"{path}/".startswith(f"{_base(api)}/api/{name}/")
+        for api in scope["app"].apis
+        for name in UNSERVED
+    )
 
 
 def _path(scope: Scope) -> str:
@@ -184,10 +196,13 @@ def _path(scope: Scope) -> str:
 def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(path template behind the API prefix, path item) of everything that is described."""
     for api in scope["app"].apis:
-        specification: Specification = api.specification
-        base = specification.base_path if api.base_path is None else api.base_path
-        for template, item in specification["paths"].items():
-            yield base + template, item
+        for template, item in api.specification["paths"].items():
+            yield _base(api) + template, item
+
+
+def _base(api: Any) -> str:
+    specification: Specification = api.specification
+    return str(specification.base_path if api.base_path is None else api.base_path)
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
@@ -204,7 +219,7 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
         request_id = anthropic_request_id(request.scope)
         document = anthropic_error(failure.status, failure.info, request_id, failure.details)
         headers |= error_headers(request_id)
-    elif envelope == "ollama" or wants_ollama_errors(request.scope):
+    elif envelope == "ollama":
         document = ollama_error(failure.info)
     else:
         document = failure.envelope()

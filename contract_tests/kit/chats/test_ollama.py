@@ -14,7 +14,7 @@ from openai import OpenAI
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import MESSAGES, MODEL, body
 from contract_tests.kit.clients.ollama_client import fails, options_of
-from contract_tests.kit.server import SECONDS, Server, Start, needs_key
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, needs_key
 
 CHAT = "/api/chat"
 SHORT = {"num_predict": 6, "seed": 1}
@@ -31,6 +31,12 @@ NATIVE = {"User-Agent": "ollama-python/0.6 (x86_64 linux) Python/3.11"}
 def client(server: Server) -> Iterator[Client]:
     with Client(**options_of(server)) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def brief(module_server: Start) -> OwnServer:
+    """Answers shortly, also who has no word for that."""
+    return module_server("-n", "4")
 
 
 # ---- the model ---------------------------------------------------------------------------
@@ -306,20 +312,41 @@ def test_errors_of_a_server_with_a_key(server: Server) -> None:
             assert "Key" in fails(401, call)
 
 
-def test_other_clients_get_the_envelope(server: Server) -> None:
-    bodies: dict[str, dict[str, Any]] = {"/api/show": {"model": 5}, CHAT: {"messages": 5}}
-    for path, wrong in bodies.items():
-        contract.check_envelope(server.post(path, wrong), 400, "invalid_request_error")
-        for headers in (NATIVE, {"Accept": "application/x-ndjson"}):
-            response = server.post(path, wrong, headers=headers)
+JSON_TYPE = {"Content-Type": "application/json"}
+OF_OPENAI: list[dict[str, str]] = [
+    {"User-Agent": "OpenAI/Python 2.0"},
+    {"X-Stainless-Lang": "js"},
+    {"Accept": "text/event-stream"},
+]
+
+
+def test_which_form_errors_have(server: Server) -> None:
+    """Ollama's, unless the client is known as OpenAI's; that is so before the body is read, too."""
+    media = {"Content-Type": "text/html"}
+    for headers in ({}, NATIVE, {"Accept": "application/x-ndjson"}, {**NATIVE, **OF_OPENAI[2]}):
+        for response in (
+            server.post(CHAT, {"messages": 5}, headers=headers),
+            server.post(CHAT, {"messages": MESSAGES, "format": "yaml"}, headers=headers),
+            server.post(CHAT, content=b"{", headers={**JSON_TYPE, **headers}),
+        ):
             assert isinstance(contract.check(response, 400)["error"], str)
-    media = {**NATIVE, "Content-Type": "text/html"}
-    assert isinstance(
-        contract.check(server.post(CHAT, content=b"{}", headers=media), 415)["error"], str
-    )
+        response = server.post(CHAT, content=b"{}", headers={**headers, **media})
+        assert isinstance(contract.check(response, 415)["error"], str)
+    for headers in OF_OPENAI:
+        response = server.post(CHAT, {"messages": 5}, headers=headers)
+        contract.check_envelope(response, 400, "invalid_request_error")
     # A path of another API is not Ollama's, whoever asks.
     response = server.post("/v1/chat/completions", {}, headers=NATIVE)
     contract.check_envelope(response, 400, "invalid_request_error")
+
+
+def test_errors_of_a_request_in_openai_form(server: Server) -> None:
+    """What is found out after the body has been understood has the form of its answer."""
+    long = [{"role": "user", "content": "word " * 100_000}]
+    response = server.post(CHAT, {"messages": long, "max_tokens": 4})
+    contract.check_envelope(response, 400, "exceed_context_size_error")
+    response = server.post(CHAT, {"messages": long})
+    assert isinstance(contract.check(response, 400)["error"], str)
 
 
 def test_an_engine_that_dies_ends_a_stream_with_an_error(own_server: Start) -> None:
@@ -338,49 +365,98 @@ def test_an_engine_that_dies_ends_a_stream_with_an_error(own_server: Start) -> N
 
 # ---- which format ------------------------------------------------------------------------
 
+TALK: list[Any] = [{"role": "assistant", "content": "a"}, *MESSAGES]
+CALL = {"type": "function", "id": "call00000"}
 RULE: list[tuple[dict[str, str], dict[str, Any], bool]] = [
-    ({}, {}, False),
-    ({"User-Agent": "OpenAI/Python 2.0"}, {}, False),
-    ({"User-Agent": "my-ollama-app"}, {}, False),
-    ({"Accept": "application/json"}, {}, False),
-    ({"Accept": "text/event-stream"}, {}, False),
-    (NATIVE, {}, True),
-    ({"User-Agent": "ollama-js/0.6.0 (arm64 darwin Node.js/v24)"}, {}, True),
-    ({"User-Agent": "Ollama/1.0"}, {}, True),
-    ({"Accept": "application/x-ndjson"}, {}, True),
-    ({"Accept": "application/json, application/x-ndjson;q=0.5"}, {}, True),
-    ({}, {"options": {}}, True),
-    ({}, {"format": ""}, True),
-    ({}, {"format": "json"}, True),
-    ({}, {"think": False}, True),
-    ({}, {"keep_alive": 0}, True),
-    ({}, {"options": None, "format": None, "think": None, "keep_alive": None}, False),
-    ({}, {"messages": [{"role": "user", "content": "a", "images": []}]}, True),
-    ({}, {"messages": [{"role": "assistant", "thinking": "b"}, *MESSAGES]}, True),
-    ({}, {"messages": [{"role": "user", "content": "a", "images": None}]}, False),
-    ({}, {"messages": [{"role": "assistant"}, {"role": "user", "content": "a"}]}, False),
+    ({}, {}, True),
+    ({}, {"model": MODEL, "tools": [], "logprobs": False, "top_logprobs": None}, True),
+    ({}, {"temperature": None, "max_tokens": None, "response_format": None}, True),
+    ({}, {"a field": "of nobody"}, True),
+    ({"User-Agent": "curl/8.5.0", "Accept": "*/*"}, {}, True),
+    ({"User-Agent": "my-openai-app"}, {}, True),
+    ({"Accept": "application/json"}, {}, True),
+    ({}, {"messages": [{"role": "assistant"}, {"role": "user", "content": "a"}]}, True),
+    ({}, {"messages": [{"role": "user", "content": "a", "images": None}]}, True),
+    *((headers, {}, False) for headers in OF_OPENAI),
+    ({}, {"max_tokens": 4}, False),
+    ({}, {"max_completion_tokens": 4}, False),
+    ({}, {"temperature": 0}, False),
+    ({}, {"seed": 7}, False),
+    ({}, {"n_predict": 4}, False),
+    ({}, {"chat_template_kwargs": {}}, False),
+    ({}, {"stream_options": {}}, False),
+    ({}, {"tool_choice": "auto"}, False),
+    ({}, {"user": "a"}, False),
+    ({}, {"options": None, "format": None, "think": None, "temperature": 0}, False),
+    ({}, {"messages": [{"role": "developer", "content": "Be terse."}, *MESSAGES]}, False),
     ({}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, False),
+    ({}, {"messages": [{**TALK[0], "reasoning_content": "b"}, *MESSAGES]}, False),
+    (
+        {},
+        {
+            "messages": [
+                *MESSAGES,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{}"}}],
+                },
+                {"role": "tool", "tool_call_id": "call00000", "content": "1"},
+            ]
+        },
+        False,
+    ),
+    (
+        {},
+        {
+            "messages": [
+                *MESSAGES,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}],
+                },
+                {"role": "tool", "tool_call_id": "call00000", "content": "1"},
+            ]
+        },
+        True,
+    ),
+    *(
+        (headers, {**changes, "max_tokens": 4}, True)
+        for headers, changes in (
+            (NATIVE, {}),
+            ({**NATIVE, "Accept": "text/event-stream"}, {}),
+            ({"User-Agent": "ollama-js/0.6.0 (arm64 darwin Node.js/v24)"}, {}),
+            ({"User-Agent": "Ollama/1.0"}, {}),
+            ({"Accept": "application/x-ndjson"}, {}),
+            ({"Accept": "application/json, application/x-ndjson;q=0.5"}, {}),
+            ({"User-Agent": "OpenAI/Python 2.0"}, {"options": {}}),
+            ({}, {"format": ""}),
+            ({}, {"format": "json"}),
+            ({}, {"think": False}),
+            ({}, {"keep_alive": 0}),
+            ({}, {"messages": [{"role": "user", "content": "a", "images": []}]}),
+            ({}, {"messages": [{"role": "assistant", "thinking": "b"}, *MESSAGES]}),
+        )
+    ),
 ]
 
 
 @pytest.mark.parametrize(("headers", "changes", "native"), RULE, ids=str)
 def test_which_format(
-    headers: dict[str, str], changes: dict[str, Any], native: bool, server: Server
+    headers: dict[str, str], changes: dict[str, Any], native: bool, brief: OwnServer
 ) -> None:
-    request = body("create_ollama_chat", **changes)
-    default = server.post(CHAT, request, headers=headers)
-    streamed = server.post(CHAT, {**request, "stream": True}, headers=headers)
-    plain = server.post(CHAT, {**request, "stream": False}, headers=headers)
-    unset = server.post(CHAT, {**request, "stream": None}, headers=headers)
-    for response in (default, streamed, plain, unset):
+    """The path is Ollama's first; what only OpenAI's clients send decides otherwise."""
+    request = {"messages": MESSAGES, **changes}
+    kinds = []
+    for given in ({}, {"stream": None}, {"stream": True}, {"stream": False}):
+        response = brief.post(CHAT, {**request, **given}, headers=headers)
         contract.check(response)
-    kinds = [contract.media_type(each) for each in (default, unset, streamed, plain)]
+        kinds.append(contract.media_type(response))
     if native:
         assert kinds == [lint.LINES] * 3 + [contract.JSON]
-        assert "message" in plain.json()
+        assert "message" in response.json()
     else:
         assert kinds == [contract.JSON, contract.JSON, lint.EVENT_STREAM, contract.JSON]
-        assert "choices" in plain.json()
+        assert "choices" in response.json()
 
 
 def test_openai_client_on_the_path(server: Server) -> None:

@@ -94,7 +94,7 @@ def _lines(document: Any) -> Any:
 
 
 def _ollama_errors(document: Any) -> Any:
-    content = document["paths"]["/api/show"]["post"]["responses"]["400"]["content"]
+    content = document["paths"]["/api/chat"]["post"]["responses"]["400"]["content"]
     return content["application/json"]["schema"]["anyOf"]
 
 

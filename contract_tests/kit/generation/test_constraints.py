@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from contract_tests.kit import contract
 from contract_tests.kit.bodies import GENERATING, body, path
 from contract_tests.kit.json_schemas import Schema, schemas
 from contract_tests.kit.server import Launcher, Server, Start
@@ -200,10 +201,8 @@ def test_what_is_wrong_is_told(
     name: str, wrong: dict[str, Any], message: str, stream: bool, server: Server
 ) -> None:
     response = server.post(path(name), body(name, **wrong, stream=stream))
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert error["type"] == "invalid_request_error"
-    assert message in error["message"]
+    contract.check(response, 400)
+    assert message in contract.message(response)
 
 
 def test_settings_tell_the_constraint(server: Server) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from contract_tests.kit import contract
 from contract_tests.kit.bodies import GENERATING, body, path
 from contract_tests.kit.server import OwnServer, Server
 
@@ -119,7 +120,5 @@ def test_what_is_wrong_is_told(
     name: str, stream: bool, wrong: dict[str, Any], message: str, server: Server
 ) -> None:
     response = server.post(path(name), body(name, **LAZY, **wrong, stream=stream))
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert error["type"] == "invalid_request_error"
-    assert message in error["message"]
+    contract.check(response, 400)
+    assert message in contract.message(response)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import ANTHROPIC, BODIES, STREAMING
+from contract_tests.kit.bodies import ANTHROPIC, BODIES, RESPONSES, STREAMING, path, with_text
 from contract_tests.kit.provocations import (
     BY_STATUS,
     BY_STATUS_OWN,
@@ -84,6 +84,28 @@ def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> No
             if "prompt" in BODIES[name]:
                 tokens = server.ask("/tokenize", {"content": text})["tokens"]
                 assert error["n_prompt_tokens"] == len(tokens)
+
+
+@pytest.mark.parametrize("text", ["word " * 20 * N_CTX, "🦙\n \t" * N_CTX, "<|im_end|>a" * N_CTX])
+def test_too_long_a_prompt_is_counted(text: str, situations: Situations) -> None:
+    """Far beyond the context as well, and in every API as it counts itself: agents shorten their
+    conversations by that."""
+    server = situations.small
+    for name in STREAMING:
+        if name == "create_infill":  # cuts what doesn't fit
+            continue
+        error = server.post(path(name), request := with_text(name, text)).json()["error"]
+        if "prompt" in BODIES[name]:
+            n = len(server.ask("/tokenize", {"content": text})["tokens"])
+        elif name in ANTHROPIC:
+            n = server.ask("/v1/messages/count_tokens", request)["input_tokens"]
+        elif name in RESPONSES:
+            n = server.ask("/v1/responses/input_tokens", request)["input_tokens"]
+        else:
+            n = server.ask("/v1/chat/completions/input_tokens", request)["input_tokens"]
+        assert error["n_prompt_tokens"] == n, name
+        assert str(n) in error["message"]
+        assert "n_prompt_tokens_is_lower_bound" not in error
 
 
 # ---- beside the description ----------------------------------------------------------------

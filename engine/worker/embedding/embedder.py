@@ -36,7 +36,7 @@ from engine.worker.embedding.media import MediaEncoding
 from engine.worker.embedding.planning import Planner
 from engine.worker.embedding.vectors import merged, normalized
 from engine.worker.generation.adapters import LoraScales, key_of
-from engine.worker.generation.prompts import exceeds_context, fewest_tokens, tokenize_prompt
+from engine.worker.generation.prompts import check_countable, exceeds_context, tokenize_prompt
 from engine.worker.media.prompts import MediaPrompts
 from engine.worker.media.registry import MediaRegistry, spans
 from engine.worker.tokens import TokenArray
@@ -117,8 +117,7 @@ class Embedder:
             job = Job(message.id, self._pairs(message))
         else:
             for prompt in message.inputs:
-                if (fewest := fewest_tokens(self.model, prompt, self.n_ctx)) > self.n_ctx:
-                    raise exceeds_context(fewest, self.n_ctx)
+                check_countable(self.model, prompt, self.n_ctx)
             reader = self.media_prompts.reader()
             inputs = [
                 tokenize_prompt(self.model, prompt, media_tokens=reader.tokens)

@@ -26,9 +26,9 @@ from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.infill import Room
 from engine.worker.generation.probabilities import ProbabilityLog
 from engine.worker.generation.prompts import (
+    check_countable,
     detokenize_media,
     exceeds_context,
-    fewest_tokens,
     tokenize_gap,
     tokenize_prompt,
 )
@@ -162,8 +162,7 @@ class Preparation:
             first = self._suffix_first
             tokens = tokenize_gap(self._model, submit.prompt, room, suffix_first=first)
         else:
-            if (fewest := fewest_tokens(self._model, submit.prompt, self._n_ctx)) >= self._n_ctx:
-                raise exceeds_context(fewest, self._n_ctx)
+            check_countable(self._model, submit.prompt, self._n_ctx)
             tokens = tokenize_prompt(self._model, submit.prompt, media_tokens=reader.tokens)
         if len(tokens) >= self._n_ctx:
             raise exceeds_context(len(tokens), self._n_ctx)

@@ -16,6 +16,8 @@ from engine.worker.media.registry import MediaRegistry
 from engine.worker.tokens import TokenArray
 
 WHITE_SPACE: Final = b" \t\n\v\f\r"
+COUNTED: Final = 16 << 20
+"""Bytes of text that are counted even where they can't fit: as many as `POST /tokenize` takes."""
 
 
 def _refuse(media: Media) -> TokenArray:
@@ -86,16 +88,22 @@ def _with_media(
     return np.concatenate(found)
 
 
-def fewest_tokens(model: Model, prompt: Sequence[int | str | Media], n_ctx: int) -> int:
-    """A number of tokens that `prompt` has at least, found much faster than its tokens: some texts
-    take llama.cpp seconds. 0 if it is certainly below `n_ctx`."""
-    texts = [element.encode() for element in prompt if isinstance(element, str)]
-    n_ids = len(prompt) - len(texts)
-    if n_ids + sum(map(len, texts)) < n_ctx or not model.longest_piece:
+def check_countable(model: Model, prompt: Sequence[int | str | Media], n_ctx: int) -> None:
+    """Raises `EngineError` if `prompt` is too long to be counted, and for the context as well."""
+    size = sum(len(element.encode()) for element in prompt if isinstance(element, str))
+    if size > COUNTED and (fewest := fewest_tokens(model, prompt)) > n_ctx:
+        raise exceeds_context(fewest, n_ctx, is_lower_bound=True)
+
+
+def fewest_tokens(model: Model, prompt: Sequence[int | str | Media]) -> int:
+    """A number of tokens that `prompt` has at least, found much faster than its tokens; 0 for a
+    vocabulary of which none can be said."""
+    if not model.longest_piece:
         return 0
+    texts = [element.encode() for element in prompt if isinstance(element, str)]
     # White space beside a special token may be no part of any token.
     sizes = (len(text.translate(None, WHITE_SPACE)) for text in texts)
-    return n_ids + sum(-(-size // model.longest_piece) for size in sizes)
+    return len(prompt) - len(texts) + sum(-(-size // model.longest_piece) for size in sizes)
 
 
 def detokenize_media(model: Model, tokens: TokenArray, registry: MediaRegistry) -> str:
@@ -147,16 +155,20 @@ def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:
     return wide.astype(np.int32)
 
 
-def exceeds_context(n_tokens: int, n_ctx: int) -> EngineError:
-    """The error of a prompt of `n_tokens` in a context of `n_ctx`."""
+def exceeds_context(n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False) -> EngineError:
+    """The error of a prompt of `n_tokens`, or of at least so many, in a context of `n_ctx`."""
+    message = (  # agents and proxies look for these words
+        f"request ({n_tokens} tokens) exceeds the available context size "
+        f"({n_ctx} tokens), try increasing it"
+    )
+    if is_lower_bound:
+        message += "; the request is too long to be counted, and has at least so many tokens"
     return EngineError(
         ErrorInfo(
             type="exceed_context_size_error",
-            message=(  # agents and proxies look for these words
-                f"request ({n_tokens} tokens) exceeds the available context size "
-                f"({n_ctx} tokens), try increasing it"
-            ),
+            message=message,
             n_prompt_tokens=n_tokens,
+            n_prompt_tokens_is_lower_bound=is_lower_bound,
             n_ctx=n_ctx,
         )
     )

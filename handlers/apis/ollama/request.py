@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import invalid_request, not_supported
+from engine.params import GenerationParams
 from handlers.running.media import media_part
 
 _FIELDS = ("options", "format", "think", "keep_alive")
@@ -53,12 +54,85 @@ SAMPLING = (
     "jump_forward",
 )
 """Fields of `options` beside Ollama's own names; a test holds them to the description."""
+OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream"} | {
+    "add_generation_prompt",
+    "audio",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "echo",
+    "enable_thinking",
+    "function_call",
+    "functions",
+    "image_data",
+    "max_completion_tokens",
+    "max_tokens",
+    "metadata",
+    "modalities",
+    "moderation",
+    "n",
+    "n_cmpl",
+    "parallel_tool_calls",
+    "parse_tool_calls",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "reasoning",
+    "reasoning_budget_end_tag",
+    "reasoning_budget_end_tags",
+    "reasoning_budget_message",
+    "reasoning_budget_start_tag",
+    "reasoning_budget_tokens",
+    "reasoning_control",
+    "reasoning_effort",
+    "reasoning_format",
+    "response_fields",
+    "response_format",
+    "safety_identifier",
+    "service_tier",
+    "speculative.n_max",
+    "speculative.n_min",
+    "speculative.p_min",
+    "sse_ping_interval",
+    "store",
+    "stream_options",
+    "thinking",
+    "thinking_budget_tokens",
+    "thinking_forced_open",
+    "tool_choice",
+    "user",
+    "verbose",
+    "verbosity",
+    "web_search_options",
+}
+"""Fields of a body that Chat Completions takes, and Ollama's API doesn't have there; a test holds
+them to the description."""
 
 
 def is_in_ollama_form(body: Mapping[str, Any]) -> bool:
     """Does `body` have a field that OpenAI's API doesn't know?"""
     return any(body.get(name) is not None for name in _FIELDS) or any(
         message.get(name) is not None for message in body["messages"] for name in _MESSAGE_FIELDS
+    )
+
+
+def is_in_openai_form(body: Mapping[str, Any]) -> bool:
+    """Does `body` have what Chat Completions takes, and Ollama's API doesn't know?"""
+    return any(value is not None and name in OPENAI_FIELDS for name, value in body.items()) or any(
+        _is_openai_message(message) for message in body["messages"]
+    )
+
+
+def _is_openai_message(message: Mapping[str, Any]) -> bool:
+    return (
+        message["role"] == "developer"
+        or isinstance(message.get("content"), list)
+        or message.get("reasoning_content") is not None
+        or any(
+            isinstance((call.get("function") or {}).get("arguments"), str)
+            for call in message.get("tool_calls") or ()
+        )
     )
 
 

@@ -53,6 +53,8 @@ def anthropic_error(
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
         error["message"] = f"prompt is too long: {counts}; {info.message}"
         error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
+        if info.n_prompt_tokens_is_lower_bound:
+            error["n_prompt_tokens_is_lower_bound"] = True
     if details:
         error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}

@@ -1,4 +1,4 @@
-"""Ollama's clients: how they are known, and errors in the form that they read.
+"""Ollama's clients and OpenAI's on Ollama's paths: how they are known, and errors in Ollama's form.
 
 {"error": <str>}
 
@@ -10,7 +10,10 @@ from starlette.types import Scope
 from engine.errors import ErrorInfo
 
 NDJSON = "application/x-ndjson"
-_STATE = "answers_as_ollama"
+EVENT_STREAM = "text/event-stream"
+UNSERVED = ("create", "copy", "delete", "push", "blobs")
+"""Ollama's paths below `/api/` that this server doesn't have."""
+_STATE = "answers_as_openai"
 
 
 def is_ollama_client(scope: Scope) -> bool:
@@ -24,15 +27,30 @@ def is_ollama_client(scope: Scope) -> bool:
     return False
 
 
-def answer_as_ollama(scope: Scope) -> None:
-    """Notes that the request of `scope` is in Ollama's form, whichever client sent it."""
+def is_openai_client(scope: Scope) -> bool:
+    """Does the request come from a client that reads OpenAI's answers? Its libraries say so in
+    their User-Agent and in headers of their own; only its streams are events."""
+    for name, value in scope["headers"]:
+        if name == b"user-agent" and value[:6].lower() == b"openai":
+            return True
+        if name.startswith(b"x-stainless-"):
+            return True
+        if name == b"accept" and EVENT_STREAM.encode() in value.lower():
+            return True
+    return False
+
+
+def answer_as_openai(scope: Scope) -> None:
+    """Notes that the request of `scope` is in OpenAI's form, whichever client sent it."""
     scope["state"][_STATE] = True  # the request's own copy of the lifespan's state
 
 
 def wants_ollama_errors(scope: Scope) -> bool:
+    """The form of errors on a path that both APIs have. Before the body is read, the client alone
+    decides."""
     if scope.get("state", {}).get(_STATE):
-        return True
-    return "/api/" in scope["path"] and is_ollama_client(scope)
+        return False
+    return is_ollama_client(scope) or not is_openai_client(scope)
 
 
 def ollama_error(info: ErrorInfo) -> dict[str, str]:

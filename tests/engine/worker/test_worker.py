@@ -165,7 +165,6 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
         return tokens
 
     monkeypatch.setattr(Model, "tokenize", slowly)
-    monkeypatch.setattr("engine.worker.generation.preparation.fewest_tokens", lambda *_: 0)
     one = Worker(
         served, Link(-1, os.open(os.devnull, os.O_WRONLY), to_engine_decoder), engine_options()
     )

@@ -9,7 +9,7 @@ from engine.params import GenerationParams
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
 from engine.worker.cache.prefix_cache import is_owned
-from engine.worker.generation.prompts import fewest_tokens, tokenize_prompt
+from engine.worker.generation.prompts import COUNTED, fewest_tokens, tokenize_prompt
 from tests.support.playing import engine
 
 PIECES = (
@@ -33,19 +33,34 @@ PROMPTS = st.lists(TEXTS | st.integers(0, 200), max_size=6)
 def test_no_prompt_has_fewer_tokens_than_it_has_at_least(
     model: Model, prompt: list[int | str]
 ) -> None:
-    assert fewest_tokens(model, prompt, 0) <= len(tokenize_prompt(model, prompt))
+    assert fewest_tokens(model, prompt) <= len(tokenize_prompt(model, prompt))
 
 
 def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     e = engine(model, ctx_size=256, parallel=1)
-    text = "🦙" * 1_000_000
+    text = "🦙" * (COUNTED // 4 + 1)
     monkeypatch.setattr(Model, "tokenize", None)
     with pytest.raises(EngineError, match=r"exceeds the available context size \(256") as error:
         e.prepare(Submit(1, [text], GenerationParams()))
     n = error.value.info.n_prompt_tokens
     assert n is not None
-    assert 256 < n <= 4_000_000
+    assert 256 < n <= 5 * COUNTED
+    assert error.value.info.n_prompt_tokens_is_lower_bound
+    assert "has at least" in error.value.info.message
     assert error.value.info.n_ctx == 256
+
+
+@settings(max_examples=100)
+@given(prompt=PROMPTS)
+def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> None:
+    """As POST /tokenize counts it, however far it is beyond the context."""
+    whole = [*prompt, *(["word 🦙 <|im_end|> \n" * 300, 5])]
+    expected = len(tokenize_prompt(model, whole))
+    generator = engine(model, ctx_size=256, parallel=1)
+    with pytest.raises(EngineError) as error:
+        generator.prepare(Submit(1, whole, GenerationParams()))
+    assert error.value.info.n_prompt_tokens == expected
+    assert not error.value.info.n_prompt_tokens_is_lower_bound
 
 
 def test_the_owner_of_a_text(model: Model) -> None:

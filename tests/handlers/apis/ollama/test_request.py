@@ -7,20 +7,24 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract_tests.kit.bodies import properties
+from contract_tests.kit.contract import operations
 from contract_tests.kit.lint import DESCRIPTION
 from engine.errors import EngineError
 from engine.params import GenerationParams
 from handlers.apis.native.request import generation_params
 from handlers.apis.ollama.request import (
+    OPENAI_FIELDS,
     SAMPLING,
     frees_memory,
     generation_body,
     is_in_ollama_form,
+    is_in_openai_form,
     openai_body,
     openai_messages,
 )
 from handlers.apis.openai.messages import chat_messages
-from handlers.http.envelopes.ollama import is_ollama_client
+from handlers.http.envelopes.ollama import is_ollama_client, is_openai_client
 
 USER = {"role": "user", "content": "a"}
 
@@ -112,9 +116,21 @@ def test_rivals_come_if_they_are_asked_for() -> None:
 
 
 def test_form_of_a_body() -> None:
-    assert not is_in_ollama_form({"messages": [USER], "options": None, "stream": False})
+    neither: dict[str, Any] = {"messages": [USER], "options": None, "stream": False}
+    assert not is_in_ollama_form(neither)
+    assert not is_in_openai_form(neither)
     assert is_in_ollama_form({"messages": [USER], "think": False})
     assert is_in_ollama_form({"messages": [USER, {**USER, "tool_name": ""}]})
+    assert is_in_openai_form({"messages": [USER], "max_tokens": 0})
+    assert is_in_openai_form({"messages": [USER, {**USER, "content": []}]})
+    assert not is_in_openai_form({"messages": [USER], "max_tokens": None, "of_nobody": 1})
+
+
+def test_fields_of_openai_are_those_of_the_description() -> None:
+    ollamas = {"messages", "model", "stream", "tools", "logprobs", "top_logprobs"}
+    ollamas |= {"format", "keep_alive", "options", "think"}
+    schema = operations()["create_ollama_chat"].definition["requestBody"]["content"]
+    assert properties(schema["application/json"]["schema"]) - ollamas == OPENAI_FIELDS
 
 
 def test_clients() -> None:
@@ -126,6 +142,15 @@ def test_clients() -> None:
     assert known(user_agent="curl", accept="Application/X-NDJSON")
     assert not known()
     assert not known(user_agent="an ollama", accept="application/json", x_ollama="ollama")
+
+    def is_openai(**fields: str) -> bool:
+        headers = [(k.replace("_", "-").encode(), v.encode()) for k, v in fields.items()]
+        return is_openai_client({"type": "http", "headers": headers})
+
+    assert is_openai(user_agent="OpenAI/JS 6.1")
+    assert is_openai(user_agent="AsyncOpenAI/Python 2", x_stainless_async="async:asyncio")
+    assert is_openai(accept="Text/Event-Stream")
+    assert not is_openai(user_agent="not OpenAI", accept="*/*", x_openai="a")
 
 
 def test_calls_get_ids_and_results_find_them() -> None:
