@@ -149,7 +149,7 @@ def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
 
 def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
     identity = Identity(**{**vars(IDENTITY), **changes})
-    return DiskCache(str(directory), limit, identity, MediaRegistry(), whole=False)
+    return DiskCache(str(directory), limit, identity, MediaRegistry(), lambda n: 0)
 
 
 def finish(disk: DiskCache) -> None:
@@ -202,7 +202,7 @@ def test_files_of_others_are_passed_over(tmp_path: Path, changes: dict[str, Any]
 
 def test_a_prefix_is_of_no_use_beside_a_longer_text(tmp_path: Path) -> None:
     [path] = write(tmp_path, text(5), text(9), text(7))
-    _, tokens = slot_file.read_head(str(tmp_path), path.name)
+    _, tokens, _ = slot_file.read_head(str(tmp_path), path.name)
     assert len(tokens) == 9
 
 
@@ -304,6 +304,9 @@ class FakeStates:
     def state_size(self, sequence: int) -> int:
         return self.n_bytes
 
+    def first_cut_of_copy(self, n_tokens: int) -> int:
+        return 0
+
     def save_sequence(self, sequence: int) -> StateArray:
         return np.zeros(100, np.uint8)
 
@@ -360,9 +363,9 @@ def test_what_llama_cpp_refuses_is_forgotten() -> None:
     found = one.find(ids(60), (), 0)
     assert found is not None
     assert (found.n, found.length) == (60, 100)
-    assert one.restore(3, found)
+    assert one.restore(3, found) == ()
     states.refuses = True
-    assert not one.restore(3, found)
+    assert one.restore(3, found) is None
     assert one.find(ids(60), (), 0) is None
     assert states.restored == [100]
 

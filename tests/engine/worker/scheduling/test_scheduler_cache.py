@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.worker.cache.checkpoints import LAST_MESSAGE, NEAR_END, STEP
+from engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END, STEP
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.generation.adapters import key_of
 from engine.worker.scheduling.scheduler import Scheduler
@@ -75,13 +75,14 @@ def test_memory_that_can_be_cut_needs_no_checkpoints() -> None:
 
 def test_long_prompts_have_checkpoints_on_their_way() -> None:
     kv = FakeKV(None, 4 * STEP, cuttable=False)
-    s = scheduler(kv, n_slots=1, n_checkpoints=3, n_batch=1024)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, n_batch=1024)
     n = 3 * STEP + 5
     assert cached(s, kv, list(range(n))) == [0]
     (held,) = s.cache.checkpoints.values()
-    assert [c.n for c in held] == [STEP, 2 * STEP, n - NEAR_END]
-    assert len(kv.saved) == 4
-    assert n - NEAR_END - LAST_MESSAGE in [len(tokens) for tokens, _ in kv.saved.values()]
+    end = n - NEAR_END
+    short, long = (end - length for length in LAST_MESSAGES)
+    assert [len(tokens) for tokens, _ in kv.saved.values()] == [STEP, 2 * STEP, long, short, end]
+    assert [c.n for c in held] == [2 * STEP, long, short, end], "fewer, the farther from the end"
 
 
 def test_followers_in_memory_that_cannot_be_cut() -> None:
@@ -368,6 +369,6 @@ def test_all_texts_at_the_end() -> None:
     running = sequence(2, [2] * 5, key=A)
     s.submit(running)
     run_step(s, kv)
-    texts = [(tokens.tolist(), key) for _, tokens, key in s.finished()]
+    texts = [(tokens.tolist(), key) for _, tokens, key, _ in s.finished()]
     assert texts == [([2] * 5, A), ([1] * 5, ())]
     assert not s.active
