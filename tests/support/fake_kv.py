@@ -221,6 +221,9 @@ class FakeTier:
         length = len(self.kept[found][0])
         return Found(best, length, found if self.looks[found] > self.delay else None)
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        return max((common_prefix(text, tokens) for text, k in self.kept if k == key), default=0)
+
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         self.n_restorations += 1
         assert isinstance(found.text, int)

@@ -127,6 +127,10 @@ class DiskCache:
         file = self._files[id]
         return Stored(id, n, file.length, file.n_bytes)
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """As of `TextIndex`."""
+        return self._index.common_prefix(tokens, key)
+
     # ---- reading -------------------------------------------------------------------------
 
     def fetch(self, stored: Stored) -> KeptText | None:

@@ -69,6 +69,10 @@ class TextIndex:
                 best, found = id, (n, -text.length)
         return best, found[0]
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """The longest common prefix with any text, whether it can be cut there or not."""
+        return max(self._matches(tokens, key).values(), default=0)
+
     def covering(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> list[int]:
         """The texts beside which `tokens` with that many checkpoints would be of no use, in the
         order of their numbers. One of the same tokens has to have as many."""
@@ -161,6 +165,10 @@ class HostCache:
         """The text with the longest common prefix with `tokens`, and the length of the prefix."""
         id, n = self._index.longest(tokens, key)
         return (self._texts[id], n) if n else None
+
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """As of `TextIndex`."""
+        return self._index.common_prefix(tokens, key)
 
     def put(self, text: KeptText) -> list[KeptText]:
         """Keep `text`, the most recently used one from now on; those that have to go for it, or

@@ -90,6 +90,10 @@ class Tier(Protocol):
         """A text with a longer prefix of `tokens` than the `n_held` in the KV cache, if restoring
         it takes less time than computing it."""
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """The longest common prefix of `tokens` with any text, whether that can be cut there or
+        not."""
+
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         """Let `sequence`, which is empty, have all cells of what was found; its checkpoints. None
         if it can't be done, and `sequence` is empty still."""

@@ -114,6 +114,10 @@ class SecondTier:
             return best
         return Found(stored.n, stored.length, self._disk.fetch(stored))
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        n = self._host.common_prefix(tokens, key)
+        return n if self._disk is None else max(n, self._disk.common_prefix(tokens, key))
+
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         text = found.text
         assert isinstance(text, KeptText)

@@ -123,9 +123,17 @@ class Placement:
                     # The end of a turn, mostly: where one text goes on, others do.
                     self._cache.save(sequence.seq_id, sequence.n_past)
                 sequence.checkpoints_at = _checkpoints_at(sequence)
-                if source.n_same - sequence.n_past >= MIN_FOLLOW:
+                n_same = max(source.n_same, self._n_same_below(sequence))
+                if n_same - sequence.n_past >= MIN_FOLLOW:
                     # A third text is likely to diverge here, too.
-                    _add_checkpoint(sequence, source.n_same)
+                    _add_checkpoint(sequence, n_same)
+
+    def _n_same_below(self, sequence: Sequence) -> int:
+        """The longest common prefix with any text in the second tier."""
+        if self._tier is None or not sequence.cache_prompt:
+            return 0
+        n = self._tier.common_prefix(sequence.tokens.view(), sequence.key)
+        return uncut(sequence.spans, min(n, len(sequence.tokens) - 1))
 
     def _to_take(self, sequence: Sequence, source: Source, slot: int) -> int | None:
         """The finished text whose cells `sequence` takes over rather than shares: all of them are

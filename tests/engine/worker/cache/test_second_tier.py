@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.options import EngineOptions, replaced
 from engine.protocol.messages import Finished
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.cache import slot_file
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from engine.worker.cache.origin import Identity
@@ -204,6 +206,43 @@ def test_a_prefix_is_of_no_use_beside_a_longer_text(tmp_path: Path) -> None:
     [path] = write(tmp_path, text(5), text(9), text(7))
     _, tokens, _ = slot_file.read_head(str(tmp_path), path.name)
     assert len(tokens) == 9
+
+
+def test_the_same_text_with_checkpoints_takes_the_place(tmp_path: Path) -> None:
+    state = np.arange(9, dtype=np.uint8)
+    plain = text(9)
+    rich = replace(plain, first_cut=9, checkpoints=(Checkpoint(4, state), Checkpoint(6, state)))
+    write(tmp_path, plain)
+    for _ in range(2):
+        disk = uncuttable(tmp_path)
+        disk.write(rich)
+        disk.write(plain)
+        disk._thread.submit(int).result()
+        found = fetch(disk, replace(rich, tokens=rich.tokens[:5]))
+        assert found is not None
+        assert [(each.n, each.state.tobytes()) for each in found.checkpoints] == [
+            (4, state.tobytes()),
+            (6, state.tobytes()),
+        ]
+        assert found.first_cut == 9
+        finish(disk)
+        assert len(list(tmp_path.iterdir())) == 1
+    stored = [uncuttable(tmp_path).find(plain.tokens[:n], ()) for n in (3, 5, 8, 9)]
+    assert [each.n if each else 0 for each in stored] == [0, 4, 6, 9]
+
+
+def test_checkpoints_for_which_there_is_no_room(tmp_path: Path) -> None:
+    one = text(9, n_bytes=1000)
+    checkpoints = tuple(Checkpoint(n, np.zeros(1000, np.uint8)) for n in (2, 4, 8))
+    disk = uncuttable(tmp_path, limit=3500)
+    disk.write(replace(one, first_cut=9, checkpoints=checkpoints))
+    finish(disk)
+    [path] = tmp_path.iterdir()
+    assert slot_file.read_head(str(tmp_path), path.name)[2] == (4, 8)
+
+
+def uncuttable(directory: Path, limit: int = 1 << 20) -> DiskCache:
+    return DiskCache(str(directory), limit, IDENTITY, MediaRegistry(), lambda n: n)
 
 
 def test_the_oldest_files_give_way(tmp_path: Path) -> None:

@@ -56,6 +56,32 @@ def test_checkpoints_near_the_end_and_where_texts_part(window: int, n_cells: int
     assert cached(s, kv, *([*text[:20], id, 0, 0, 0, 0] for id in (50, 51, 52))) == [0, 20, 20]
 
 
+@pytest.mark.parametrize(("window", "n_cells"), UNCUTTABLE)
+def test_a_checkpoint_where_a_text_goes_on(window: int, n_cells: int | None) -> None:
+    kv = FakeKV(n_cells, 64, cuttable=False, window=window)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4)
+    text, turn = list(range(20)), [7, *range(30, 50)]
+    assert cached(s, kv, text, text + turn, [*text, 7, 8, 8]) == [0, 21, 21]
+
+
+def test_a_text_of_which_little_can_be_kept_is_offered_before() -> None:
+    kv = FakeKV(None, 64, cuttable=False)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, tier=tier)
+    text = list(range(30))
+    cached(s, kv, text, [*text[:25], 1, 1])
+    assert [kept.tolist()[:30] for kept, _ in tier.kept] == [text]
+    assert cached(s, kv, text) == [30 - NEAR_END], "with its checkpoints"
+
+
+def test_texts_part_where_one_of_the_second_tier_has_been() -> None:
+    kv = FakeKV(None, 64, cuttable=False)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, tier=FakeTier(kv))
+    others = [50] * 20
+    texts = [[*range(20), *[i] * 10] for i in (60, 61, 62)]
+    assert cached(s, kv, texts[0], others, texts[1], others, texts[2])[::2] == [0, 0, 20]
+
+
 def test_without_checkpoints_there_is_only_the_end() -> None:
     kv = FakeKV(64, 64, cuttable=False)
     s = scheduler(kv, n_slots=1)
