@@ -31,7 +31,6 @@ ALLOWED = {
     "tests/engine/pool/test_pool_histories.py: "
     "entry(name, remote=name == 'far', timeout=1000)": "the server's",
     "tests/engine/pool/test_sleep.py: asyncio.timeout(1.8)": "nothing may happen meanwhile",
-    "tests/engine/worker/generation/test_media.py: tasks.get(timeout=0.1)": "between two looks",
     "tests/handlers/http/test_sse.py: "
     "small_app(tmp_path_factory.mktemp('api'), handlers_module(), timeout=1)": "the server's",
     "tests/specllama/test_startup.py: process.communicate(timeout=1)": "between two signals",

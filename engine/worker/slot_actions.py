@@ -18,6 +18,7 @@ from engine.protocol.messages import Failed, SlotAction, SlotDone
 from engine.protocol.slot_names import check_name
 from engine.worker.backend import BackendError
 from engine.worker.cache import media_table, slot_file
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import EMPTY, Key
 from engine.worker.cache.slot_file import Origin, SavedSlot
@@ -164,14 +165,18 @@ class SlotActions:
             # llama.cpp has given the cells their new positions, but not rotated the keys yet.
             scheduler.texts.forget_moved(message.slot)
         entry, state = EMPTY, np.empty(0, np.uint8)
+        checkpoints: tuple[Checkpoint, ...] = ()
         if (found := scheduler.texts.cached(message.slot)) is not None:
             seq_id, entry = found
             state = self._engine.context.save_sequence(seq_id)
+            checkpoints = tuple(scheduler.cache.checkpoints_of(seq_id))
         tokens, table = media_table.to_file(entry.tokens, self._engine.registry)
         origin = self._identity.origin(entry.key, entry.n_exact, table)
 
         def write() -> None:
-            size = slot_file.write(self._directory, message.filename, origin, tokens, state)
+            size = slot_file.write(
+                self._directory, message.filename, origin, tokens, state, checkpoints
+            )
             self._done(task, len(tokens), size)
 
         self._in_thread(message.id, write)
@@ -182,7 +187,9 @@ class SlotActions:
         if not n_tokens:
             scheduler.texts.erase(slot)
         else:
-            seq_id = scheduler.texts.adopt(slot, saved.tokens, saved.origin.n_exact, key)
+            seq_id = scheduler.texts.adopt(
+                slot, saved.tokens, saved.origin.n_exact, key, saved.checkpoints
+            )
             if seq_id is None:
                 raise unavailable(f"the KV cache has no room for {n_tokens} tokens at the moment")
             try:

@@ -1,10 +1,11 @@
 """A KV cache, and a tier below it, that check as strictly as llama.cpp does."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from engine.worker.cache.checkpoints import State
+from engine.worker.cache.checkpoints import Checkpoint, Cuts, State
 from engine.worker.cache.prefix_cache import Found, Key
 from engine.worker.scheduling.sequences import Chunk
 from engine.worker.tokens import TokenArray, common_prefix
@@ -189,21 +190,30 @@ class FakeTier:
     def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
         self.kv, self.delay, self.fails = kv, delay, fails
         self.kept: list[tuple[TokenArray, Key]] = []
+        self.checkpoints: list[tuple[int, Sequence[Checkpoint]]] = []  # with the first cut, of each
         self.looks: dict[int, int] = {}
         self.n_restorations = 0
 
-    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
+    def offer(
+        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
+    ) -> None:
         cells = self.kv.cells[sequence]
         assert [cell.token for cell in cells] == tokens.tolist()
         assert is_uncut(tokens.tolist())
         assert all(cell.exact and cell.key == key for cell in cells)
+        for each in checkpoints:
+            saved, its_key = self.kv.saved[int(each.state.view(np.uint32)[0])]
+            assert (saved, its_key) == (tokens[: each.n].tolist(), key)
+        self.checkpoints.append((self.kv.first_cut(sequence), checkpoints))
         self.kept.append((tokens.copy(), key))
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         best, found = n_held, None
         for i, (text, its_key) in enumerate(self.kept):
-            n = common_prefix(text, tokens)
-            if its_key == key and n > best and (n == len(text) or self.kv.cuttable):
+            first, checkpoints = self.checkpoints[i]
+            cuts = Cuts(first, tuple(each.n for each in checkpoints))
+            n = cuts.reachable(common_prefix(text, tokens))
+            if its_key == key and n > best:
                 best, found = n, i
         if found is None:
             return None
@@ -211,11 +221,14 @@ class FakeTier:
         length = len(self.kept[found][0])
         return Found(best, length, found if self.looks[found] > self.delay else None)
 
-    def restore(self, sequence: int, found: Found) -> bool:
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        return max((common_prefix(text, tokens) for text, k in self.kept if k == key), default=0)
+
+    def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         self.n_restorations += 1
         assert isinstance(found.text, int)
         tokens, key = self.kept[found.text]
         if self.fails and self.n_restorations % self.fails == 0:
-            return False
+            return None
         self.kv.restore(sequence, tokens.tolist(), key)
-        return True
+        return self.checkpoints[found.text][1]

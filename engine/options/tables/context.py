@@ -159,7 +159,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=INT32_MAX,
             help="Keep so many checkpoints of each text, in host memory, where a model's memory "
-            "can't be cut (recurrent layers, sliding windows); 0: evaluate such texts again.",
+            "can't be cut (recurrent layers, sliding windows). They go along with it to "
+            "--cache-ram, --cache-disk and files of slots. 0: evaluate such texts again.",
         ),
     ] = 8
     cache_prompt: Annotated[

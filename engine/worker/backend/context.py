@@ -289,6 +289,12 @@ class Context:
         seen, places = self._first_seen(sequence), self._positions
         return min(self._end(sequence), seen if places is None else places.number(sequence, seen))
 
+    def first_cut_of_copy(self, n_tokens: int) -> int:
+        """The same of a sequence of that length that `restore_sequence` has put back. Its copy has
+        no cells that have left a sliding window."""
+        whole = self.model.is_recurrent or (self._window and n_tokens > self._window)
+        return n_tokens if whole else 0
+
     def _end(self, sequence: int) -> int:
         """The number of tokens of `sequence`."""
         highest = int(C.llama_memory_seq_pos_max(self._memory, sequence))

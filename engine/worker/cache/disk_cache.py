@@ -25,6 +25,7 @@ import numpy as np
 
 from engine.errors import EngineError
 from engine.worker.cache import media_table, slot_file
+from engine.worker.cache.checkpoints import Cuts
 from engine.worker.cache.host_cache import KeptText, TextIndex
 from engine.worker.cache.origin import Identity
 from engine.worker.cache.prefix_cache import Key, is_owned
@@ -48,7 +49,7 @@ _UNFINISHED = re.compile(r"\.slot-.*\.part")
 
 
 class Stored(NamedTuple):
-    """A file of `length` tokens whose first `n` are the prefix of a text."""
+    """A file of `length` tokens that can be cut to its first `n`, the prefix of a text."""
 
     id: int
     n: int
@@ -64,8 +65,8 @@ class _File(NamedTuple):
 
 
 class DiskCache:
-    """Files in `directory` of at most `limit` bytes in all. `whole` is that of `TextIndex`; the
-    media in texts are those of `registry`.
+    """Files in `directory` of at most `limit` bytes in all. The media in texts are those of
+    `registry`; `first_cut` says where one of that length can be cut, beside its checkpoints.
 
     Files are written and read in a thread of its own; everything else belongs to one thread,
     which is told what has become of them by `poll`.
@@ -77,14 +78,14 @@ class DiskCache:
         limit: int,
         identity: Identity,
         registry: MediaRegistry,
-        *,
-        whole: bool,
+        first_cut: Callable[[int], int],
     ) -> None:
         self._directory = directory
         self._limit = limit
         self._identity = identity
         self._registry = registry
-        self._index = TextIndex(whole)
+        self._first_cut = first_cut
+        self._index = TextIndex()
         self._files: dict[int, _File] = {}
         self._ids: dict[str, int] = {}
         self._last_id = 0
@@ -110,10 +111,10 @@ class DiskCache:
 
     # ---- looking -------------------------------------------------------------------------
 
-    def covers(self, tokens: TokenArray, key: Key) -> bool:
-        """True if there is a file beside which one of `tokens` would be of no use. It counts as
-        used."""
-        covering = self._index.covering(tokens, key)
+    def covers(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> bool:
+        """True if there is a file beside which one of `tokens` with that many checkpoints would be
+        of no use. It counts as used."""
+        covering = self._index.covering(tokens, key, n_checkpoints)
         for id in covering:
             self._touch(id)
         return bool(covering)
@@ -125,6 +126,10 @@ class DiskCache:
             return None
         file = self._files[id]
         return Stored(id, n, file.length, file.n_bytes)
+
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """As of `TextIndex`."""
+        return self._index.common_prefix(tokens, key)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -169,7 +174,8 @@ class DiskCache:
             key = self._identity.key(saved.origin)
             tokens = media_table.from_file(saved.tokens, saved.origin.media, self._registry)
             if key is not None and self._name(tokens, key) == file.name:
-                text = KeptText(tokens, key, saved.state)
+                first_cut = self._first_cut(len(tokens))
+                text = KeptText(tokens, key, saved.state, first_cut, tuple(saved.checkpoints))
             else:
                 log.warning("%s is ignored: its name is that of another text", file.name)
         except (EngineError, ValueError) as error:
@@ -190,22 +196,26 @@ class DiskCache:
     # ---- writing -------------------------------------------------------------------------
 
     def write(self, text: KeptText) -> None:
-        """Keep `text` in a file, unless there is one beside which it would be of no use.
+        """Keep `text` in a file, unless there is one beside which it would be of no use, with as
+        many checkpoints as there may be bytes.
         No file says whose a text is: one that has an owner goes into none."""
         if is_owned(text.key):
             return
+        text = text.within(self._limit)
         name, n_bytes = self._name(text.tokens, text.key), text.n_bytes
-        if n_bytes > self._limit or self.covers(text.tokens, text.key):
+        if n_bytes > self._limit or self.covers(text.tokens, text.key, len(text.checkpoints)):
             return
         if self._n_queued + n_bytes > MAX_QUEUED:
             log.debug(
                 "%d tokens are forgotten: files are not written fast enough", len(text.tokens)
             )
             return
-        covered = [self._files[id].name for id in self._index.covered(text.tokens, text.key)]
-        self._add(name, text.tokens, text.key, n_bytes)
+        covered = self._index.covered(text.tokens, text.key, text.cuts)
+        others = [self._files[id].name for id in covered if self._files[id].name != name]
+        self._remove_name(name)  # of the same text, with fewer checkpoints
+        self._add(name, text.tokens, text.key, text.cuts, n_bytes)
         self._n_queued += n_bytes
-        self._thread.submit(self._write, name, text, covered)
+        self._thread.submit(self._write, name, text, others)
 
     def close(self, deadline: float) -> None:
         """Write what waits to be written, but begin nothing new after `deadline`, a time of
@@ -219,7 +229,7 @@ class DiskCache:
             if time.monotonic() < self._closes_at:
                 self._make_room(text.n_bytes)
                 origin, tokens = self._saved(text.tokens, text.key)
-                slot_file.write(self._directory, name, origin, tokens, text.state)
+                slot_file.write(self._directory, name, origin, tokens, text.state, text.checkpoints)
                 self._seen.add(name)
                 for other in covered:
                     self._unlink(other)
@@ -279,7 +289,7 @@ class DiskCache:
 
     def _look_into(self, name: str, size: int) -> None:
         try:
-            origin, tokens = slot_file.read_head(self._directory, name)
+            origin, tokens, places = slot_file.read_head(self._directory, name)
         except EngineError as error:
             log.warning("%s is ignored: %s", name, error)
             return
@@ -294,7 +304,8 @@ class DiskCache:
         if not len(tokens) or self._name(tokens, key) != name:
             log.warning("%s is ignored: its name is that of another text", name)
             return
-        self._done.put(partial(self._add, name, tokens, key, size))
+        cuts = Cuts(self._first_cut(len(tokens)), places)
+        self._done.put(partial(self._add, name, tokens, key, cuts, size))
 
     # ---- the index -----------------------------------------------------------------------
 
@@ -313,13 +324,13 @@ class DiskCache:
         digest.update(np.ascontiguousarray(tokens, "<i4").data)
         return f"{digest.hexdigest()}.kv"
 
-    def _add(self, name: str, tokens: TokenArray, key: Key, n_bytes: int) -> None:
+    def _add(self, name: str, tokens: TokenArray, key: Key, cuts: Cuts, n_bytes: int) -> None:
         if name in self._ids:
             return
         self._last_id += 1
         self._ids[name] = self._last_id
         self._files[self._last_id] = _File(name, len(tokens), n_bytes, ids_in(tokens))
-        self._index.add(self._last_id, tokens, key)
+        self._index.add(self._last_id, tokens, key, cuts)
 
     def _remove_name(self, name: str) -> None:
         if (id := self._ids.get(name)) is not None:

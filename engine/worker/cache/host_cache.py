@@ -3,30 +3,38 @@
 Pure accounting: the copies are arrays of bytes that nothing here looks into.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.cache.radix import RadixIndex
 from engine.worker.tokens import TokenArray
 
 StateArray = npt.NDArray[np.uint8]
 
+LOSS = 8
+"""A text that can't be cut anywhere stands for a shorter one if this part (one in `LOSS`) of the
+shorter one's tokens, or less, is lost by going back to a checkpoint."""
+
+
+class _Indexed(NamedTuple):
+    key: Key
+    length: int
+    cuts: Cuts
+
 
 class TextIndex:
-    """Texts, each known by a number, by their key and their beginning.
+    """Texts, each known by a number, by their key, their beginning and where they can be cut."""
 
-    `whole`: a text is of use only to those that begin with all of it, for its cells can't be cut
-    (recurrent states, sliding windows).
-    """
-
-    def __init__(self, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self) -> None:
         self._indices: dict[Key, RadixIndex] = {}
-        self._texts: dict[int, tuple[Key, int]] = {}  # key and length
+        self._texts: dict[int, _Indexed] = {}
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -34,42 +42,54 @@ class TextIndex:
     def __contains__(self, id: int) -> bool:
         return id in self._texts
 
-    def add(self, id: int, tokens: TokenArray, key: Key) -> None:
+    def add(self, id: int, tokens: TokenArray, key: Key, cuts: Cuts) -> None:
         """At least one token, under a number that is not in use."""
-        self._texts[id] = key, len(tokens)
+        self._texts[id] = _Indexed(key, len(tokens), cuts)
         self._indices.setdefault(key, RadixIndex()).insert(id, tokens)
 
+    def recut(self, id: int, cuts: Cuts) -> None:
+        """A text can be cut at other places from now on."""
+        self._texts[id] = self._texts[id]._replace(cuts=cuts)
+
     def remove(self, id: int) -> None:
-        key, _ = self._texts.pop(id)
+        key = self._texts.pop(id).key
         index = self._indices[key]
         index.remove(id)
         if not index:
             del self._indices[key]
 
     def longest(self, tokens: TokenArray, key: Key) -> tuple[int, int]:
-        """The text with the longest common prefix with `tokens`, the shortest of several, and the
-        length of the prefix; (-1, 0) if there is none."""
+        """The text that can be cut to the longest prefix of `tokens`, the shortest of several, and
+        the length of the prefix; (-1, 0) if there is none."""
         best, found = -1, (0, 0)
-        for id, n in self._matches(tokens, key).items():
-            length = self._texts[id][1]
-            if (n == length or not self._whole) and (n, -length) > found:
-                best, found = id, (n, -length)
+        for id, n_same in self._matches(tokens, key).items():
+            text = self._texts[id]
+            n = text.cuts.reachable(n_same)
+            if n and (n, -text.length) > found:
+                best, found = id, (n, -text.length)
         return best, found[0]
 
-    def covering(self, tokens: TokenArray, key: Key) -> list[int]:
-        """The texts beside which `tokens` would be of no use, in the order of their numbers."""
-        return sorted(
-            id
-            for id, n in self._matches(tokens, key).items()
-            if n == len(tokens) and (not self._whole or self._texts[id][1] == n)
-        )
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """The longest common prefix with any text, whether it can be cut there or not."""
+        return max(self._matches(tokens, key).values(), default=0)
 
-    def covered(self, tokens: TokenArray, key: Key) -> list[int]:
-        """The texts that are of no use beside `tokens`."""
+    def covering(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> list[int]:
+        """The texts beside which `tokens` with that many checkpoints would be of no use, in the
+        order of their numbers. One of the same tokens has to have as many."""
+        found = []
+        for id, n in self._matches(tokens, key).items():
+            text = self._texts[id]
+            is_richer = n < text.length or len(text.cuts.at) >= n_checkpoints
+            if n == len(tokens) and is_richer and _stands_for(text.cuts, n):
+                found.append(id)
+        return sorted(found)
+
+    def covered(self, tokens: TokenArray, key: Key, cuts: Cuts) -> list[int]:
+        """The texts that are of no use beside `tokens`, which can be cut at `cuts`."""
         return [
             id
             for id, n in self._matches(tokens, key).items()
-            if n == self._texts[id][1] and (not self._whole or n == len(tokens))
+            if n == self._texts[id].length and _stands_for(cuts, n)
         ]
 
     def _matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
@@ -77,26 +97,52 @@ class TextIndex:
         return index.matches(tokens) if index is not None else {}
 
 
+def _stands_for(cuts: Cuts, n: int) -> bool:
+    """True if a text that can be cut there is as good as its first `n` tokens alone."""
+    return cuts.reachable(n) >= n - n // LOSS
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptText:
-    """A text, evaluated under `key` without an approximation, and the copy of its cells."""
+    """A text, evaluated under `key` without an approximation, the copy of its cells, and where
+    these can be cut: from number `first_cut` on, and at its checkpoints, the shortest in front."""
 
     tokens: TokenArray
     key: Key
     state: StateArray
+    first_cut: int = 0
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def cuts(self) -> Cuts:
+        return Cuts(self.first_cut, tuple(each.n for each in self.checkpoints))
 
     @property
     def n_bytes(self) -> int:
-        return int(self.tokens.nbytes + self.state.nbytes)
+        n_states = sum(each.state.nbytes for each in self.checkpoints)
+        return int(self.tokens.nbytes + self.state.nbytes + n_states)
+
+    def within(self, limit: int) -> "KeptText":
+        """The same with as many of its checkpoints as `limit` bytes have room for."""
+        text = self
+        while text.checkpoints and text.n_bytes > limit:
+            text = text.thinned()
+        return text
+
+    def thinned(self) -> "KeptText":
+        """The same without its least useful checkpoint."""
+        return replace(self, checkpoints=tuple(thinned(self.checkpoints)))
 
 
 class HostCache:
-    """Kept texts of at most `limit` bytes in all (None: no limit), in the order of their use."""
+    """Kept texts of at most `limit` bytes in all (None: no limit), in the order of their use. A
+    checkpoint that several of them have counts once."""
 
-    def __init__(self, limit: int | None, whole: bool = False) -> None:
+    def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self._index = TextIndex(whole)
+        self._index = TextIndex()
         self._texts: dict[int, KeptText] = {}  # the least recently used first
+        self._holders: Counter[int] = Counter()  # texts that have a checkpoint, by its state's id
         self._last_id = 0
         self.n_bytes = 0
 
@@ -107,10 +153,10 @@ class HostCache:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def covers(self, tokens: TokenArray, key: Key) -> bool:
-        """True if there is a kept text beside which `tokens` would be of no use. Those that are
-        count as used."""
-        covering = self._index.covering(tokens, key)
+    def covers(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> bool:
+        """True if there is a kept text beside which `tokens` with that many checkpoints would be of
+        no use. Those that are count as used."""
+        covering = self._index.covering(tokens, key, n_checkpoints)
         for id in covering:
             self._touch(id)
         return bool(covering)
@@ -120,23 +166,42 @@ class HostCache:
         id, n = self._index.longest(tokens, key)
         return (self._texts[id], n) if n else None
 
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """As of `TextIndex`."""
+        return self._index.common_prefix(tokens, key)
+
     def put(self, text: KeptText) -> list[KeptText]:
-        """Keep `text`, the most recently used one from now on; those that have to go for it, it
-        itself if it is larger than all that may be kept. Texts of no use beside it just go."""
-        if self.covers(text.tokens, text.key):
+        """Keep `text`, the most recently used one from now on; those that have to go for it, or
+        lose checkpoints, as they were. That may be `text` itself, if it is larger than all that may
+        be kept. Texts of no use beside it just go."""
+        if self.covers(text.tokens, text.key, len(text.checkpoints)):
             return []
-        if self.limit is not None and text.n_bytes > self.limit:
+        kept = text if self.limit is None else text.within(self.limit)
+        if self.limit is not None and kept.n_bytes > self.limit:
             return [text]
-        for id in self._index.covered(text.tokens, text.key):
+        for id in self._index.covered(text.tokens, text.key, kept.cuts):
             self._remove(id)
-        gone = []
-        while self.limit is not None and self.n_bytes + text.n_bytes > self.limit:
-            gone.append(self._remove(next(iter(self._texts))))
         self._last_id += 1
-        self._texts[self._last_id] = text
-        self._index.add(self._last_id, text.tokens, text.key)
-        self.n_bytes += text.n_bytes
-        return gone
+        self._texts[self._last_id] = kept
+        self._index.add(self._last_id, kept.tokens, kept.key, kept.cuts)
+        self._count(kept, 1)
+        lessened = [] if kept is text else [text]
+        while self.limit is not None and self.n_bytes > self.limit:
+            lessened.append(self._lessen(next(iter(self._texts)), self.limit))
+        return lessened
+
+    def _lessen(self, id: int, limit: int) -> KeptText:
+        """Drop checkpoints of a text, and if that isn't enough the text; it as it was."""
+        text = before = self._texts[id]
+        while self.n_bytes > limit and text.checkpoints:
+            self._count(text, -1)
+            text = text.thinned()
+            self._count(text, 1)
+        self._texts[id] = text
+        self._index.recut(id, text.cuts)
+        if self.n_bytes > limit:
+            self._remove(id)
+        return before
 
     def use(self, text: KeptText) -> None:
         """`text`, if it is here, counts as used."""
@@ -153,8 +218,16 @@ class HostCache:
     def _touch(self, id: int) -> None:
         self._texts[id] = self._texts.pop(id)
 
-    def _remove(self, id: int) -> KeptText:
-        text = self._texts.pop(id)
+    def _remove(self, id: int) -> None:
+        self._count(self._texts.pop(id), -1)
         self._index.remove(id)
-        self.n_bytes -= text.n_bytes
-        return text
+
+    def _count(self, text: KeptText, n: int) -> None:
+        """Account a text that comes (1) or goes (-1)."""
+        self.n_bytes += n * int(text.tokens.nbytes + text.state.nbytes)
+        for each in text.checkpoints:
+            before = self._holders[id(each.state)]
+            self._holders[id(each.state)] += n
+            if 0 in (before, before + n):  # the first one came, or the last one went
+                self.n_bytes += n * each.state.nbytes
+        self._holders = +self._holders  # without zeros

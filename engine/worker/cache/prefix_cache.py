@@ -8,7 +8,7 @@ and sharing copies.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -69,8 +69,8 @@ class KVCache(Protocol):
 
 
 class Found(NamedTuple):
-    """A text in the second tier that has a prefix of `n` tokens in common with another one; its
-    length, and the tier's handle of it, None while it is being fetched."""
+    """A text in the second tier that has a prefix of `n` tokens in common with another one, to
+    which it can be cut; its length, and the tier's handle of it, None while it is being fetched."""
 
     n: int
     length: int
@@ -80,16 +80,23 @@ class Found(NamedTuple):
 class Tier(Protocol):
     """The second tier: where evicted texts go, and are restored from."""
 
-    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
-        """`sequence`, whose cells are exactly those of `tokens` under `key`, is evicted next."""
+    def offer(
+        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
+    ) -> None:
+        """`sequence`, whose cells are exactly those of `tokens` under `key`, is evicted next. If it
+        can't be cut, it has these checkpoints, the shortest in front."""
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         """A text with a longer prefix of `tokens` than the `n_held` in the KV cache, if restoring
         it takes less time than computing it."""
 
-    def restore(self, sequence: int, found: Found) -> bool:
-        """Let `sequence`, which is empty, have all cells of what was found. False if it can't be
-        done, and `sequence` is empty still."""
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        """The longest common prefix of `tokens` with any text, whether that can be cut there or
+        not."""
+
+    def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
+        """Let `sequence`, which is empty, have all cells of what was found; its checkpoints. None
+        if it can't be done, and `sequence` is empty still."""
 
 
 class Entry(NamedTuple):
@@ -151,6 +158,10 @@ class PrefixCache:
     def checkpoints(self) -> dict[int, list[Checkpoint]]:
         """The checkpoints of each text, by sequence id."""
         return self._checkpoints.of
+
+    def checkpoints_of(self, id: int) -> Sequence[Checkpoint]:
+        """The checkpoints of a text, the shortest in front."""
+        return self._checkpoints.of.get(id, ())
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
         """The longest common prefix of `tokens` with each text, in tokens; running texts included,
@@ -241,10 +252,23 @@ class PrefixCache:
         return True
 
     def save(self, id: int, n: int) -> None:
-        """Make a checkpoint of a running text, which has `n` tokens."""
+        """Make a checkpoint of a running text, which has `n` tokens, unless there is one."""
+        if self._checkpoints.at(id, n) is not None:
+            return
         state = self._kv.save(id)
         if state is not None:
             self._checkpoints.add(id, n, state)
+
+    def restored(self, id: int, length: int, n: int, checkpoints: Sequence[Checkpoint]) -> bool:
+        """A running text has all `length` cells of one that was saved with these checkpoints; keep
+        the first `n`. False if this kind of memory can't be cut there, and nothing is left."""
+        self.grow(id, length)
+        self._checkpoints.of[id] = [*checkpoints]  # all of them, as one may be needed now
+        return self.cut(id, n)
+
+    def adopt(self, id: int, checkpoints: Sequence[Checkpoint]) -> None:
+        """A text that is restored as a whole has these checkpoints."""
+        self._checkpoints.put(id, checkpoints)
 
     def is_alone(self, id: int, start: int) -> bool:
         """True if no other text shares the cells of a running one from `start` on. Finished texts
@@ -319,7 +343,7 @@ class PrefixCache:
         exact."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact >= len(entry.tokens):
-            self._tier.offer(id, entry.tokens, entry.key)
+            self._tier.offer(id, entry.tokens, entry.key, self.checkpoints_of(id))
 
     def _index(self, id: int, tokens: TokenArray, key: Key) -> None:
         old = self._keys.get(id)

@@ -4,15 +4,19 @@ wanted, and restored when that takes less time than to compute them again.
 The rule: a text is restored if the tokens that this saves take longer to compute than its bytes
 take to be fetched, both as measured. It is saved unless that is known to delay generating sequences
 for long: a text whose copy doesn't fit into `max_stall` of a step is dropped instead.
+
+A text that can't be cut takes its checkpoints along, which are in host memory already: it is of use
+to whoever begins with it up to one of them.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from engine.worker.backend import BackendError
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.disk_cache import DiskCache, Stored
 from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from engine.worker.cache.prefix_cache import Found, Key
@@ -32,6 +36,7 @@ MEMORY = 0.25
 class States(Protocol):
     """Copies the cells of a sequence (`engine.worker.backend.Context`)."""
 
+    def first_cut_of_copy(self, n_tokens: int) -> int: ...
     def state_size(self, sequence: int) -> int: ...
     def save_sequence(self, sequence: int) -> StateArray: ...
     def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None: ...
@@ -78,16 +83,19 @@ class SecondTier:
     # ---- of engine.worker.cache.prefix_cache.Tier
     # -----------------------------------------------------
 
-    def offer(self, sequence: int, tokens: TokenArray, key: Key) -> None:
-        if len(tokens) < MIN_TOKENS or self._host.covers(tokens, key):
+    def offer(
+        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
+    ) -> None:
+        n = len(checkpoints)
+        if len(tokens) < MIN_TOKENS or self._host.covers(tokens, key, n):
             return
-        if self._disk is not None and self._host.limit == 0 and self._disk.covers(tokens, key):
+        if self._disk is not None and self._host.limit == 0 and self._disk.covers(tokens, key, n):
             return
         seconds = self._states.state_size(sequence) * self._saving.each
         if self._is_busy() and self._stall + seconds > self._max_stall:
             log.debug("%d tokens are forgotten: to keep them takes %.3f s", len(tokens), seconds)
             return
-        for text in self._host.put(self._save(sequence, tokens, key)):
+        for text in self._host.put(self._save(sequence, tokens, key, checkpoints)):
             if self._disk is not None:
                 self._disk.write(text)
 
@@ -96,7 +104,7 @@ class SecondTier:
         best = None
         if kept is not None:
             text, n = kept
-            if self._pays(n_held, n, text.n_bytes * self._restoring.each):
+            if self._pays(n_held, n, text.state.nbytes * self._restoring.each):
                 best = Found(n, len(text.tokens), text)
                 n_held = n
         if self._disk is None:
@@ -106,7 +114,11 @@ class SecondTier:
             return best
         return Found(stored.n, stored.length, self._disk.fetch(stored))
 
-    def restore(self, sequence: int, found: Found) -> bool:
+    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
+        n = self._host.common_prefix(tokens, key)
+        return n if self._disk is None else max(n, self._disk.common_prefix(tokens, key))
+
+    def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         text = found.text
         assert isinstance(text, KeptText)
         started = time.perf_counter()
@@ -117,12 +129,12 @@ class SecondTier:
             self._host.drop(text)
             if self._disk is not None:
                 self._disk.forget(text)
-            return False
-        self._restoring.observe(text.n_bytes, time.perf_counter() - started)
+            return None
+        self._restoring.observe(text.state.nbytes, time.perf_counter() - started)
         self._host.use(text)
         if self._disk is not None:
             self._disk.use(text)
-        return True
+        return text.checkpoints
 
     @property
     def n_bytes(self) -> int:
@@ -149,29 +161,37 @@ class SecondTier:
         if self._disk is not None:
             self._disk.wait(seconds)
 
-    def close(self, finished: Iterable[tuple[int, TokenArray, Key]], seconds: float) -> None:
+    def close(
+        self,
+        finished: Iterable[tuple[int, TokenArray, Key, Sequence[Checkpoint]]],
+        seconds: float,
+    ) -> None:
         """Write what is worth it to files, as far as it goes in that time: the `finished` texts
-        (sequence, tokens, key), the most important one in front, then those in host memory."""
+        (sequence, tokens, key, checkpoints), the most important one in front, then those in host
+        memory."""
         disk = self._disk
         if disk is None:
             return
         deadline = time.monotonic() + seconds
-        for sequence, tokens, key in finished:
+        for sequence, tokens, key, checkpoints in finished:
             if time.monotonic() > deadline:
                 break
-            if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key):
-                disk.write(self._save(sequence, tokens, key))
+            if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key, len(checkpoints)):
+                disk.write(self._save(sequence, tokens, key, checkpoints))
         for text in reversed(list(self._host)):
             disk.write(text)
         disk.close(deadline)
 
-    def _save(self, sequence: int, tokens: TokenArray, key: Key) -> KeptText:
+    def _save(
+        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint]
+    ) -> KeptText:
         started = time.perf_counter()
-        text = KeptText(tokens.copy(), key, self._states.save_sequence(sequence))
+        state = self._states.save_sequence(sequence)
         elapsed = time.perf_counter() - started
-        self._saving.observe(text.n_bytes, elapsed)
+        self._saving.observe(state.nbytes, elapsed)
         self._stall += elapsed
-        return text
+        first_cut = self._states.first_cut_of_copy(len(tokens))
+        return KeptText(tokens.copy(), key, state, first_cut, tuple(checkpoints))
 
     def _pays(self, n_held: int, n: int, seconds: float) -> bool:
         """True if restoring tokens `n_held` up to `n` in that time is faster than computing them.

@@ -4,8 +4,9 @@ llama.cpp trusts the state that it is told to restore, so nothing reaches it tha
 hasn't recognized as whole, and as made with the same model and the same kind of KV cache.
 
 Layout: magic (8 bytes), version and length of the header (u32 each, little-endian), the header
-(msgpack), the token ids (i32 each), llama.cpp's state of the sequence, and the BLAKE2b digest
-of all that.
+(msgpack), the token ids (i32 each), llama.cpp's state of the sequence, the states of its
+checkpoints, and the BLAKE2b digest of all that. Version 1 has no checkpoints: texts without any
+are written in it, and older servers read them.
 """
 
 import errno
@@ -14,9 +15,10 @@ import re
 import stat
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -24,14 +26,17 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import EngineError, invalid_request, server_error
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.media_table import SavedChunk
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.tokens import TokenArray
 
 MAGIC = b"SPECSLOT"
-VERSION = 1
+WITHOUT_CHECKPOINTS, VERSION = 1, 2
 _PREFIX = struct.Struct("<8sII")
 _MAX_HEADER = 1 << 20  # bytes
+MAX_CHECKPOINTS = 1 << 12
+"""The last so many of a text go into a file."""
 _DIGEST_SIZE = 32
 
 StateArray = npt.NDArray[np.uint8]
@@ -53,10 +58,20 @@ class Origin(msgspec.Struct, frozen=True):
     media: list[SavedChunk] = []
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`checkpoints` are (number of tokens, bytes) of each."""
+
     origin: Origin
     n_tokens: int
     n_state: int
+    checkpoints: list[tuple[int, int]] = []
+
+    def is_of(self, n_bytes: int) -> bool:
+        """True if tokens and states have that many bytes together, and nothing contradicts
+        itself."""
+        places = [0, *(n for n, _ in self.checkpoints), self.n_tokens + 1]
+        sizes = [4 * self.n_tokens, self.n_state, *(size for _, size in self.checkpoints)]
+        return min(sizes) >= 0 and sum(sizes) == n_bytes and all(a < b for a, b in pairwise(places))
 
 
 class SavedSlot(msgspec.Struct, frozen=True):
@@ -65,6 +80,7 @@ class SavedSlot(msgspec.Struct, frozen=True):
     origin: Origin
     tokens: TokenArray
     state: StateArray
+    checkpoints: list[Checkpoint]
     n_bytes: int
 
 
@@ -100,14 +116,24 @@ def _parts(path: str) -> list[str]:
 # ---- writing and reading -----------------------------------------------------------------
 
 
-def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: StateArray) -> int:
+def write(
+    directory: str,
+    name: str,
+    origin: Origin,
+    tokens: TokenArray,
+    state: StateArray,
+    checkpoints: Sequence[Checkpoint] = (),
+) -> int:
     """Save to the file `name` in `directory`, at once or not at all; the number of bytes.
 
     A file of that name is replaced, but nothing else than a regular file. Raises EngineError:
     invalid_request_error for such a name, server_error if the file can't be written.
     """
     path = Path(directory, name)
-    header = msgspec.msgpack.encode(_Header(origin, len(tokens), len(state)))
+    checkpoints = checkpoints[-MAX_CHECKPOINTS:]
+    sizes = [(each.n, each.state.nbytes) for each in checkpoints]
+    header = msgspec.msgpack.encode(_Header(origin, len(tokens), len(state), sizes))
+    version = VERSION if sizes else WITHOUT_CHECKPOINTS
     digest = blake2b(digest_size=_DIGEST_SIZE)
     size = 0
     part = ""
@@ -118,8 +144,10 @@ def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: 
         descriptor, part = tempfile.mkstemp(prefix=".slot-", suffix=".part", dir=directory)
         with open(descriptor, "wb") as file:
             ids = np.ascontiguousarray(tokens, "<i4")
-            prefix = _PREFIX.pack(MAGIC, VERSION, len(header))
-            for piece in (prefix, header, ids.data, state.data):
+            prefix = _PREFIX.pack(MAGIC, version, len(header))
+            pieces: list[bytes | memoryview] = [prefix, header, ids.data, state.data]
+            pieces += [each.state.data for each in checkpoints]
+            for piece in pieces:
                 digest.update(piece)
                 size += file.write(piece)
             size += file.write(digest.digest())
@@ -132,9 +160,10 @@ def write(directory: str, name: str, origin: Origin, tokens: TokenArray, state: 
     return size
 
 
-def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
-    """The head of the file `name` in `directory`, for a look at many of them: its digest is not
-    checked, nor is its state read. Raises EngineError (invalid_request_error), as `read` does."""
+def read_head(directory: str, name: str) -> tuple[Origin, TokenArray, tuple[int, ...]]:
+    """Origin, tokens, and the places of the checkpoints of the file `name` in `directory`, for a
+    look at many of them: its digest is not checked, nor are its states read. Raises EngineError
+    (invalid_request_error), as `read` does."""
     damaged = invalid_request(f"the slot file {name!r} is damaged")
     try:
         with open(_open(directory, name), "rb") as file:
@@ -143,13 +172,13 @@ def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
             if len(prefix) < _PREFIX.size:
                 raise invalid_request(f"{name!r} is not a slot file of this server")
             magic, version, n_header = _PREFIX.unpack(prefix)
-            if magic != MAGIC or version != VERSION:
+            if magic != MAGIC or version not in (WITHOUT_CHECKPOINTS, VERSION):
                 raise invalid_request(f"{name!r} is not a slot file of this server")
             if n_header > _MAX_HEADER:
                 raise damaged
             header = msgspec.msgpack.decode(file.read(n_header), type=_Header)
             rest = size - _PREFIX.size - n_header - _DIGEST_SIZE
-            if header.n_tokens < 0 or 4 * header.n_tokens + header.n_state != rest:
+            if not header.is_of(rest):
                 raise damaged
             tokens = np.frombuffer(file.read(4 * header.n_tokens), "<i4").astype(np.int32)
     except (msgspec.MsgspecError, ValueError):
@@ -158,7 +187,7 @@ def read_head(directory: str, name: str) -> tuple[Origin, TokenArray]:
         raise _unreadable(name, error) from None
     if len(tokens) != header.n_tokens:
         raise damaged
-    return header.origin, tokens
+    return header.origin, tokens, tuple(n for n, _ in header.checkpoints)
 
 
 def read(directory: str, name: str) -> SavedSlot:
@@ -172,8 +201,10 @@ def read(directory: str, name: str) -> SavedSlot:
     if len(data) < _PREFIX.size or not data[:8].tobytes() == MAGIC:
         raise invalid_request(f"{name!r} is not a slot file of this server")
     _, version, n_header = _PREFIX.unpack(data[: _PREFIX.size].tobytes())
-    if version != VERSION:
-        raise invalid_request(f"the slot file {name!r} has version {version}, not {VERSION}")
+    if version not in (WITHOUT_CHECKPOINTS, VERSION):
+        raise invalid_request(
+            f"the slot file {name!r} has version {version}, not {WITHOUT_CHECKPOINTS} or {VERSION}"
+        )
     end = len(data) - _DIGEST_SIZE
     at = _PREFIX.size + n_header
     if n_header > _MAX_HEADER or at > end:
@@ -184,11 +215,17 @@ def read(directory: str, name: str) -> SavedSlot:
         header = msgspec.msgpack.decode(data[_PREFIX.size : at].data, type=_Header)
     except msgspec.MsgspecError:
         raise damaged from None
-    middle = at + 4 * header.n_tokens
-    if header.n_tokens < 0 or middle + header.n_state != end:
+    if not header.is_of(end - at):
         raise damaged
+    middle = at + 4 * header.n_tokens
     tokens = np.frombuffer(data[at:middle].tobytes(), "<i4").astype(np.int32)
-    return SavedSlot(header.origin, tokens, data[middle:end], len(data))
+    at = middle + header.n_state
+    state, checkpoints = data[middle:at], []
+    for n, size in header.checkpoints:
+        # A copy, as a part would keep all of the file in memory.
+        checkpoints.append(Checkpoint(n, data[at : at + size].copy()))
+        at += size
+    return SavedSlot(header.origin, tokens, state, checkpoints, len(data))
 
 
 def _open(directory: str, name: str) -> int:

@@ -86,15 +86,14 @@ class Planner:
         _check_shifting(context, options)
 
     def _make_tier(self, options: EngineOptions) -> SecondTier | None:
-        disk, model = None, self._context.model
-        # Cells that can't be cut are of use to those only who begin with all of their text.
-        whole = model.is_recurrent or (model.n_swa > 0 and not options.context.swa_full)
+        disk = None
         if options.context.cache_disk:
             limit = options.context.cache_disk_size << 20
             try:
                 identity = Identity.of_cells(options)
                 directory = options.context.cache_disk
-                disk = DiskCache(directory, limit, identity, self._registry, whole=whole)
+                first_cut = self._context.first_cut_of_copy
+                disk = DiskCache(directory, limit, identity, self._registry, first_cut)
             except OSError as error:
                 raise BackendError(f"--cache-disk: {error.strerror}") from None
         elif not options.context.cache_ram:
@@ -102,7 +101,7 @@ class Planner:
         ram = options.context.cache_ram
         return SecondTier(
             self._context,
-            HostCache(None if ram < 0 else ram << 20, whole),
+            HostCache(None if ram < 0 else ram << 20),
             disk,
             is_busy=lambda: self.scheduler.n_generating > 0,
             compute_seconds=self._compute_seconds,

@@ -1,5 +1,8 @@
 """The texts that idle slots have served last, for who saves, restores or erases one."""
 
+from collections.abc import Sequence
+
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.prefix_cache import Entry, Key, PrefixCache
 from engine.worker.tokens import TokenArray
 
@@ -26,7 +29,14 @@ class IdleTexts:
         id = self._cache.of_slot(slot)
         return None if id is None else (id, self._cache.entries[id])
 
-    def adopt(self, slot: int, tokens: TokenArray, n_exact: int, key: Key) -> int | None:
+    def adopt(
+        self,
+        slot: int,
+        tokens: TokenArray,
+        n_exact: int,
+        key: Key,
+        checkpoints: Sequence[Checkpoint] = (),
+    ) -> int | None:
         """A sequence id and cells for a text that is restored into an idle slot, in place of the
         slot's own; None if there is no room. The caller calls `erase` if the restore fails."""
         self.erase(slot)
@@ -34,6 +44,7 @@ class IdleTexts:
             return None
         id = self._cache.open(None if self._unified else slot, tokens, key)
         self._cache.grow(id, len(tokens))
+        self._cache.adopt(id, checkpoints)
         self._cache.close(id, Entry(tokens, slot, n_exact, key))
         return id
 

@@ -119,10 +119,21 @@ class Placement:
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
             if self._cache.needs_checkpoints:
+                if 0 < sequence.n_past <= sequence.n_exact:
+                    # The end of a turn, mostly: where one text goes on, others do.
+                    self._cache.save(sequence.seq_id, sequence.n_past)
                 sequence.checkpoints_at = _checkpoints_at(sequence)
-                if source.n_same - sequence.n_past >= MIN_FOLLOW:
+                n_same = max(source.n_same, self._n_same_below(sequence))
+                if n_same - sequence.n_past >= MIN_FOLLOW:
                     # A third text is likely to diverge here, too.
-                    _add_checkpoint(sequence, source.n_same)
+                    _add_checkpoint(sequence, n_same)
+
+    def _n_same_below(self, sequence: Sequence) -> int:
+        """The longest common prefix with any text in the second tier."""
+        if self._tier is None or not sequence.cache_prompt:
+            return 0
+        n = self._tier.common_prefix(sequence.tokens.view(), sequence.key)
+        return uncut(sequence.spans, min(n, len(sequence.tokens) - 1))
 
     def _to_take(self, sequence: Sequence, source: Source, slot: int) -> int | None:
         """The finished text whose cells `sequence` takes over rather than shares: all of them are
@@ -151,9 +162,9 @@ class Placement:
 
     def _take(self, sequence: Sequence, id: int) -> None:
         text, key = sequence.tokens.view(), sequence.key
-        if self._cache.common_prefix(id, text, key) < MIN_KEEP * len(
-            self._cache.entries[id].tokens
-        ):
+        n_same = min(self._cache.common_prefix(id, text, key), len(text) - 1)
+        n_kept = self._cache.reachable(id, uncut(sequence.spans, n_same))
+        if n_kept < MIN_KEEP * len(self._cache.entries[id].tokens):
             self._cache.offer(id)
         entry = self._cache.reopen(id, text, key)
         n_held = n_exact = min(common_prefix(entry.tokens, text), entry.n_exact)
@@ -193,10 +204,10 @@ class Placement:
         id = self._open(sequence, slot)
         self._cache.make_room(found.length)
         sequence.seq_id, sequence.n_exact = id, ALL
-        restored = self._tier.restore(id, found)
-        if restored:
-            self._cache.grow(id, found.length)
-            restored = self._cache.cut(id, found.n)
+        checkpoints = self._tier.restore(id, found)
+        restored = checkpoints is not None and self._cache.restored(
+            id, found.length, found.n, checkpoints
+        )
         sequence.n_past = found.n if restored else 0
         if not sequence.generating:
             sequence.n_restored = sequence.n_past

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from operator import itemgetter
 
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
 from engine.worker.scheduling.ahead import Ahead
 from engine.worker.scheduling.idle_texts import IdleTexts
@@ -205,15 +206,18 @@ class Scheduler:
         sequence.n_ahead = 0
         self.ahead.drop_proposed(sequence)
 
-    def finished(self) -> list[tuple[int, TokenArray, Key]]:
-        """Sequence id, tokens and key of the texts in the KV cache, all of which are exact, the
-        most recently used one in front. What runs is finished before."""
+    def finished(self) -> list[tuple[int, TokenArray, Key, SequenceOf[Checkpoint]]]:
+        """Sequence id, tokens, key and checkpoints of the texts in the KV cache, all of which are
+        exact, the most recently used one in front. What runs is finished before."""
         for sequence in self.active:
             self.finish(sequence)
         for id, entry in list(self.cache.entries.items()):
             if entry.n_exact < len(entry.tokens):
                 self.cache.shorten(id, entry.n_exact)
-        texts = [(id, entry.tokens, entry.key) for id, entry in self.cache.entries.items()]
+        texts = [
+            (id, entry.tokens, entry.key, self.cache.checkpoints_of(id))
+            for id, entry in self.cache.entries.items()
+        ]
         return texts[::-1]
 
     # ---- the step ------------------------------------------------------------------------

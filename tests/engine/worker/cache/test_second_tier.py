@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.options import EngineOptions, replaced
 from engine.protocol.messages import Finished
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.cache import slot_file
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.disk_cache import DiskCache
 from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from engine.worker.cache.origin import Identity
@@ -149,7 +151,7 @@ def text(n: int, first: int = 0, key: Key = (), n_bytes: int = 100) -> KeptText:
 
 def disk_cache(directory: Path, limit: int = 1 << 20, **changes: Any) -> DiskCache:
     identity = Identity(**{**vars(IDENTITY), **changes})
-    return DiskCache(str(directory), limit, identity, MediaRegistry(), whole=False)
+    return DiskCache(str(directory), limit, identity, MediaRegistry(), lambda n: 0)
 
 
 def finish(disk: DiskCache) -> None:
@@ -202,8 +204,45 @@ def test_files_of_others_are_passed_over(tmp_path: Path, changes: dict[str, Any]
 
 def test_a_prefix_is_of_no_use_beside_a_longer_text(tmp_path: Path) -> None:
     [path] = write(tmp_path, text(5), text(9), text(7))
-    _, tokens = slot_file.read_head(str(tmp_path), path.name)
+    _, tokens, _ = slot_file.read_head(str(tmp_path), path.name)
     assert len(tokens) == 9
+
+
+def test_the_same_text_with_checkpoints_takes_the_place(tmp_path: Path) -> None:
+    state = np.arange(9, dtype=np.uint8)
+    plain = text(9)
+    rich = replace(plain, first_cut=9, checkpoints=(Checkpoint(4, state), Checkpoint(6, state)))
+    write(tmp_path, plain)
+    for _ in range(2):
+        disk = uncuttable(tmp_path)
+        disk.write(rich)
+        disk.write(plain)
+        disk._thread.submit(int).result()
+        found = fetch(disk, replace(rich, tokens=rich.tokens[:5]))
+        assert found is not None
+        assert [(each.n, each.state.tobytes()) for each in found.checkpoints] == [
+            (4, state.tobytes()),
+            (6, state.tobytes()),
+        ]
+        assert found.first_cut == 9
+        finish(disk)
+        assert len(list(tmp_path.iterdir())) == 1
+    stored = [uncuttable(tmp_path).find(plain.tokens[:n], ()) for n in (3, 5, 8, 9)]
+    assert [each.n if each else 0 for each in stored] == [0, 4, 6, 9]
+
+
+def test_checkpoints_for_which_there_is_no_room(tmp_path: Path) -> None:
+    one = text(9, n_bytes=1000)
+    checkpoints = tuple(Checkpoint(n, np.zeros(1000, np.uint8)) for n in (2, 4, 8))
+    disk = uncuttable(tmp_path, limit=3500)
+    disk.write(replace(one, first_cut=9, checkpoints=checkpoints))
+    finish(disk)
+    [path] = tmp_path.iterdir()
+    assert slot_file.read_head(str(tmp_path), path.name)[2] == (4, 8)
+
+
+def uncuttable(directory: Path, limit: int = 1 << 20) -> DiskCache:
+    return DiskCache(str(directory), limit, IDENTITY, MediaRegistry(), lambda n: n)
 
 
 def test_the_oldest_files_give_way(tmp_path: Path) -> None:
@@ -304,6 +343,9 @@ class FakeStates:
     def state_size(self, sequence: int) -> int:
         return self.n_bytes
 
+    def first_cut_of_copy(self, n_tokens: int) -> int:
+        return 0
+
     def save_sequence(self, sequence: int) -> StateArray:
         return np.zeros(100, np.uint8)
 
@@ -360,9 +402,9 @@ def test_what_llama_cpp_refuses_is_forgotten() -> None:
     found = one.find(ids(60), (), 0)
     assert found is not None
     assert (found.n, found.length) == (60, 100)
-    assert one.restore(3, found)
+    assert one.restore(3, found) == ()
     states.refuses = True
-    assert not one.restore(3, found)
+    assert one.restore(3, found) is None
     assert one.find(ids(60), (), 0) is None
     assert states.restored == [100]
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.errors import EngineError
 from engine.protocol.slot_names import check_name
 from engine.worker.cache import slot_file
+from engine.worker.cache.checkpoints import Checkpoint
 from engine.worker.cache.slot_file import Origin
 from tests.support.models import random_model
 
@@ -23,10 +24,13 @@ ORIGIN = Origin(b"model", {"--cache-type-k": "f16"}, [(b"adapter", 0.5)])
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes")
 
 
-def save(directory: Path, name: str = "a.bin", n_tokens: int = 5) -> Path:
+def save(
+    directory: Path, name: str = "a.bin", n_tokens: int = 5, places: tuple[int, ...] = ()
+) -> Path:
     tokens = np.arange(n_tokens, dtype=np.int32)
     state = np.arange(100, dtype=np.uint8)
-    size = slot_file.write(str(directory), name, ORIGIN, tokens, state)
+    checkpoints = [Checkpoint(n, np.full(n, n, np.uint8)) for n in places]
+    size = slot_file.write(str(directory), name, ORIGIN, tokens, state, checkpoints)
     assert size == (directory / name).stat().st_size
     return directory / name
 
@@ -46,6 +50,7 @@ def refusal(directory: Path, name: str) -> str:
     st.binary(max_size=200),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
     st.lists(st.tuples(st.binary(max_size=9), st.floats(allow_nan=False)), max_size=3),
+    st.dictionaries(st.integers(1, 50), st.binary(max_size=9), max_size=5),
 )
 @settings(deadline=None, max_examples=50)
 def test_round_trip(
@@ -53,15 +58,22 @@ def test_round_trip(
     state: bytes,
     there: dict[str, str],
     adapters: list[tuple[bytes, float]],
+    kept: dict[int, bytes],
 ) -> None:
+    checkpoints = [(n, kept[n]) for n in sorted(kept) if n <= len(tokens)]
     with tempfile.TemporaryDirectory() as directory:
         origin = Origin(b"m", there, adapters)
         data = np.frombuffer(state, np.uint8)
-        n = slot_file.write(directory, "x", origin, np.array(tokens, np.int32), data)
+        states = [Checkpoint(n, np.frombuffer(held, np.uint8)) for n, held in checkpoints]
+        n = slot_file.write(directory, "x", origin, np.array(tokens, np.int32), data, states)
         assert os.listdir(directory) == ["x"]
         saved = slot_file.read(directory, "x")
         assert (saved.origin, saved.n_bytes) == (origin, n)
         assert (saved.tokens.tolist(), saved.state.tobytes()) == (tokens, state)
+        assert [(each.n, each.state.tobytes()) for each in saved.checkpoints] == checkpoints
+        head = slot_file.read_head(directory, "x")
+        assert (head[0], head[1].tolist()) == (origin, tokens)
+        assert list(head[2]) == [n for n, _ in checkpoints]
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
@@ -70,11 +82,32 @@ def test_a_file_is_replaced(tmp_path: Path) -> None:
     assert len(slot_file.read(str(tmp_path), "a.bin").tokens) == 3
 
 
+def test_a_text_without_checkpoints_is_in_the_old_format(tmp_path: Path) -> None:
+    header = {"origin": ORIGIN, "n_tokens": 5, "n_state": 100}
+    raw = msgspec.msgpack.encode(header)
+    data = struct.pack("<8sII", slot_file.MAGIC, 1, len(raw)) + raw
+    data += struct.pack("<5i", *range(5)) + bytes(range(100))
+    data += blake2b(data, digest_size=32).digest()
+    assert save(tmp_path).read_bytes() == data
+    assert save(tmp_path, places=(2, 4)).read_bytes()[8] == slot_file.VERSION
+    (tmp_path / "old").write_bytes(data)
+    saved = slot_file.read(str(tmp_path), "old")
+    assert (saved.origin, saved.checkpoints) == (ORIGIN, [])
+    assert saved.tokens.tolist() == [*range(5)]
+
+
+def test_the_states_of_checkpoints_do_not_hold_the_file(tmp_path: Path) -> None:
+    save(tmp_path, places=(2, 4))
+    for each in slot_file.read(str(tmp_path), "a.bin").checkpoints:
+        assert each.state.base is None
+
+
 # ---- damage --------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    path = save(tmp_path)
+@pytest.mark.parametrize("places", [(), (2, 4)])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, places: tuple[int, ...]) -> None:
+    path = save(tmp_path, places=places)
     good = path.read_bytes()
     for i in range(len(good)):
         for bit in (1, 0x80):
@@ -104,6 +137,8 @@ def test_noise_is_refused(noise: bytes, with_magic: bool) -> None:
 def test_lying_headers_with_right_digests_are_refused(tmp_path: Path) -> None:
     origin = {"model": b"m", "settings": {}}
     header: Any
+    numbers = {"n_tokens": 0, "n_state": 0}
+    lies = [[[0, 0]], [[1, 0]], [[0, 8], [0, -8]], [[-1, 0]], [[1, 4, 4]], [[1]], 7]
     for header in (
         {"origin": origin, "n_tokens": -1, "n_state": 4},
         {"origin": origin, "n_tokens": 2**62, "n_state": 0},
@@ -111,20 +146,24 @@ def test_lying_headers_with_right_digests_are_refused(tmp_path: Path) -> None:
         {"origin": origin},
         {"origin": {"model": 1, "settings": {}}, "n_tokens": 0, "n_state": 0},
         [],
+        *({"origin": origin, **numbers, "checkpoints": each} for each in lies),
     ):
         raw = msgspec.msgpack.encode(header)
-        data = struct.pack("<8sII", slot_file.MAGIC, 1, len(raw)) + raw
-        data += blake2b(data, digest_size=32).digest()
-        (tmp_path / "x").write_bytes(data)
-        assert "damaged" in refusal(tmp_path, "x")
+        for version in (1, 2):
+            data = struct.pack("<8sII", slot_file.MAGIC, version, len(raw)) + raw
+            data += blake2b(data, digest_size=32).digest()
+            (tmp_path / "x").write_bytes(data)
+            assert "damaged" in refusal(tmp_path, "x")
+            with pytest.raises(EngineError, match="damaged"):
+                slot_file.read_head(str(tmp_path), "x")
 
 
 def test_another_version_says_so(tmp_path: Path) -> None:
     path = save(tmp_path)
     data = bytearray(path.read_bytes())
-    data[8] = 2
+    data[8] = 3
     path.write_bytes(data)
-    assert "version 2" in refusal(tmp_path, "a.bin")
+    assert "version 3" in refusal(tmp_path, "a.bin")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """LoRA adapters and saved slots, with the engine in this process."""
 
-import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError
 from engine.options import EngineOptions, replaced
 from engine.params import GenerationParams
-from engine.protocol.messages import Failed, Finished, SlotAction, SlotDone, Submit
+from engine.protocol.messages import Failed, Finished, SlotDone, Submit
 from engine.worker.backend import BackendError, Model, initialize
 from engine.worker.generation.engine import Engine
-from engine.worker.slot_actions import SlotActions, SlotTask
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
+from tests.support.slots import Slots
 from tools.models.build import ensure, ensure_adapter
 
 pytestmark = pytest.mark.usefixtures("orders")
@@ -184,32 +183,6 @@ def test_files_that_are_no_adapter_for_this_model(tmp_path: Path, files: tuple[s
 
 
 # ---- saved slots ---------------------------------------------------------------------------
-
-
-class Slots:
-    """Slot actions of an engine, without the worker around it."""
-
-    def __init__(self, engine: Engine, options: EngineOptions) -> None:
-        self.engine = engine
-        self.replies: queue.SimpleQueue[SlotDone | Failed] = queue.SimpleQueue()
-        self.tasks: queue.SimpleQueue[SlotTask] = queue.SimpleQueue()
-        self.actions = SlotActions(engine, options, self.replies.put)
-
-    def begin(self, slot: int, action: Any, name: str = "a.bin", id: int = 1) -> None:
-        self.actions.start(SlotAction(id, slot, action, name), self.tasks.put)
-
-    def act(self, slot: int, action: Any, name: str = "a.bin") -> SlotDone:
-        self.begin(slot, action, name)
-        while True:
-            if not self.replies.empty():
-                reply = self.replies.get()
-                break
-            if not self.tasks.empty():
-                self.actions.add(self.tasks.get())
-                self.actions.run()
-        if isinstance(reply, Failed):
-            raise EngineError(reply.error)
-        return reply
 
 
 def slots(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.worker.cache.checkpoints import LAST_MESSAGE, NEAR_END, STEP
+from engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END, STEP
 from engine.worker.cache.prefix_cache import ALL
 from engine.worker.generation.adapters import key_of
 from engine.worker.scheduling.scheduler import Scheduler
@@ -56,6 +56,32 @@ def test_checkpoints_near_the_end_and_where_texts_part(window: int, n_cells: int
     assert cached(s, kv, *([*text[:20], id, 0, 0, 0, 0] for id in (50, 51, 52))) == [0, 20, 20]
 
 
+@pytest.mark.parametrize(("window", "n_cells"), UNCUTTABLE)
+def test_a_checkpoint_where_a_text_goes_on(window: int, n_cells: int | None) -> None:
+    kv = FakeKV(n_cells, 64, cuttable=False, window=window)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4)
+    text, turn = list(range(20)), [7, *range(30, 50)]
+    assert cached(s, kv, text, text + turn, [*text, 7, 8, 8]) == [0, 21, 21]
+
+
+def test_a_text_of_which_little_can_be_kept_is_offered_before() -> None:
+    kv = FakeKV(None, 64, cuttable=False)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, tier=tier)
+    text = list(range(30))
+    cached(s, kv, text, [*text[:25], 1, 1])
+    assert [kept.tolist()[:30] for kept, _ in tier.kept] == [text]
+    assert cached(s, kv, text) == [30 - NEAR_END], "with its checkpoints"
+
+
+def test_texts_part_where_one_of_the_second_tier_has_been() -> None:
+    kv = FakeKV(None, 64, cuttable=False)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, tier=FakeTier(kv))
+    others = [50] * 20
+    texts = [[*range(20), *[i] * 10] for i in (60, 61, 62)]
+    assert cached(s, kv, texts[0], others, texts[1], others, texts[2])[::2] == [0, 0, 20]
+
+
 def test_without_checkpoints_there_is_only_the_end() -> None:
     kv = FakeKV(64, 64, cuttable=False)
     s = scheduler(kv, n_slots=1)
@@ -75,13 +101,14 @@ def test_memory_that_can_be_cut_needs_no_checkpoints() -> None:
 
 def test_long_prompts_have_checkpoints_on_their_way() -> None:
     kv = FakeKV(None, 4 * STEP, cuttable=False)
-    s = scheduler(kv, n_slots=1, n_checkpoints=3, n_batch=1024)
+    s = scheduler(kv, n_slots=1, n_checkpoints=4, n_batch=1024)
     n = 3 * STEP + 5
     assert cached(s, kv, list(range(n))) == [0]
     (held,) = s.cache.checkpoints.values()
-    assert [c.n for c in held] == [STEP, 2 * STEP, n - NEAR_END]
-    assert len(kv.saved) == 4
-    assert n - NEAR_END - LAST_MESSAGE in [len(tokens) for tokens, _ in kv.saved.values()]
+    end = n - NEAR_END
+    short, long = (end - length for length in LAST_MESSAGES)
+    assert [len(tokens) for tokens, _ in kv.saved.values()] == [STEP, 2 * STEP, long, short, end]
+    assert [c.n for c in held] == [2 * STEP, long, short, end], "fewer, the farther from the end"
 
 
 def test_followers_in_memory_that_cannot_be_cut() -> None:
@@ -368,6 +395,6 @@ def test_all_texts_at_the_end() -> None:
     running = sequence(2, [2] * 5, key=A)
     s.submit(running)
     run_step(s, kv)
-    texts = [(tokens.tolist(), key) for _, tokens, key in s.finished()]
+    texts = [(tokens.tolist(), key) for _, tokens, key, _ in s.finished()]
     assert texts == [([2] * 5, A), ([1] * 5, ())]
     assert not s.active

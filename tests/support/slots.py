@@ -1,0 +1,36 @@
+"""Slot actions of an engine in this process."""
+
+import queue
+from typing import Any
+
+from engine.errors import EngineError
+from engine.options import EngineOptions
+from engine.protocol.messages import Failed, SlotAction, SlotDone
+from engine.worker.generation.engine import Engine
+from engine.worker.slot_actions import SlotActions, SlotTask
+
+
+class Slots:
+    """Slot actions of an engine, without the worker around it."""
+
+    def __init__(self, engine: Engine, options: EngineOptions) -> None:
+        self.engine = engine
+        self.replies: queue.SimpleQueue[SlotDone | Failed] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[SlotTask] = queue.SimpleQueue()
+        self.actions = SlotActions(engine, options, self.replies.put)
+
+    def begin(self, slot: int, action: Any, name: str = "a.bin", id: int = 1) -> None:
+        self.actions.start(SlotAction(id, slot, action, name), self.tasks.put)
+
+    def act(self, slot: int, action: Any, name: str = "a.bin") -> SlotDone:
+        self.begin(slot, action, name)
+        while True:
+            if not self.replies.empty():
+                reply = self.replies.get()
+                break
+            if not self.tasks.empty():
+                self.actions.add(self.tasks.get())
+                self.actions.run()
+        if isinstance(reply, Failed):
+            raise EngineError(reply.error)
+        return reply
