@@ -16,7 +16,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
 from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
 from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
-from contract_tests.own.servers import engine_processes, free_port, run, start_connexion
+from contract_tests.own.servers import MODEL, engine_processes, free_port, run, start_connexion
 
 KEY = "key"
 JSON = {"Content-Type": "application/json"}
@@ -359,6 +359,19 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = write_hostile_files(tmp_path_factory.mktemp("hostile"), model_path())
     assert files.keys() == set(KINDS)
     return files
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_template_that_cant_be_parsed(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}\n{{ m.content }}\n{% endif %}", "utf-8")
+    for option, value in (
+        ("--chat-template", template.read_text("utf-8")),
+        ("--chat-template-file", str(template)),
+    ):
+        done = run("-m", MODEL, option, value)
+        assert "(line 3, column 4)" in one_line(done)
+        assert "ready in" not in done.stderr
 
 
 def test_a_working_model_by_its_path(own_server: Start) -> None:
