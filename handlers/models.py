@@ -99,9 +99,9 @@ async def stream_model_events() -> Response:
 
     async def events() -> AsyncIterator[bytes]:
         with closing(current.pool.subscribe()) as events:
-            for name in current.catalog.entries:
-                data = {"status": current.pool.status(name).value}
-                yield sse_event({"model": name, "event": "model_status", "data": data})
+            for entry in current.catalog.listed():
+                data = {"status": current.pool.status(entry.name).value}
+                yield sse_event({"model": entry.name, "event": "model_status", "data": data})
             async for event in events:
                 yield sse_event(msgspec.structs.asdict(event))
 
@@ -118,7 +118,7 @@ def _router() -> Runtime:
 
 
 def model_list(current: Runtime) -> dict[str, Any]:
-    entries = [entry for entry in current.catalog.entries.values() if not entry.hidden]
+    entries = current.catalog.listed()
     told = is_known(context.scope)
     return {
         "object": "list",
@@ -176,6 +176,8 @@ def _status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[st
         "progress": 1.0 if status.value == "loaded" else status.progress,
         "failed": status.failed,
     }
+    if status.waiting:
+        shown["waiting"] = True
     if status.failed:
         shown["error"] = status.failure
         if status.exit_code is not None:

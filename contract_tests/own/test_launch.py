@@ -16,7 +16,14 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
 from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
 from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
-from contract_tests.own.servers import MODEL, engine_processes, free_port, run, start_connexion
+from contract_tests.own.servers import (
+    MODEL,
+    engine_processes,
+    free_port,
+    run,
+    start_connexion,
+    start_silent,
+)
 
 KEY = "key"
 JSON = {"Content-Type": "application/json"}
@@ -274,6 +281,18 @@ def test_it_tells_its_health_while_the_engine_restarts(own_server: Start) -> Non
     assert response.status_code in (200, 503)
     contract.check(server.get("/v1/models"))
     server.wait_until_ready()
+
+
+@posix
+def test_without_a_log_it_is_silent(own_server: Start) -> None:
+    """From the remarks about its options to the end, with a failed request in between."""
+    server = own_server(how=lambda directory: start_silent(directory, "--threads-http", "2"))
+    server.ask("/completion", body("create_completion"))
+    assert server.post("/completion", {"prompt": 5}).status_code == 400
+    server.kill_engine()
+    server.engine()
+    assert server.stop() == 0
+    assert server.log.read_text("utf-8") == ""
 
 
 # ---- where it listens ----------------------------------------------------------------------

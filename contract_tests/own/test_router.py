@@ -76,7 +76,7 @@ def options(zoo: Zoo, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -
     (directory / "models.ini").write_text(presets, "utf-8")
     files = ["--models-dir", str(zoo.directory), "--models-preset", str(directory / "models.ini")]
     slots = ["--slot-save-path", str(directory), "--slot-prompt-similarity", "0"]
-    return [*files, "--metrics", *slots, "--models-max", "0"]
+    return [*files, "--models-shipped", "--metrics", *slots, "--models-max", "0"]
 
 
 def alias(name: str) -> str:
@@ -423,6 +423,7 @@ def connexion(module_server: Start, options: list[str], hub: Mapping[str, str]) 
     variables = {
         "LLAMA_API_KEY": "key",
         "LLAMA_ARG_MODEL": "",
+        "LLAMA_ARG_MODELS_SHIPPED": "1",
         "LLAMA_ARG_MODELS_DIR": values["--models-dir"],
         "LLAMA_ARG_MODELS_PRESET": values["--models-preset"],
         **hub,

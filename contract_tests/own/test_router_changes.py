@@ -52,7 +52,7 @@ def router(own_server: Start, hub: Hub, tmp_path: Path) -> Router:
     cache, presets = tmp_path / "hub", tmp_path / "models.ini"
     presets.write_text(PRESETS, "utf-8")
     variables = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache)}
-    options = ("--models-preset", str(presets))
+    options = ("--models-preset", str(presets), "--models-shipped")
     server = own_server(*options, router=True, variables=variables, api_key="key")
     return server, cache, presets
 
