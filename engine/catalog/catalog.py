@@ -75,10 +75,11 @@ class Catalog:
             removal.remove(self._cache, name)
 
     def find(self, name: str) -> Entry | None:
-        """The model of that name or alias; `default` for an empty name, the only one for any."""
-        if len(self.entries) == 1 or not name:
+        """The model of that name or alias; `default` for an empty name, and, where one model alone
+        is listed, that one for any other."""
+        if not name:
             return self.entries[self.default]
-        return self.named(name)
+        return self.named(name) or (self.entries[self.default] if len(self.listed()) == 1 else None)
 
     def named(self, name: str) -> Entry | None:
         """The model that has exactly this name or alias."""
