@@ -15,15 +15,24 @@ import msgspec
 from engine.chat.grammar.answer import answer_grammar, answer_params
 from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from engine.chat.parse.free_text import FreeTextCalls
+from engine.chat.parse.incremental import joined
 from engine.chat.parse.parser import AnswerParser, answer_parser
 from engine.chat.prompt import ChatPrompt
 from engine.chat.request import ChatRequest
 from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Begun, Delta, Finished, Prompt, PromptParts
+from engine.protocol.messages import (
+    Begun,
+    Delta,
+    Finished,
+    Prompt,
+    PromptParts,
+    TokenProbs,
+)
 from handlers.running.aside import aside
 from handlers.running.batch import Batch
+from handlers.running.content_tokens import ContentTokens
 from handlers.running.media import Marked, check_media, marked, resolved
 from handlers.running.served import Served
 from handlers.running.templates import rendered_prompt
@@ -45,13 +54,15 @@ class ChatEvent(msgspec.Struct, frozen=True):
     """An event of the engine as a part of answer number `index`.
 
     `deltas` may be none: the text is held back, or the event reports on the prompt
-    (`source.progress`). With the last event of an answer, `message` is all of it.
+    (`source.progress`). With the last event of an answer, `message` is all of it. `probs` are those
+    of the content among the deltas, if the request wants any.
     """
 
     index: int
     deltas: list[ChatDelta]
     source: Delta | Finished
     message: ChatMessage
+    probs: Sequence[TokenProbs] = ()
 
     @property
     def is_last(self) -> bool:
@@ -65,6 +76,11 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     message: ChatMessage
     finished: Finished
     events: Sequence[ChatEvent] = ()
+
+    @property
+    def probs(self) -> list[TokenProbs]:
+        """Those of the content."""
+        return [each for event in self.events for each in event.probs]
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -239,6 +255,7 @@ class ChatBatch:
         self._parsers = [prepared.new_parser() for _ in range(n)]
         self._messages = [ChatMessage() for _ in range(n)]
         self._given = [list(prepared.given) for _ in range(n)]
+        self._tokens = [ContentTokens() for _ in range(n)] if prepared.params.n_probs else []
 
     async def __aenter__(self) -> Self:
         await self._batch.__aenter__()
@@ -279,15 +296,36 @@ class ChatBatch:
             yield self._event(event.index, event.source)
 
     def _event(self, index: int, event: Delta | Finished) -> ChatEvent:
-        deltas = self._parsers[index].feed(event.text)
-        if isinstance(event, Finished):
-            deltas = deltas + self._parsers[index].finish(cut_off=_cut_off(event))
+        deltas, probs = self._read(index, event)
         if self._given[index] and (deltas or isinstance(event, Finished)):
             deltas = _joined(self._given[index], deltas)
             self._given[index] = []
         for delta in deltas:
             self._messages[index].add(delta)
-        return ChatEvent(index, deltas, event, self._messages[index])
+        return ChatEvent(index, deltas, event, self._messages[index], probs)
+
+    def _read(
+        self, index: int, event: Delta | Finished
+    ) -> tuple[list[ChatDelta], Sequence[TokenProbs]]:
+        """What the text of an event brings, and the tokens of the content in it."""
+        parser = self._parsers[index]
+        if not self._tokens:
+            deltas = parser.feed(event.text)
+            if isinstance(event, Finished):
+                deltas = deltas + parser.finish(cut_off=_cut_off(event))
+            return deltas, ()
+        tokens = self._tokens[index]
+        deltas, probs = [], []
+        tokens.generated(event.probs)
+        for part in tokens.parts(event.text):
+            found = parser.feed(part)
+            probs += tokens.said(found)
+            deltas += found
+        if isinstance(event, Finished):
+            found = parser.finish(cut_off=_cut_off(event))
+            probs += tokens.said(found)
+            deltas += found
+        return joined(deltas), probs
 
 
 def _joined(given: Sequence[ChatDelta], deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
