@@ -1,4 +1,5 @@
 """GET, POST and DELETE /models: the models that can be named. GET /v1/models/{id}: one of them.
+GET /api/v0/models: the list in LM Studio's form.
 POST /models/load, /models/unload: which of them are loaded. GET /models/sse: what they do."""
 
 from collections.abc import AsyncIterator, Sequence
@@ -47,6 +48,13 @@ async def list_models(reload: str = "") -> Response:
 
 
 list_openai_models = list_models
+
+
+async def list_lmstudio_models() -> Response:
+    """The same models in the form of LM Studio's list."""
+    current = runtime()
+    data = [_lmstudio_model(current, entry) for entry in current.catalog.listed()]
+    return JSONAnswer({"object": "list", "data": data})
 
 
 async def get_model(model_id: str) -> Response:
@@ -160,6 +168,28 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
         "status": _status_json(current, entry, status),
         "meta": known.meta() if known else None,
     }
+
+
+def _lmstudio_model(current: Runtime, entry: Entry) -> dict[str, Any]:
+    status, known = current.pool.status(entry.name), facts(current, entry)
+    kind = "vlm" if "vision" in modalities(current, entry) else "llm"
+    user, slash, _ = entry.options.source.hf_repo.partition("/")
+    shown: dict[str, Any] = {
+        "id": entry.name,
+        "object": "model",
+        "type": "embeddings" if entry.options.engine.embedding.embeds() else kind,
+        "publisher": user if slash else "local",
+        "arch": known.family if known else "",
+        "compatibility_type": "gguf",
+        "quantization": known.quantization if known else "",
+        "state": status.value if status.value in ("loaded", "loading") else "not-loaded",
+        "capabilities": ["tool_use"] if "tools" in _capabilities(current, entry) else [],
+    }
+    if known:
+        shown["max_context_length"] = known.n_ctx_train
+    if known and known.n_ctx is not None and status.value == "loaded":
+        shown["loaded_context_length"] = known.n_ctx
+    return shown
 
 
 def _in_cache(current: Runtime, entry: Entry) -> bool:
