@@ -1,4 +1,5 @@
 """GET, POST and DELETE /models: the models that can be named. GET /v1/models/{id}: one of them.
+GET /api/v0/models: the list in LM Studio's form.
 POST /models/load, /models/unload: which of them are loaded. GET /models/sse: what they do."""
 
 from collections.abc import AsyncIterator, Sequence
@@ -47,6 +48,13 @@ async def list_models(reload: str = "") -> Response:
 
 
 list_openai_models = list_models
+
+
+async def list_lmstudio_models() -> Response:
+    """The same models in the form of LM Studio's list."""
+    current = runtime()
+    data = [_lmstudio_model(current, entry) for entry in current.catalog.listed()]
+    return JSONAnswer({"object": "list", "data": data})
 
 
 async def get_model(model_id: str) -> Response:
@@ -99,9 +107,9 @@ async def stream_model_events() -> Response:
 
     async def events() -> AsyncIterator[bytes]:
         with closing(current.pool.subscribe()) as events:
-            for name in current.catalog.entries:
-                data = {"status": current.pool.status(name).value}
-                yield sse_event({"model": name, "event": "model_status", "data": data})
+            for entry in current.catalog.listed():
+                data = {"status": current.pool.status(entry.name).value}
+                yield sse_event({"model": entry.name, "event": "model_status", "data": data})
             async for event in events:
                 yield sse_event(msgspec.structs.asdict(event))
 
@@ -118,7 +126,7 @@ def _router() -> Runtime:
 
 
 def model_list(current: Runtime) -> dict[str, Any]:
-    entries = [entry for entry in current.catalog.entries.values() if not entry.hidden]
+    entries = current.catalog.listed()
     told = is_known(context.scope)
     return {
         "object": "list",
@@ -162,6 +170,28 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
     }
 
 
+def _lmstudio_model(current: Runtime, entry: Entry) -> dict[str, Any]:
+    status, known = current.pool.status(entry.name), facts(current, entry)
+    kind = "vlm" if "vision" in modalities(current, entry) else "llm"
+    user, slash, _ = entry.options.source.hf_repo.partition("/")
+    shown: dict[str, Any] = {
+        "id": entry.name,
+        "object": "model",
+        "type": "embeddings" if entry.options.engine.embedding.embeds() else kind,
+        "publisher": user if slash else "local",
+        "arch": known.family if known else "",
+        "compatibility_type": "gguf",
+        "quantization": known.quantization if known else "",
+        "state": status.value if status.value in ("loaded", "loading") else "not-loaded",
+        "capabilities": ["tool_use"] if "tools" in _capabilities(current, entry) else [],
+    }
+    if known:
+        shown["max_context_length"] = known.n_ctx_train
+    if known and known.n_ctx is not None and status.value == "loaded":
+        shown["loaded_context_length"] = known.n_ctx
+    return shown
+
+
 def _in_cache(current: Runtime, entry: Entry) -> bool:
     """True if it is in the cache, even if it was downloaded since the server has started."""
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
@@ -176,6 +206,8 @@ def _status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[st
         "progress": 1.0 if status.value == "loaded" else status.progress,
         "failed": status.failed,
     }
+    if status.waiting:
+        shown["waiting"] = True
     if status.failed:
         shown["error"] = status.failure
         if status.exit_code is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from engine.chat.rendering.source import template_source
 from engine.options import Options
 from engine.params import RANDOM_SEED
 from engine.protocol.messages import ModelInfo
@@ -21,7 +22,7 @@ from handlers.http.sse import event_stream, line
 from handlers.models import model_list
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
-from handlers.running.templates import description, template_source
+from handlers.running.templates import description
 
 API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients look at it for what they may ask for."""

@@ -8,7 +8,6 @@ from connexion import context
 from starlette.responses import PlainTextResponse, Response
 
 from engine.errors import EngineError
-from handlers.http.own_files import own_file
 from handlers.running.runtime import runtime
 
 FILES = Path(__file__).parent / "webui"
@@ -41,13 +40,10 @@ _FRESH = {"cache-control": "no-cache"}  # a new version's page never gets an old
 async def get_root() -> Response:
     """The page, or for clients that are no browsers the text that Ollama's clients look for."""
     vary = {"vary": "Accept"}
-    if _accepts_html() and (options := runtime().options.page).ui:
-        if not options.path:
-            headers = _GUARDED | _FRESH | vary
-            return Response(_file("index.html")[0], media_type="text/html", headers=headers)
-        if found := await own_file(options.path, "index.html", context.scope):
-            found.headers.update(vary)
-            return found
+    options = runtime().options.page
+    if options.ui and not options.path and _accepts_html():
+        headers = _GUARDED | _FRESH | vary
+        return Response(_file("index.html")[0], media_type="text/html", headers=headers)
     return PlainTextResponse("Ollama is running", headers=vary)
 
 

@@ -7,6 +7,7 @@ from connexion import context
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from engine.chat.rendering.source import template_source, tool_template_source
 from engine.errors import not_supported
 from engine.protocol.messages import ModelInfo
 from handlers.apis.ollama.details import model_path
@@ -15,7 +16,7 @@ from handlers.http.json_answer import JSONAnswer
 from handlers.running.media import media_marker
 from handlers.running.runtime import runtime
 from handlers.running.served import Served, served
-from handlers.running.templates import description, template_source, tool_template_source
+from handlers.running.templates import description
 from handlers.slots import slot_json, unused_slot
 
 

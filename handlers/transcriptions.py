@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
+from engine.chat.rendering.source import template_source
 from engine.errors import not_supported
 from handlers.apis.native.request import generation_params
 from handlers.apis.openai.request import chat_request
@@ -12,7 +13,6 @@ from handlers.http.disconnect import until_disconnect
 from handlers.running.chat_batch import ChatBatch, prepare
 from handlers.running.respond import respond
 from handlers.running.served import served
-from handlers.running.templates import template_source
 
 _PARAMETERS = ("temperature", "max_tokens", "stream")
 

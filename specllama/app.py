@@ -27,6 +27,9 @@ def create_app(
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
         async with lifespan(options, catalog, on_fatal) as runtime:
+            if options.log.log_disable:
+                yield {"runtime": runtime}
+                return
             showing = asyncio.create_task(show_progress(runtime.pool, catalog.entries))
             try:
                 yield {"runtime": runtime}

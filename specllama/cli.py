@@ -13,6 +13,7 @@ from engine.options import OptionError
 from engine.options.names import suggestion
 from engine.processes import collecting, head_start
 from engine.processes.commands import engine_command, template_command
+from engine.shipped import MODEL_NAME
 from handlers.options import ServerOptions, given, parse, remarks
 from handlers.options.completion import bash_completion, fish_completion, zsh_completion
 from handlers.options.help import help_text
@@ -211,7 +212,7 @@ def _print_cache() -> None:
 def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
     """Announces the server as a banner for people, and in the log."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
-    if not options.log.is_json():
+    if not (options.log.is_json() or options.log.log_disable):
         _print_banner(catalog, urls, ready, has_page=options.page.ui and not options.page.path)
     fields = {"version": __version__, "model": catalog.default, "urls": list(urls)}
     log.info("%s", ready, extra={"fields": fields, "in_banner": True})
@@ -219,7 +220,7 @@ def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str])
 
 def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str, *, has_page: bool) -> None:
     lines = [f"specllama {__version__}, {ready}"]
-    n_others = len(catalog.entries) - 1
+    n_others = len(catalog.listed()) - 1
     if not catalog.router:
         lines.append(f"  model  {catalog.default}")
         options = catalog.entries[catalog.default].options
@@ -227,6 +228,8 @@ def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str, *, has_pa
             lines.append(f"  draft  {draft}")
     elif n_others:
         lines.append(f"  model  {catalog.default}, and {n_others} more: see GET /models")
+    elif catalog.default != MODEL_NAME:
+        lines.append(f"  model  {catalog.default}")
     else:
         lines.append(f"  model  {catalog.default}: tiny, shipped with specllama, to try things out")
         lines.append("         to load your own: specllama -m model.gguf")

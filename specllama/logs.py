@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -34,7 +35,7 @@ def configure(options: LogOptions) -> None:
         console.addFilter(lambda record: not getattr(record, "in_banner", False))
     root.handlers = [console]
     if options.log_file:
-        file = logging.FileHandler(options.log_file, encoding="utf-8", errors="backslashreplace")
+        file = _log_file(options.log_file)
         file.setFormatter(_formatter(options, colored=False))
         root.addHandler(file)
     root.setLevel(level)
@@ -70,6 +71,18 @@ def _formatter(options: LogOptions, *, colored: bool) -> logging.Formatter:
     if options.log_timestamps:
         pattern = "%(asctime)s.%(msecs)03d " + pattern
     return _TextFormatter(pattern, "%Y-%m-%d %H:%M:%S", colored=colored)
+
+
+def _log_file(path: str) -> logging.Handler:
+    """Appends to a file. One that was renamed or removed, as by logrotate, is opened anew."""
+    from logging.handlers import WatchedFileHandler  # most servers have no such file
+
+    class LogFile(WatchedFileHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with suppress(OSError):  # of opening: the next line tries again
+                super().emit(record)
+
+    return LogFile(path, encoding="utf-8", errors="backslashreplace")
 
 
 class Console(logging.StreamHandler[TextIO]):

@@ -65,6 +65,11 @@ class ModelProgress:
         else:
             self._log_download(model, transfer)
 
+    def wait(self, model: str) -> None:
+        """`model` is to be loaded, and there is no room for it yet."""
+        self.finish(model)
+        load_log.info("%s waits for room", model)
+
     def load(self, model: str, fraction: float) -> None:
         """Shows how much of `model` is loaded."""
         if model not in self._loading_since:
@@ -131,7 +136,9 @@ async def show_progress(pool: ModelPool, models: Iterable[str]) -> None:
     with ModelProgress() as display, closing(pool.subscribe()) as events:
         for model in models:
             status = pool.status(model)
-            if status.value == "loading":
+            if status.waiting:
+                display.wait(model)
+            elif status.value == "loading":
                 display.load(model, status.progress)
         async for event in events:
             status = pool.status(event.model)
@@ -141,6 +148,8 @@ async def show_progress(pool: ModelPool, models: Iterable[str]) -> None:
                 display.finish(event.model)
             elif event.event in ("model_status", "status_change"):
                 match event.data["status"]:
+                    case _ if "waiting" in event.data:
+                        display.wait(event.model)
                     case "loading":
                         value = event.data.get("progress", {}).get("value", 0.0)
                         display.load(event.model, value)

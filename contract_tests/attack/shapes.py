@@ -158,9 +158,9 @@ SHAPES = (
     Shape(row=18, name="weights-without-numbers", what="weights that are NaN",
           sends=Launch(broken_weights=True), statuses=frozenset({500})),
     Shape(row=19, name="trailing-slash", what="a slash behind the path", statuses=GONE,
-          sends=Request("/health/", method="GET", headers={"Host": "localhost"})),
+          sends=Request("/slots/0/", method="GET", headers={"Host": "localhost"})),
     Shape(row=19, name="trailing-slash-without-key", what="the same without a key",
-          statuses=GONE, sends=Request("/props/", method="GET", key=False)),
+          statuses=GONE, sends=Request("/slots/0/", method="GET", key=False)),
     Shape(row=20, name="killed-templates", what=Harm.KILL_TEMPLATES.value, times=5,
           sends=Harm.KILL_TEMPLATES),
 )  # fmt: skip

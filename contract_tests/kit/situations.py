@@ -41,7 +41,7 @@ from contract_tests.kit.server import (
 )
 
 N_CTX = 256
-PRESETS = "[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
+PRESETS = "[{0}]\n[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
 ROOT = Path(__file__).parents[2]
 STOPPING = """
 import os, signal, sys

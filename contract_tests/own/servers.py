@@ -121,6 +121,24 @@ def start(
     return server
 
 
+def start_silent(directory: Path, *argv: str) -> Specllama:
+    """The program with --log-disable: it can't tell its port, so it gets one."""
+    port = free_port()
+    log = directory / f"server-{next(_count)}.log"
+    own = ("--log-disable", *FRUGAL, "--port", str(port), "--model", MODEL, *argv)
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specllama", *own],
+            env=environment(),
+            cwd=ROOT,
+            stdout=sink,
+            stderr=sink,
+        )
+    server = Specllama(process, log, f"http://127.0.0.1:{port}")
+    until_healthy(server, "the silent server")
+    return server
+
+
 def start_connexion(directory: Path, **variables: str) -> Specllama:
     """`connexion run` of the description, with options in environment variables."""
     port = free_port()

@@ -205,12 +205,21 @@ def test_models_without_a_key_are_names(where: str, locked: OwnServer) -> None:
     assert told["status"]["args"]
 
 
-@pytest.mark.parametrize("where", ["/health/", "/props/", "/slots/0/", "/v1//", "/no/such/path"])
+@pytest.mark.parametrize("where", ["/health//", "/slots/0/", "/v1//", "/no/such/path/"])
 def test_no_redirect_and_no_hint_without_a_key(where: str, locked: OwnServer) -> None:
     for method in ("GET", "POST"):
         response = locked.http.request(method, where, headers={"Authorization": ""})
         contract.check_envelope(response, 401, "authentication_error")
         contract.check_envelope(locked.http.request(method, where), 404, "not_found_error")
+
+
+def test_a_slash_behind_a_path_says_nothing(locked: OwnServer) -> None:
+    for where in ("/v1/models", "/health", "/props", "/api/version"):
+        assert locked.get(f"{where}/").json().keys() == contract.check(locked.get(where)).keys()
+    request = {"content": "a"}
+    assert locked.post("/tokenize/", request).json() == locked.ask("/tokenize", request)
+    keyless = locked.http.get("/props/", headers={"Authorization": ""})
+    contract.check_envelope(keyless, 401, "authentication_error")
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

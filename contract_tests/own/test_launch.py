@@ -16,7 +16,14 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
 from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
 from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
-from contract_tests.own.servers import engine_processes, free_port, run, start_connexion
+from contract_tests.own.servers import (
+    MODEL,
+    engine_processes,
+    free_port,
+    run,
+    start_connexion,
+    start_silent,
+)
 
 KEY = "key"
 JSON = {"Content-Type": "application/json"}
@@ -276,6 +283,18 @@ def test_it_tells_its_health_while_the_engine_restarts(own_server: Start) -> Non
     server.wait_until_ready()
 
 
+@posix
+def test_without_a_log_it_is_silent(own_server: Start) -> None:
+    """From the remarks about its options to the end, with a failed request in between."""
+    server = own_server(how=lambda directory: start_silent(directory, "--threads-http", "2"))
+    server.ask("/completion", body("create_completion"))
+    assert server.post("/completion", {"prompt": 5}).status_code == 400
+    server.kill_engine()
+    server.engine()
+    assert server.stop() == 0
+    assert server.log.read_text("utf-8") == ""
+
+
 # ---- where it listens ----------------------------------------------------------------------
 
 
@@ -359,6 +378,19 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = write_hostile_files(tmp_path_factory.mktemp("hostile"), model_path())
     assert files.keys() == set(KINDS)
     return files
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_template_that_cant_be_parsed(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}\n{{ m.content }}\n{% endif %}", "utf-8")
+    for option, value in (
+        ("--chat-template", template.read_text("utf-8")),
+        ("--chat-template-file", str(template)),
+    ):
+        done = run("-m", MODEL, option, value)
+        assert "(line 3, column 4)" in one_line(done)
+        assert "ready in" not in done.stderr
 
 
 def test_a_working_model_by_its_path(own_server: Start) -> None:

@@ -71,11 +71,14 @@ NO_KEY = {"Authorization": ""}
 
 
 def test_own_files(server: OwnServer) -> None:
-    """They need no key, and go before the operations; who wants no HTML gets the text at /."""
+    """They need no key, and go before the operations."""
     page = server.get("/", headers=HTML)
     assert contract.check(page) == b"<title>my own</title>"
     assert "Content-Security-Policy" not in page.headers
-    assert contract.check(server.get("/")) == b"Ollama is running"
+    for accept in ("*/*", "application/json", ""):
+        plain = server.get("/", headers=NO_KEY | {"Accept": accept})
+        assert contract.check(plain) == b"<title>my own</title>"
+    assert server.http.head("/", headers=NO_KEY).headers["content-length"] == "21"
     script = server.get("/app.js", headers=NO_KEY)
     assert (script.status_code, script.text) == (200, "let a;")
     assert script.headers["content-type"].startswith("text/javascript")
@@ -87,6 +90,12 @@ def test_own_files(server: OwnServer) -> None:
     assert server.get("/health", headers=NO_KEY).text == "mine"
     assert server.http.head("/app.js", headers=NO_KEY).headers["content-length"] == "6"
     contract.check(server.get("/props"))
+
+
+def test_a_directory_without_a_page(own_server: Start, tmp_path: Path) -> None:
+    server = own_server("--path", str(tmp_path))
+    for headers in (HTML, NO_KEY):
+        assert contract.check(server.get("/", headers=headers)) == b"Ollama is running"
 
 
 def test_own_files_below_a_prefix(below: OwnServer) -> None:

@@ -11,7 +11,7 @@ from contract_tests.kit.bodies import body
 from contract_tests.kit.routers import models, wait_for
 from contract_tests.kit.server import Start
 from contract_tests.own.launching import one_line
-from contract_tests.own.servers import MODEL, run, start_connexion
+from contract_tests.own.servers import run, start_connexion
 from engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
@@ -55,7 +55,7 @@ def variables(hub: Hub, tmp_path: Path) -> Variables:
 
 def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables) -> None:
     server = own_server("-hf", PRESETS, "-np", "1", named=True, wait=False, variables=variables)
-    assert set(models(server)) == {MODEL, "first", *REFUSED}
+    assert set(models(server)) == {"first", *REFUSED}
     for name in REFUSED:
         assert "not for a file from another machine" in models(server)[name]["status"]["error"]
         refused = server.post("/completion", body("create_completion", model=name))
@@ -78,7 +78,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
         "-hf", PRESETS, "--offline", named=True, wait=False, variables=variables, api_key="key"
     )
     contract.check(offline.get("/models", params={"reload": "1"}))
-    assert set(models(offline)) == {f"{REPOSITORY}:Q8_0", MODEL, "first", *REFUSED}
+    assert set(models(offline)) == {f"{REPOSITORY}:Q8_0", "first", *REFUSED}
     assert len(hub.requests) == n_requests
 
 
@@ -106,4 +106,4 @@ def test_a_hub_that_does_not_answer_ends_the_start(variables: Variables) -> None
 def test_connexion_run_serves_them_too(own_server: Start, variables: Variables) -> None:
     options = {**variables, "LLAMA_ARG_HF_REPO": PRESETS, "LLAMA_ARG_MODEL": ""}
     server = own_server(how=lambda directory: start_connexion(directory, **options))
-    assert set(models(server)) == {MODEL, "first", *REFUSED}
+    assert set(models(server)) == {"first", *REFUSED}

@@ -76,7 +76,7 @@ def options(zoo: Zoo, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -
     (directory / "models.ini").write_text(presets, "utf-8")
     files = ["--models-dir", str(zoo.directory), "--models-preset", str(directory / "models.ini")]
     slots = ["--slot-save-path", str(directory), "--slot-prompt-similarity", "0"]
-    return [*files, "--metrics", *slots, "--models-max", "0"]
+    return [*files, "--models-shipped", "--metrics", *slots, "--models-max", "0"]
 
 
 def alias(name: str) -> str:
@@ -382,6 +382,21 @@ def test_no_models_autoload(own_server: Start, options: list[str], hub: Mapping[
     contract.check(server.post("/completion?autoload=true", {**request, "model": OTHER_CHAT}))
 
 
+def test_the_list_in_the_form_of_lm_studio(router: OwnServer) -> None:
+    set_status(router, CHAT, LOADED)
+    set_status(router, OTHER_CHAT, UNLOADED)
+    listed = {each["id"]: each for each in contract.check(router.get("/api/v0/models"))["data"]}
+    plain = models(router)
+    assert [*listed] == [*plain]
+    for name, told in listed.items():
+        assert (told["type"] == "embeddings") is (name in (EMBEDDER, RERANKER))
+        assert told["max_context_length"] == plain[name]["meta"]["n_ctx_train"]
+    assert listed[CHAT]["state"] == "loaded"
+    assert listed[CHAT]["loaded_context_length"] == plain[CHAT]["meta"]["n_ctx"]
+    assert listed[OTHER_CHAT]["state"] == "not-loaded"
+    assert "loaded_context_length" not in listed[OTHER_CHAT]
+
+
 # ---- presets ---------------------------------------------------------------------------------
 
 
@@ -423,6 +438,7 @@ def connexion(module_server: Start, options: list[str], hub: Mapping[str, str]) 
     variables = {
         "LLAMA_API_KEY": "key",
         "LLAMA_ARG_MODEL": "",
+        "LLAMA_ARG_MODELS_SHIPPED": "1",
         "LLAMA_ARG_MODELS_DIR": values["--models-dir"],
         "LLAMA_ARG_MODELS_PRESET": values["--models-preset"],
         **hub,

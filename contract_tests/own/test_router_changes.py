@@ -52,9 +52,26 @@ def router(own_server: Start, hub: Hub, tmp_path: Path) -> Router:
     cache, presets = tmp_path / "hub", tmp_path / "models.ini"
     presets.write_text(PRESETS, "utf-8")
     variables = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache)}
-    options = ("--models-preset", str(presets))
+    options = ("--models-preset", str(presets), "--models-shipped")
     server = own_server(*options, router=True, variables=variables, api_key="key")
     return server, cache, presets
+
+
+def test_a_template_that_cant_be_parsed_fails_its_model_alone(
+    own_server: Start, tmp_path: Path
+) -> None:
+    presets = tmp_path / "models.ini"
+    presets.write_text(PRESETS + "chat-template = {% if x %}{{ x }}{% endfor %}\n", "utf-8")
+    variables = {"HF_HUB_CACHE": str(tmp_path / "hub")}
+    server = own_server("--models-preset", str(presets), router=True, variables=variables)
+    chat = body("create_chat_completion")
+    refused = contract.check(server.post("/v1/chat/completions", chat | {"model": "two"}), 503)
+    assert "(line 1, column 21)" in refused["error"]["message"]
+    told = status(server, "two")
+    assert (told["value"], told["failed"]) == (UNLOADED, True)
+    assert "(line 1, column 21)" in told["error"]
+    contract.check(server.post("/v1/chat/completions", chat | {"model": "one"}))
+    assert status(server, "one")["value"] == LOADED
 
 
 def download(server: OwnServer, name: str, code: int = 200) -> Any:

@@ -52,7 +52,7 @@ def a_router(own_server: Start, zoo: Zoo, hub: Mapping[str, str], tmp_path: Path
     """Starts routers for all models of the zoo; only the shipped one is loaded."""
 
     def starting(*options: str, **sections: str) -> OwnServer:
-        files = ["--models-dir", str(zoo.directory)]
+        files = ["--models-dir", str(zoo.directory), "--models-shipped"]
         files += ["--models-preset", presets(tmp_path / "models.ini", **sections)]
         server = own_server(*files, *options, router=True, variables=hub)
         wait_for(server, MODEL, LOADED)
@@ -199,7 +199,7 @@ def test_models_that_cannot_be_loaded(
     directory.mkdir()
     files = write_hostile_files(directory, zoo.path(CHAT))
     shutil.copy(zoo.path(CHAT), directory)
-    options = ("--models-dir", str(directory), "--models-max", "0")
+    options = ("--models-dir", str(directory), "--models-shipped", "--models-max", "0")
     server = own_server(*options, router=True, variables=hub)
     assert models(server).keys() <= {MODEL, CHAT, *files}
     assert models(server).keys() >= {MODEL, CHAT, *BROKEN}

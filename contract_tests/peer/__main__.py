@@ -2,9 +2,11 @@
 
     python -m contract_tests.peer --peer /path/llama-server [--peer-arg=--no-repack] [-k REGEX]
 
-With --record, what the documentation says of the counts is that of this run.
+With --record, what the documentation says of the counts is that of this run, and it has the rows
+that a request has shown.
 
-Exit code 1 if there is a difference without a reason, 2 if the peer is missing.
+Exit code 1 if there is a difference without a reason, or a row of reasons without a difference, 2
+if the peer is missing.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import tempfile
 from itertools import groupby
 from pathlib import Path
 
-from contract_tests.peer.accepted import COUNTS
+from contract_tests.peer.accepted import RECORD, without_difference
 from contract_tests.peer.comparison import differences
 from contract_tests.peer.report import Compared, counts, report
 from contract_tests.peer.request import Request, all_requests
@@ -54,9 +56,14 @@ def main() -> int:
             results += _stage(Path(directory), given.model, stage, peer, list(requests))
     print(report(results, verbose=given.verbose))
     failed = any(each.unexplained for each in results)
+    shown = set().union(*(each.reasons for each in results))
+    if not given.choice and (stale := without_difference(shown)):
+        print(f"\nRows whose difference no request shows: {', '.join(stale)}")
+        failed = True
     if given.record and not failed:
         found = {extent.name.lower(): n for extent, n in counts(results).items()}
-        COUNTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        text = json.dumps({"counts": found, "rows": sorted(shown)}, indent=2)
+        RECORD.write_text(text + "\n", "utf-8")
     return int(failed)
 
 

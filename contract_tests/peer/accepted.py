@@ -4,6 +4,7 @@ python -m contract_tests.peer.accepted > docs/coming-from-llama-server.md
 """
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from contract_tests.peer import rows_of_answers, rows_of_keys, rows_of_requests
@@ -12,8 +13,9 @@ from contract_tests.peer.request import Request
 from contract_tests.peer.row import Accepted, Extent
 
 ACCEPTED = (*rows_of_keys.ROWS, *rows_of_answers.ROWS, *rows_of_requests.ROWS)
-COUNTS = Path(__file__).with_name("counts.json")
-"""How many requests are how far apart, of the last whole run that `--record` kept."""
+RECORD = Path(__file__).with_name("record.json")
+"""Of the last whole run that `--record` kept: how many requests are how far apart, and the titles
+of the rows that explain a difference."""
 MEANINGS = {
     Extent.EQUAL: "have equal answers",
     Extent.KEYS: "have equal answers but for the additional keys that the table names",
@@ -38,6 +40,9 @@ prompt was cached. Of {total} requests {counts}. What differs on purpose is this
 
 
 def page() -> str:
+    """Raises ValueError if there is a row whose difference no request of that run has shown."""
+    if stale := without_difference(json.loads(RECORD.read_text("utf-8"))["rows"]):
+        raise ValueError(f"no request shows the differences of these rows: {', '.join(stale)}")
     rows = (f"| {each.title} | {each.there} | {each.here} | {each.reason} |" for each in ACCEPTED)
     counts = recorded()
     told = [f"{counts[extent]} {meaning}" for extent, meaning in MEANINGS.items()]
@@ -48,8 +53,13 @@ def page() -> str:
 
 
 def recorded() -> dict[Extent, int]:
-    counts = json.loads(COUNTS.read_text("utf-8"))
+    counts = json.loads(RECORD.read_text("utf-8"))["counts"]
     return {extent: counts[extent.name.lower()] for extent in Extent}
+
+
+def without_difference(shown: Collection[str]) -> list[str]:
+    """The titles of rows that are not among those `shown`."""
+    return [row.title for row in ACCEPTED if row.title not in shown]
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ ROWS = (
     ),
     Accepted(
         "Ollama's paths",
-        "Few of them are there.",
+        "They are not there.",
         "All are but those that make, copy or delete models.",
         "Ollama's clients work with them.",
         r"status 200 for 404",
@@ -143,14 +143,6 @@ ROWS = (
         "Status 405, and `Allow` says what is right.",
         "That is HTTP's status for it.",
         r"status 405 for 404",
-    ),
-    Accepted(
-        "Web UI",
-        "There is a page for chats.",
-        "There is none, and `ui` in `/props` is false.",
-        "It is a program of its own.",
-        r"value ui",
-        r"/props",
     ),
     Accepted(
         "`next_token` in `/slots`",

@@ -353,10 +353,10 @@ ROWS = (
     Accepted(
         "A router's list",
         "The models of its cache, its directory and its presets.",
-        "The model that comes with the package is among them, and loaded at first if it is the "
-        "default one. `args` and `preset` are spelt with this server's options.",
+        "The same; the model that comes with the package where there are none. `args` and `preset` "
+        "are spelt with this server's options.",
         "It serves without any model of one's own.",
-        r"length data|(length|value) data\[\]\.status\.(args(\[\])?|preset|value)",
+        r"(length|value) data\[\]\.status\.(args(\[\])?|preset|value)",
         requests=r"router: models",
     ),
     Accepted(

@@ -125,6 +125,13 @@ def test_the_counts_are_of_these_requests() -> None:
     assert sum(accepted.recorded().values()) == len(all_requests()), "run it with --record"
 
 
+def test_a_row_without_a_difference_has_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Accepted("No more", "", "", "", r"value nothing")
+    monkeypatch.setattr(accepted, "ACCEPTED", (*accepted.ACCEPTED, row))
+    with pytest.raises(ValueError, match=r"No more$"):
+        accepted.page()
+
+
 def test_the_page_is_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "coming-from-llama-server.md"
     assert page.read_text("utf-8") == accepted.page()

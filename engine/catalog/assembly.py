@@ -90,7 +90,10 @@ def assemble(
         if entries[name].fault:
             log.error("the model %s can't be served: %s", legible(name), entries[name].fault)
             sections.pop(name, None)
-    for name in _doubles(entries, sections, cached):
+    hidden = _doubles(entries, sections, cached)
+    if len(entries) > 1 and not router.models_shipped and MODEL_NAME not in sections:
+        hidden.append(MODEL_NAME)
+    for name in hidden:
         entries[name] = msgspec.structs.replace(entries[name], hidden=True)
     default = _default(entries, sections)
     entries[default] = _with_names(entries[default], options)
@@ -279,13 +282,20 @@ def _doubles(
 
 def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
     """The first section's that is loaded at start, else the only model that the directory and the
-    preset file name, else the shipped one."""
+    preset file name, else the shipped one if it is listed, else the first: of the preset file, then
+    of the directory, then of the cache."""
     for name, section in sections.items():
         if section.load_on_startup:
             return name
     chosen = {name for name, entry in entries.items() if entry.source == "models_dir"}
     chosen = (chosen | sections.keys()) - {MODEL_NAME}
-    return chosen.pop() if len(chosen) == 1 else MODEL_NAME
+    if len(chosen) == 1:
+        return chosen.pop()
+    if not entries[MODEL_NAME].hidden:
+        return MODEL_NAME
+    order = [*sections, *sorted(chosen), *entries]
+    usable = [name for name in order if not (entries[name].fault or entries[name].hidden)]
+    return (usable or [name for name in order if not entries[name].hidden])[0]
 
 
 def _with_names(entry: Entry, options: Options) -> Entry:

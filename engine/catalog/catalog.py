@@ -43,12 +43,18 @@ class Catalog:
         self.replace(entries, default)
 
     def replace(self, entries: Iterable[Entry], default: str) -> None:
-        """Hold these models from now on, under the conditions of `__init__`."""
-        self.default = default
+        """Hold these models from now on, under the conditions of `__init__`; without the `default`
+        one, the first that is listed takes its place."""
         self.entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
+        names = [entry.name for entry in self.listed()] or [*self.entries]
+        self.default = default if default in self.entries else names[0]
         self._by_alias = {
             alias: entry for entry in self.entries.values() for alias in entry.aliases
         }
+
+    def listed(self) -> list[Entry]:
+        """The models that clients are told of, by name."""
+        return [entry for entry in self.entries.values() if not entry.hidden]
 
     def read(self) -> tuple[list[Entry], str]:
         """The models that there are now, and the name of the default one; changes nothing. Looks
@@ -69,10 +75,11 @@ class Catalog:
             removal.remove(self._cache, name)
 
     def find(self, name: str) -> Entry | None:
-        """The model of that name or alias; `default` for an empty name, the only one for any."""
-        if len(self.entries) == 1 or not name:
+        """The model of that name or alias; `default` for an empty name, and, where one model alone
+        is listed, that one for any other."""
+        if not name:
             return self.entries[self.default]
-        return self.named(name)
+        return self.named(name) or (self.entries[self.default] if len(self.listed()) == 1 else None)
 
     def named(self, name: str) -> Entry | None:
         """The model that has exactly this name or alias."""
@@ -85,7 +92,7 @@ class Catalog:
         if not wanted:
             return []
         owners: dict[str, list[str]] = {}
-        for entry in self.entries.values():
+        for entry in self.listed():
             for text in (entry.name, *entry.aliases):
                 owners.setdefault(_plain(text), []).append(entry.name)
         containing = sorted((text for text in owners if wanted in text), key=len)
@@ -106,9 +113,9 @@ def open_catalog(
     """The models that `options` or `router` name, which were read from what is `given`.
 
     If they name one model, it is the only one; else there are those of the hub's cache, of
-    --models-dir and of --models-preset, and the shipped one. If that "model" is a repository of
-    presets, `remote` takes the place of both. Looks at names of files only, and logs a warning for
-    each file that can't be used. Raises OptionError.
+    --models-dir and of --models-preset, and the shipped one, which is hidden beside
+    others. If that "model" is a repository of presets, `remote` takes the place of both. Looks at
+    names of files only, and logs a warning for each file that can't be used. Raises OptionError.
     """
     if options.names_model() and remote is None:
         entry = _single(options, given.environ)

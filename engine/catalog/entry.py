@@ -15,9 +15,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     Their `model` is the path of its file, the first of several; "" with a `hf_repo`, a `model_url`
     or a `docker_repo` is a model that has to be downloaded first, and "" alone is the shipped one.
     `in_cache` is true if its file belongs to the hub's cache. A `hidden` one can be named, and is
-    not listed: a preset has the same file. A `removable` one is a download without a preset, whose
-    files really lie in the cache. One with a `fault` can't be loaded: its preset can't be used, for
-    this reason.
+    not listed: a preset has the same file, or it is the shipped one beside others. A `removable`
+    one is a download without a preset, whose files really lie in the cache. One with a `fault`
+    can't be loaded: its preset can't be used, for this reason.
     """
 
     name: str

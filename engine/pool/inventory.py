@@ -82,6 +82,7 @@ class Inventory:
                     f"the model {name!r} can't be removed: it is no download in the cache, or has "
                     "a preset"
                 )
+            was_default = name == self._catalog.default
             await self._drop(entry)
             try:
                 await asyncio.to_thread(self._catalog.remove_files, name)
@@ -89,6 +90,8 @@ class Inventory:
                 failure = server_error(f"the model {name!r} can't be removed: {error.strerror}")
             else:
                 self._members.publish(ModelEvent(name, "model_remove"))
+                if was_default:  # who takes its place may be hidden yet
+                    await self._reload()
                 self.on_change()
                 return
         await self.reload()  # what is left of it

@@ -9,6 +9,10 @@ from engine.pool.status import ModelStatus
 PROGRESS_SECONDS = 0.1  # between two events about the progress of one model
 
 
+def _told(status: ModelStatus) -> tuple[Any, ...]:
+    return status.value, status.failed, status.waiting
+
+
 class StatusPublisher:
     """Compares a model's status with the one that was published last."""
 
@@ -27,9 +31,11 @@ class StatusPublisher:
     def update(self, status: ModelStatus) -> None:
         """The status may have changed."""
         before, self.last = self.last, status
-        if (status.value, status.failed) == (before.value, before.failed):
+        if _told(status) == _told(before):
             return
         data: dict[str, Any] = {"status": status.value}
+        if status.waiting:
+            data["waiting"] = True
         if status.value == "unloaded":
             # Clients know a failure by a code other than 0, also if there was no process.
             data["exit_code"] = (status.exit_code or 1) if status.failed else 0

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine.catalog.entry import Entry
 from engine.options import Options
 from engine.pool.events import ModelEvents
@@ -59,12 +61,13 @@ class ModelRecord:
     def status(self) -> ModelStatus:
         """The status as GET /models shows it."""
         if self.n_returning:  # what is still there is not what will answer
-            return ModelStatus(value="loading")
+            return ModelStatus(value="loading", waiting=True)
         supervisor = self.supervisor
         if supervisor and supervisor.state not in _ABSENT:
-            return ModelStatus.of(supervisor)
+            waits = bool(self.waiting) and supervisor.state == "sleeping"
+            return msgspec.structs.replace(ModelStatus.of(supervisor), waiting=waits)
         if self.waiting:
-            return ModelStatus(value="loading")
+            return ModelStatus(value="loading", waiting=True)
         if failure := self.failure:
             return ModelStatus(failed=True, failure=failure.text, exit_code=failure.exit_code)
         # Until its process has ended, a model that is stopped is what it was before.

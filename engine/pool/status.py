@@ -27,10 +27,12 @@ _VALUES: dict[State, StatusValue] = {
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `failed`, `failure` (one line) and `exit_code` are about the last attempt to load
-    it; there is no exit code if it could not even be downloaded."""
+    """One model. `waiting`: requests wait until there is room to load it, whatever its value says.
+    `failed`, `failure` (one line) and `exit_code` are about the last attempt to load it; there is
+    no exit code if it could not even be downloaded."""
 
     value: StatusValue = "unloaded"
+    waiting: bool = False
     progress: float = 0.0  # of downloading or loading, 0..1
     transfer: Transfer | None = None  # of the download
     failed: bool = False

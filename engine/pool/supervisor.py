@@ -53,6 +53,13 @@ class StartProcess(Protocol):
     ) -> Awaitable[EngineProcess]: ...
 
 
+class Examine(Protocol):
+    """Tells what requests may use of a model that a process has loaded. Raises `EngineError` if
+    it can't be served."""
+
+    def __call__(self, options: Options, info: ModelInfo, /) -> Awaitable[ModelInfo]: ...
+
+
 class Supervisor:
     """Owns the engine process of one model.
 
@@ -70,10 +77,12 @@ class Supervisor:
         *,
         fetch: Fetch = fetch,
         start_process: StartProcess = EngineProcess.start,
+        examine: Examine | None = None,
         restarts: Restarts | None = None,
         log_level: int = logging.WARNING,
     ) -> None:
-        """`log_level` is the threshold of what the engine process logs."""
+        """`examine` is called for each model that a process has loaded, before requests may come;
+        `log_level` is the threshold of what the engine process logs."""
         self.options = options  # with the paths of files once these have been downloaded
         self.model = ""  # its name in the log, where there are many
         self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
@@ -90,6 +99,7 @@ class Supervisor:
 
         self._fetch = fetch
         self._start_process = start_process
+        self._examine = examine
         self._log_level = log_level
         self._restarts = restarts or Restarts()
         self._lifecycle = Lifecycle("downloading" if wants_fetch(options) else "loading")
@@ -97,6 +107,7 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
         self._left: EngineClient | None = None  # of a process that ended, for the next one
         self._left_until: asyncio.TimerHandle | None = None
         self._look: Look | None = None  # the last before it fell asleep
@@ -333,6 +344,8 @@ class Supervisor:
             await process.listen(partial(self._take, process))
         finally:
             code = await process.code()
+            if self._examining is not None:
+                self._examining.cancel()
             if self.state != "dozing":  # it ends by itself, and may have to say how that went
                 idle_watch.cancel()
             wait = self._conclude(process, code)
@@ -346,21 +359,45 @@ class Supervisor:
                 self.progress = fraction
                 self.on_progress()
             case Ready(info=info):
-                self._used_at = time.monotonic()
-                self.info, self.progress, self.failure = info, 1.0, ""
-                for line in told(info.devices):
-                    log_for(log, logging.INFO, self.model, line)
-                client = process.open(info)
-                if self.adapter_scales is not None:
-                    process.send(SetAdapters(0, self.adapter_scales))
-                if self._left is not None:
-                    client.succeed(self._left)
-                    self._forget_left()
-                self._enter("ready")
+                self._begin_to_open(process, info)
             case LoadFailed(message=text):
                 process.refusal = text
             case _ if process.client is not None:
                 process.client.dispatch(message)
+
+    def _begin_to_open(self, process: EngineProcess, info: ModelInfo) -> None:
+        """The process has loaded its model."""
+        if self._examine is None:
+            self._open(process, info)
+        else:
+            opening = self._open_examined(process, info, self._examine)
+            self._examining = asyncio.create_task(opening, name="examine a model")
+
+    async def _open_examined(
+        self, process: EngineProcess, info: ModelInfo, examine: Examine
+    ) -> None:
+        """Open the process, or end it if its model can't be served."""
+        try:
+            info = await examine(self.options, info)
+        except EngineError as error:
+            process.refusal = error.info.message
+            await process.end()
+        else:
+            self._open(process, info)
+
+    def _open(self, process: EngineProcess, info: ModelInfo) -> None:
+        """The process is ready for requests."""
+        self._used_at = time.monotonic()
+        self.info, self.progress, self.failure = info, 1.0, ""
+        for line in told(info.devices):
+            log_for(log, logging.INFO, self.model, line)
+        client = process.open(info)
+        if self.adapter_scales is not None:
+            process.send(SetAdapters(0, self.adapter_scales))
+        if self._left is not None:
+            client.succeed(self._left)
+            self._forget_left()
+        self._enter("ready")
 
     @property
     def seconds_awake(self) -> float | None:
@@ -398,7 +435,9 @@ class Supervisor:
     def _conclude(self, process: EngineProcess, code: int) -> float | None:
         """A process has ended: make the transition that follows. Returns how long to wait for the
         next one; None: there is none."""
-        self._process, self.exit_code = None, code
+        self._process = None
+        # One that was refused after it had loaded the model has ended well.
+        self.exit_code = (code or None) if process.refusal else code
         life, client = process.life(code), process.client
         how = explain_exit(code, "" if life.ready else "while it loaded the model")
         how = f"the engine process {how}"

@@ -12,8 +12,7 @@ from handlers.options import ServerOptions
 
 
 class OwnFiles:
-    """Answers requests for the files of --path, before any operation of the same path. The root
-    is an operation's, which shows index.html to browsers alone."""
+    """Answers requests for the files of --path, before any operation of the same path."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -23,7 +22,7 @@ class OwnFiles:
             options: ServerOptions = scope["state"]["runtime"].options
             if options.page.path and options.page.ui:
                 name = _name(scope, options.http.api_prefix)
-                found = await own_file(options.page.path, name, scope) if name else None
+                found = await _own_file(options.page.path, name, scope) if name else None
                 if found is not None:
                     await found(scope, receive, send)
                     return
@@ -31,17 +30,17 @@ class OwnFiles:
 
 
 def _name(scope: Scope, prefix: str) -> str:
-    """The path of a file that a request is for, relative to the directory; empty for the root and
-    for what is not below the API's prefix."""
+    """The path of a file that a request is for, relative to the directory; empty for what is not
+    below the API's prefix."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     base = prefix.rstrip("/") + "/"
     if not path.startswith(base):
         return ""
     name = path.removeprefix(base)
-    return name + "index.html" if name.endswith("/") else str(name)
+    return name + "index.html" if not name or name.endswith("/") else str(name)
 
 
-async def own_file(directory: str, name: str, scope: Scope) -> Response | None:
+async def _own_file(directory: str, name: str, scope: Scope) -> Response | None:
     """The answer with a file of `directory`, or None if it has none of this name. Hidden files,
     and what leads out of the directory, count as not there."""
     parts = PurePosixPath(name).parts

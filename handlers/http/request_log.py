@@ -17,6 +17,7 @@ CLIENT_GONE = 499  # as nginx calls it: no answer was begun
 MAX_ERROR = 300  # characters of an error's message in the log
 MAX_PATH = 200
 _POLLED = ("health", "metrics", "slots")  # asked for every few seconds by machines and pages
+_AS_EVER = (200, 503, CLIENT_GONE)  # what they get while all is well, while it starts or ends
 
 
 class RequestLog:
@@ -63,7 +64,7 @@ def _level(scope: Scope, status: int, notes: Notes) -> int:
         return logging.WARNING  # ours to mend; other statuses above are states of the server
     before, _, last = scope["path"].rpartition("/")
     polled = last in _POLLED or scope["method"] == "OPTIONS"
-    if (polled and status == 200) or (before.endswith("/ui") and status in (200, 304)):
+    if (polled and status in _AS_EVER) or (before.endswith("/ui") and status in (200, 304)):
         return logging.DEBUG
     return logging.INFO
 

@@ -48,7 +48,8 @@ _METHODS = frozenset(HTTPMethod)
 
 
 class Routing(RoutingMiddleware):  # type: ignore[misc]
-    """Finds paths without parameters in a table; asks the routes for all others."""
+    """Finds paths without parameters in a table, also with a slash behind; asks the routes for all
+    others."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
@@ -77,15 +78,22 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not scope.get("root_path"):
             context = self._known.get((scope["method"], scope["path"]))
+            if context is None and (path := _without_slash(scope["path"])):
+                context = self._known.get((scope["method"], path))
             if context is not None:
                 scope.setdefault("path_params", {})
                 scope.setdefault("extensions", {}).setdefault(ROUTING_CONTEXT, {}).update(context)
                 await self.app(scope, receive, send)
                 return
         if scope["type"] == "http" and _has_trailing_slash(scope):
-            # Nothing that is described ends so, and Starlette would redirect to what doesn't.
+            # A parameter may be meant to end so, and Starlette would redirect to what doesn't.
             raise HTTPException(404 if is_known(scope) else 401)
         await super().__call__(scope, receive, send)
+
+
+def _without_slash(path: str) -> str:
+    """`path` without the one slash that a client has put behind it; empty if there is none."""
+    return path[:-1] if path.endswith("/") and not path.endswith("//") else ""
 
 
 def _has_trailing_slash(scope: Scope) -> bool:

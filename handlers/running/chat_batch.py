@@ -16,15 +16,24 @@ from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_g
 from engine.chat.grammar.stop_scope import stop_scope
 from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from engine.chat.parse.free_text import FreeTextCalls
+from engine.chat.parse.incremental import joined
 from engine.chat.parse.parser import AnswerParser, answer_parser
 from engine.chat.prompt import ChatPrompt
 from engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
 from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from engine.params import AnswerRules, GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import Begun, Delta, Finished, Prompt, PromptParts
+from engine.protocol.messages import (
+    Begun,
+    Delta,
+    Finished,
+    Prompt,
+    PromptParts,
+    TokenProbs,
+)
 from handlers.running.aside import aside
 from handlers.running.batch import Batch
+from handlers.running.content_tokens import ContentTokens
 from handlers.running.media import (
     Marked,
     check_media,
@@ -52,13 +61,15 @@ class ChatEvent(msgspec.Struct, frozen=True):
     """An event of the engine as a part of answer number `index`.
 
     `deltas` may be none: the text is held back, or the event reports on the prompt
-    (`source.progress`). With the last event of an answer, `message` is all of it.
+    (`source.progress`). With the last event of an answer, `message` is all of it. `probs` are those
+    of the content among the deltas, if the request wants any.
     """
 
     index: int
     deltas: list[ChatDelta]
     source: Delta | Finished
     message: ChatMessage
+    probs: Sequence[TokenProbs] = ()
 
     @property
     def is_last(self) -> bool:
@@ -72,6 +83,11 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     message: ChatMessage
     finished: Finished
     events: Sequence[ChatEvent] = ()
+
+    @property
+    def probs(self) -> list[TokenProbs]:
+        """Those of the content."""
+        return [each for event in self.events for each in event.probs]
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -257,20 +273,41 @@ class AnswerReader:
         self.message = ChatMessage(calls=[])
         self._parser = prepared.new_parser()
         self._given = [*prepared.given]
+        self._tokens = ContentTokens() if prepared.params.n_probs else None
 
     def read(self, index: int, event: Delta | Finished) -> ChatEvent:
         """`event` as one of answer number `index`."""
-        deltas = self._parser.feed(event.text)
-        if isinstance(event, Finished):
-            in_call = event.stop_type == "word" and self._parser.calling
-            self.message.ends_in_call = in_call
-            deltas = deltas + self._parser.finish(cut_off=_cut_off(event) or in_call)
+        deltas, probs = self._read(event)
         if self._given and (deltas or isinstance(event, Finished)):
             deltas = _joined(self._given, deltas)
             self._given = []
         for delta in deltas:
             self.message.add(delta)
-        return ChatEvent(index, deltas, event, self.message)
+        return ChatEvent(index, deltas, event, self.message, probs)
+
+    def _read(self, event: Delta | Finished) -> tuple[list[ChatDelta], Sequence[TokenProbs]]:
+        """What the text of an event brings, and the tokens of the content in it."""
+        tokens = self._tokens
+        if tokens is None:
+            return self._parser.feed(event.text) + self._end(event), ()
+        deltas: list[ChatDelta] = []
+        probs: list[TokenProbs] = []
+        tokens.generated(event.probs)
+        for part in tokens.parts(event.text):
+            found = self._parser.feed(part)
+            probs += tokens.said(found)
+            deltas += found
+        found = self._end(event)
+        probs += tokens.said(found)
+        return joined([*deltas, *found]), probs
+
+    def _end(self, event: Delta | Finished) -> list[ChatDelta]:
+        """What the end of the answer brings, if `event` is that."""
+        if not isinstance(event, Finished):
+            return []
+        in_call = event.stop_type == "word" and self._parser.calling
+        self.message.ends_in_call = in_call
+        return self._parser.finish(cut_off=_cut_off(event) or in_call)
 
 
 class ChatBatch:

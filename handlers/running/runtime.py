@@ -20,6 +20,7 @@ from engine.catalog.catalog import Catalog
 from engine.catalog.download.parent import wants_fetch
 from engine.catalog.inspect.parent import MetadataReader
 from engine.chat.rendering.parent import Renderer
+from engine.chat.rendering.source import examined
 from engine.media.parent import MediaDecoder
 from engine.options import OptionError
 from engine.pool.inventory import Inventory
@@ -80,10 +81,14 @@ class Runtime:
             responses = ResponseStore(options.responses.responses_db)
         except StoreError as error:
             raise OptionError(f"--responses-db {error}") from error
+        renderer = Renderer()
+        new_supervisor = partial(
+            Supervisor,
+            examine=partial(examined, renderer),
+            log_level=options.log.engine_level(),
+        )
         pool = ModelPool(
-            catalog,
-            models_max=options.router.models_max,
-            new_supervisor=partial(Supervisor, log_level=options.log.engine_level()),
+            catalog, models_max=options.router.models_max, new_supervisor=new_supervisor
         )
         return cls(
             options=options,
@@ -94,6 +99,7 @@ class Runtime:
             started=int(time.time()),
             responses=responses,
             api_keys=api_keys,
+            renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
             page_settings=options.page.settings(),

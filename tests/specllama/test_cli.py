@@ -551,3 +551,28 @@ def test_decorations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     text = file.read_text(encoding="utf-8")
     assert re.fullmatch(rf"{time} WARNING test: careful\n", text)
+
+
+@posix
+@pytest.mark.usefixtures("log_as")
+def test_a_log_file_that_was_renamed_is_opened_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    file, old = folder / "log", folder / "log.1"
+    logs.configure(parse(["--log-file", str(file)], {}).log)
+    log = logging.getLogger("test")
+    log.info("one")
+    file.rename(old)
+    log.info("two")
+    assert (old.read_text("utf-8"), file.read_text("utf-8")) == (
+        "INFO test: one\n",
+        "INFO test: two\n",
+    )
+    file.unlink()
+    log.info("three")
+    assert file.read_text("utf-8") == "INFO test: three\n"
+    folder.rename(tmp_path / "away")
+    log.info("nowhere")
+    (tmp_path / "away").rename(folder)
+    log.info("four")
+    assert file.read_text("utf-8").endswith("INFO test: four\n")

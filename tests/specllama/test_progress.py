@@ -1,5 +1,6 @@
 """The display of downloads."""
 
+import asyncio
 import io
 import logging
 
@@ -7,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from engine.catalog.download.parent import Transfer
-from specllama.progress import ModelProgress
+from specllama.progress import ModelProgress, show_progress
+from tests.support.pool_stage import soon, stage
 
 MIB = 1 << 20
 
@@ -104,3 +106,53 @@ def test_a_terminal_gets_a_bar_for_loading_after_the_download() -> None:
     assert "37 %" in text.getvalue()
     assert "warming up" not in text.getvalue()
     assert "10.0/100.0 MiB" in text.getvalue()
+
+
+def test_loading_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        async with stage(models_max=1) as s:
+            showing = asyncio.create_task(show_progress(s.pool, s.catalog.entries))
+            await soon()
+            a = await s.loaded("a")
+            b = s.lease("b")
+            await soon()
+            assert caplog.messages[-1] == "b waits for room"
+            a.release()
+            await soon()
+            assert caplog.messages[-1] == "loading b"
+            s.engine("b").become_ready()
+            (await b).release()
+            await s.engine("b").fall_asleep()
+            a = await s.loaded("a")
+            b = s.lease("b")
+            await soon()
+            assert caplog.messages[-1] == "b waits for room"
+            a.release()
+            await soon()
+            assert caplog.messages[-1] == "loading b"
+            s.engine("b").become_ready()
+            (await b).release()
+            await soon()
+            told = [message for message in caplog.messages if " b" in message or "b " in message]
+            assert [message.partition(" in ")[0] for message in told] == [
+                *("b waits for room", "loading b", "loaded b"),
+                *("b waits for room", "loading b", "loaded b"),
+            ]
+            showing.cancel()
+            await asyncio.wait({showing})
+
+    asyncio.run(run())
+
+
+def test_seconds_count_from_the_beginning_of_the_loading(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    with ModelProgress(console(terminal=False)[0], clock=lambda: now) as progress:
+        progress.wait("a")
+        now += 60
+        progress.load("a", 0.0)
+        now += 1
+        progress.loaded("a")
+    assert caplog.messages == ["a waits for room", "loading a", "loaded a in 1.0 s"]

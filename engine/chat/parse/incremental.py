@@ -1,7 +1,7 @@
 """The base of the parsers of answers: text in, deltas out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -56,9 +56,14 @@ class IncrementalParser(ABC):
             self.emit(Content(text))
 
     def _new(self) -> list[ChatDelta]:
-        found = [delta for _, same in groupby(self._deltas, _kind) for delta in _joined([*same])]
+        found = joined(self._deltas)
         self._deltas.clear()
         return found
+
+
+def joined(deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
+    """`deltas`, those of one kind in a row as one."""
+    return [delta for _, same in groupby(deltas, _kind) for delta in _joined([*same])]
 
 
 def _kind(delta: ChatDelta) -> Any:

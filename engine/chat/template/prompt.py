@@ -121,8 +121,9 @@ def continued(
 
     Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
     """
-    prompt = msgspec.structs.replace(prompt, given=answer)
     text, (thoughts, content) = prompt.text, _wrappers(prompt.syntax)
+    answer = _told_apart(answer, thoughts)
+    prompt = msgspec.structs.replace(prompt, given=answer)
     if thoughts is None and answer.thinks:
         raise invalid_request("messages: this model's chat template has no thoughts to go on with")
     if thoughts is not None:
@@ -143,6 +144,21 @@ def continued(
     if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
         text = _joined(text, content.begin)
     return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
+
+
+def _told_apart(answer: Continuation, thoughts: Wrapper | None) -> Continuation:
+    """`answer`, whose content may begin with the model's own markers and thoughts between them:
+    these are its thoughts, and they go on if they aren't closed."""
+    if thoughts is None or answer.reasoning or answer.thinks:
+        return answer
+    begin, end = thoughts.begin.strip(), thoughts.end.strip()
+    text = answer.content.lstrip()
+    if not (begin and end and text.startswith(begin)):
+        return answer
+    inner, closed, rest = text.removeprefix(begin).partition(end)
+    if not closed:
+        return Continuation(reasoning=inner.lstrip(), thinks=True)
+    return Continuation(rest.lstrip(), inner.strip())
 
 
 def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:

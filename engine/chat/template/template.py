@@ -9,6 +9,7 @@ so it runs sandboxed and can neither reach Python's internals nor change its inp
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -21,6 +22,14 @@ from jinja2 import (
     nodes,
 )
 from jinja2.ext import Extension, loopcontrols
+from jinja2.lexer import (
+    TOKEN_RAW_BEGIN,
+    TOKEN_RAW_END,
+    Token,
+    TokenStream,
+    ignored_tokens,
+    newline_re,
+)
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -47,9 +56,9 @@ class ChatTemplate:
             self._template = _environment.from_string(source)
             self.variables = meta.find_undeclared_variables(_environment.parse(source))
         except TemplateSyntaxError as e:
-            raise server_error(
-                f"The chat template is not valid: {e.message} (line {e.lineno})", final=True
-            ) from e
+            line, column = _place(source, e)
+            told = f"The chat template is not valid: {e.message} (line {line}, column {column})"
+            raise server_error(told, final=True) from e
         except MemoryError:
             raise
         except Exception as e:  # constants are folded here: anything can happen
@@ -106,6 +115,39 @@ class ChatTemplate:
 
     def _given(self, value: Any) -> Any:
         return _protected(value) if self._changes_lists else value
+
+
+def _place(source: str, error: TemplateSyntaxError) -> tuple[int, int]:
+    """The line and the column, from 1, of a fault: Jinja knows the line alone. They are those of
+    the last token that the parser has read, or of the text that is no token."""
+    source = "\n".join(newline_re.split(source)[::2])
+    places: list[tuple[int, int]] = []  # of the tokens that the parser sees
+    end = 0
+    try:
+        for line, kind, text in _environment.lexer.tokeniter(source, None):
+            begin = max(source.find(text, end), end)  # white space may be left out between two
+            end = begin + len(text)
+            if kind not in ignored_tokens and kind not in (TOKEN_RAW_BEGIN, TOKEN_RAW_END):
+                places.append((line, begin - source.rfind("\n", 0, begin)))
+    except TemplateSyntaxError as e:
+        if (e.message, e.lineno) == (error.message, error.lineno):
+            return e.lineno, end - source.rfind("\n", 0, end)
+    n_read = 0
+
+    def counted(stream: TokenStream) -> Iterator[Token]:
+        nonlocal n_read
+        for token in stream:
+            n_read += 1
+            yield token
+
+    parser = Parser(_environment, source)
+    with suppress(TemplateSyntaxError):
+        parser.stream = TokenStream(counted(parser.stream), None, None)
+        parser.parse()
+    return next(
+        (place for place in reversed(places[:n_read]) if place[0] == error.lineno),
+        (error.lineno, 1),
+    )
 
 
 class _GivenList(list[Any]):

@@ -37,6 +37,16 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             file=files.read_text,
         ),
     ] = ""
+    models_shipped: Annotated[
+        bool,
+        _router(
+            names="--models-shipped",
+            negative="--no-models-shipped",
+            env="LLAMA_ARG_MODELS_SHIPPED",
+            help="List the package's own model beside others; where there is no other, it is "
+            "listed in any case.",
+        ),
+    ] = False
     models_max: Annotated[
         int,
         _router(

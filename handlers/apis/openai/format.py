@@ -87,7 +87,7 @@ def text_completion(
         {
             "text": (echoes[index // n_each] if echoes else "") + result.text,
             "index": index,
-            "logprobs": _later(probabilities, result),
+            "logprobs": _later(probabilities, result.probs),
             "finish_reason": text_finish_reason(result.stop_type),
         }
         for index, result in enumerate(results)
@@ -112,14 +112,16 @@ def chat_completion(
             "finish_reason": _reason(answer.finish_reason, old_calls),
             "index": index,
             "message": chat_message(answer.message, old_calls=old_calls),
-            "logprobs": _later(probabilities, answer.finished),
+            "logprobs": _later(probabilities, answer.probs),
         }
         choices.append(choice)
     return _whole(head, choices, usage(results, results[:1]), results[0], native)
 
 
-def _later(probabilities: Probabilities | None, result: Finished) -> dict[str, Any] | None:
-    return {"content": probabilities.later(result.probs)} if probabilities else None
+def _later(
+    probabilities: Probabilities | None, probs: Sequence[TokenProbs]
+) -> dict[str, Any] | None:
+    return {"content": probabilities.later(probs)} if probabilities else None
 
 
 def _reason(reason: FinishReason, old_calls: bool) -> str:
@@ -298,7 +300,6 @@ class ChatFormat:
         self._probabilities = probabilities
         self._native = native
         self._results: list[Finished] = []
-        self._probs: dict[int, list[TokenProbs]] = {}  # of text that is held back, by choice
         self._opened: set[int] = set()
 
     def begin(self, event: ChatEvent) -> bytes:
@@ -311,10 +312,14 @@ class ChatFormat:
             return self._chunk(index, _AUTHOR, timings + _progress(source))
         parts = [] if index in self._opened else [self._chunk(index, _AUTHOR)]
         self._opened.add(index)
-        if source.probs:
-            self._probs.setdefault(index, []).extend(source.probs)
         calls, as_json = event.message.calls, _old_delta if self._old_calls else _delta
-        parts += [self._chunk(index, as_json(delta, calls), timings) for delta in event.deltas]
+        probs = event.probs
+        for delta in event.deltas:
+            if isinstance(delta, Content) and probs:
+                parts.append(self._chunk(index, as_json(delta, calls), timings, probs))
+                probs = ()
+            else:
+                parts.append(self._chunk(index, as_json(delta, calls), timings))
         if isinstance(source, Finished):
             parts.append(self._finish(source, event.message, index))
         return b"".join(parts)
@@ -344,8 +349,6 @@ class ChatFormat:
             "delta": {},
             "finish_reason": _reason(finish_reason(message, result), self._old_calls),
         }
-        if self._probabilities and (probs := self._probs.pop(index, None)):
-            choice["logprobs"] = self._probabilities.logprobs(probs)
         chunks: list[dict[str, Any]] = [{"choices": [choice], **self._head}]
         if self._native:
             chunks[0]["__verbose"] = self._native.result(index, result)
@@ -355,8 +358,9 @@ class ChatFormat:
         chunks[-1]["timings"] = timings_json(result.timings)
         return b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks)
 
-    def _chunk(self, index: int, delta: bytes, more: bytes = b"") -> bytes:
-        probs = self._probs.pop(index, None) if self._probs else None
+    def _chunk(
+        self, index: int, delta: bytes, more: bytes = b"", probs: Sequence[TokenProbs] = ()
+    ) -> bytes:
         logprobs = b""
         if probs and self._probabilities:
             logprobs = b',"logprobs":' + encode(self._probabilities.logprobs(probs))

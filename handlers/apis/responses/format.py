@@ -123,6 +123,8 @@ def status_of(message: ChatMessage, finished: Finished) -> Status:
     """The status at the end of an answer, and of its last item."""
     is_cut = finish_reason(message, finished) == "length" or message.ends_in_call
     return "incomplete" if is_cut else "completed"
+
+
 def _decoded(arguments: str) -> Any:
     """The arguments of a search; the text of them if they were cut off."""
     try:
@@ -196,12 +198,12 @@ class Output:
         self._open = False
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
-        self._unsaid: list[TokenProbs] = []  # of text that the parser holds back
+        self._unsaid: list[TokenProbs] = []  # of the content, for its next text
 
     def feed(self, event: ChatEvent) -> list[Event]:
         """The events for what `event` adds to the response."""
         if self._probabilities is not None:
-            self._unsaid += event.source.probs
+            self._unsaid += event.probs
         return [made for delta in event.deltas for made in self._add(delta)]
 
     def finish(self, status: Status) -> list[Event]:
@@ -221,37 +223,25 @@ class Output:
     def _add(self, delta: ChatDelta) -> list[Event]:
         match delta:
             case Content(text):
-                logprobs = self._take_logprobs(text)
+                logprobs = self._take_logprobs()
                 self._logprobs += logprobs
                 events = self._enter("message")
                 return [*events, self._text(text, logprobs=logprobs)]
             case Reasoning(text):
-                self._unsaid.clear()  # only text has probabilities, thoughts have none
                 return [*self._enter("reasoning"), self._text(text)]
             case CallStart(_, id, name, free_text):
-                self._unsaid.clear()
                 return [*self._close("completed"), self._begin_call(id, name, free_text)]
             case CallArguments(_, text):
-                self._unsaid.clear()
                 self._pieces.append(text)
                 if (kind := self.items[-1]["type"]) == _SEARCH:
                     return []
                 name, _ = _CALLS[kind]
                 return [self._event(f"response.{name}.delta", delta=text)]
 
-    def _take_logprobs(self, text: str = "") -> list[dict[str, Any]]:
-        """The probabilities of the tokens since the last time, but not of markers before `text`, if
-        that is the beginning of a message."""
-        if self._probabilities is None:
-            return []
+    def _take_logprobs(self) -> list[dict[str, Any]]:
+        """The probabilities of the tokens since the last time."""
         tokens, self._unsaid = self._unsaid, []
-        goes_on = self._open and self.items[-1]["type"] == "message"
-        whole = b"".join(token.piece for token in tokens)
-        if not (goes_on or whole.startswith(text.encode())):
-            n_marker = len(whole) - len(text.encode())
-            while tokens and n_marker >= len(tokens[0].piece):
-                n_marker -= len(tokens.pop(0).piece)
-        return self._probabilities.content(tokens)
+        return self._probabilities.content(tokens) if self._probabilities else []
 
     def _enter(self, type_: Literal["message", "reasoning"]) -> list[Event]:
         """Opens an item of this type, unless it is open."""
@@ -319,7 +309,6 @@ class Output:
     def _close_text(self, item: Item, text: str) -> list[Event]:
         more: dict[str, Any] = {}
         if item["type"] == "message":
-            self._logprobs += self._take_logprobs()  # of tokens without a text
             more["logprobs"], self._logprobs = self._logprobs, []
         part = self._part(item["type"], text, **more)
         item["content"] = [part]

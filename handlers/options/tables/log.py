@@ -35,7 +35,9 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _log(names="-v --verbose --log-verbose", help="Log everything.", replaces=("verbosity",)),
     ] = False
-    log_disable: Annotated[bool, _log(names="--log-disable", help="Log nothing.")] = False
+    log_disable: Annotated[
+        bool, _log(names="--log-disable", help="Log nothing, and show neither banner nor progress.")
+    ] = False
     log_file: Annotated[
         str,
         _log(
@@ -43,7 +45,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_LOG_FILE",
             also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
-            help="Append the log to a file as well.",
+            help="Append the log to a file as well. One that was renamed, as by logrotate, is "
+            "opened anew.",
             default="none",
         ),
     ] = ""

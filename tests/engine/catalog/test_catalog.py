@@ -266,10 +266,10 @@ def test_a_refused_section_leaves_the_others(hub: Path, caplog: pytest.LogCaptur
 def test_a_model_of_the_cache_that_a_preset_has_too(hub: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf", "x-F16.gguf")
     text = "[own]\nhf-repo = u/r:q8_0\n"
-    assert not any(entry.hidden for entry in with_presets(hub, text).entries.values())
+    assert not with_presets(hub, text).entries["u/r:Q8_0"].hidden
     catalog = with_presets(hub, text + "dedup-cache-models = true\n")
     hidden = [name for name, entry in catalog.entries.items() if entry.hidden]
-    assert hidden == ["u/r:Q8_0"]
+    assert hidden == [MODEL_NAME, "u/r:Q8_0"]
     assert catalog.find("u/r:Q8_0"), "it can still be named"
 
 
@@ -283,12 +283,12 @@ def test_the_command_line_names_the_default_model_alone(hub: Path, models: Path)
     write(models, "a.gguf", "b.gguf")
     catalog = opened(hub, "--models-dir", str(models), "--alias", "x", "--tags", "t")
     assert {name: (e.aliases, e.tags) for name, e in catalog.entries.items()} == {
-        "a": ((), ()),
+        "a": (("x",), ("t",)),
         "b": ((), ()),
-        MODEL_NAME: (("x",), ("t",)),
+        MODEL_NAME: ((), ()),
     }
-    with pytest.raises(OptionError, match='"a"'):
-        opened(hub, "--models-dir", str(models), "--alias", "a")
+    with pytest.raises(OptionError, match='"b"'):
+        opened(hub, "--models-dir", str(models), "--alias", "b")
 
 
 def test_a_file_with_the_shipped_models_name(
@@ -305,7 +305,11 @@ def test_a_file_with_the_shipped_models_name(
     [
         ([], {}, MODEL_NAME, {MODEL_NAME}),
         (["a.gguf"], {}, "a", set()),
-        (["a.gguf", "b.gguf"], {}, MODEL_NAME, {MODEL_NAME}),
+        (["a.gguf", "b.gguf"], {}, "a", set()),
+        (["a.gguf", "b.gguf"], {"b": ""}, "b", set()),
+        (["a.gguf", "b.gguf"], {"b": "c = many"}, "a", set()),
+        (["a.gguf"], {"a": "c = many"}, "a", set()),
+        (["a.gguf", "b.gguf"], {MODEL_NAME: ""}, MODEL_NAME, {MODEL_NAME}),
         (["a.gguf"], {"a": ""}, "a", set()),
         ([], {MODEL_NAME: ""}, MODEL_NAME, {MODEL_NAME}),
         (["a.gguf", "b.gguf"], {"b": "load-on-startup = 1"}, "b", {"b"}),
@@ -328,6 +332,38 @@ def test_the_default_model(
     at_start = {name for name, entry in catalog.entries.items() if entry.load_on_startup}
     assert catalog.default == default
     assert at_start == ({"a", "b"} if loaded is None else loaded)
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "listed"),
+    [
+        ([], "", {MODEL_NAME}),
+        (["--no-models-shipped"], "", {MODEL_NAME}),
+        ([], "[p]\nmodel = {}\n", {"p"}),
+        ([], "[p]\nmodel = /missing.gguf\n", {"p"}),
+        (["--models-shipped"], "[p]\nmodel = {}\n", {"p", MODEL_NAME}),
+        ([], f"[p]\nmodel = {{}}\n[{MODEL_NAME}]\n", {"p", MODEL_NAME}),
+    ],
+)
+def test_the_shipped_model_is_listed_where_nothing_else_is(
+    hub: Path, argv: list[str], text: str, listed: set[str]
+) -> None:
+    catalog = with_presets(hub, text.format(model_path()), *argv)
+    assert {entry.name for entry in catalog.listed()} == listed
+    assert catalog.default in listed
+    assert catalog.entries.keys() == {*listed, MODEL_NAME}, "it can always be named"
+    assert catalog.entries[MODEL_NAME].load_on_startup is (catalog.default == MODEL_NAME)
+
+
+def test_a_cached_model_takes_the_place_of_the_shipped_one(hub: Path) -> None:
+    cache(hub, "u/r", "x-Q8_0.gguf", "x-F16.gguf")
+    catalog = opened(hub)
+    assert [entry.name for entry in catalog.listed()] == ["u/r:F16", "u/r:Q8_0"]
+    assert catalog.default == "u/r:F16"
+    left = [each for name, each in catalog.entries.items() if name != "u/r:F16"]
+    catalog.replace(left, catalog.default)
+    assert catalog.default == "u/r:Q8_0"
+    assert catalog.near("tiny") == []
 
 
 def test_the_zoo(hub: Path, tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ async def test_a_running_request_is_not_interrupted() -> None:
         b = s.lease("b")
         await soon()
         assert s.alive() == {"a"}
-        assert s.value("b") == "loading"
+        assert (s.value("b"), s.pool.status("b").waiting) == ("loading", True)
         a.release()
         await soon()
         assert s.alive() == {"b"}
+        assert (s.value("b"), s.pool.status("b").waiting) == ("loading", False)
         s.engine("b").become_ready()
         (await b).release()
 

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from engine.errors import EngineError
+from engine.options import Options
+from engine.protocol.messages import ModelInfo
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import in_loop, soon, stage
 
@@ -59,3 +61,49 @@ async def test_a_failure_frees_the_place_for_the_next() -> None:
         await soon()
         s.engine("b").become_ready()
         (await b).release()
+
+
+class Refusal:
+    """Examines models when the test lets it."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, options: Options, info: ModelInfo) -> ModelInfo:
+        await self.may_end.wait()
+        raise EngineError.of("server_error", "the template is none")
+
+
+@in_loop
+async def test_a_loaded_model_that_is_refused_has_failed() -> None:
+    async with stage() as s:
+        task = s.lease("a")
+        await soon()
+        examine = s.engine("a")._examine = Refusal()
+        s.engine("a").become_ready()
+        await soon()
+        assert (s.value("a"), s.alive()) == ("loading", {"a"})
+        examine.may_end.set()
+        with pytest.raises(EngineError, match=r"could not be loaded: the template is none$"):
+            await task
+        await soon()
+        status = s.pool.status("a")
+        assert (status.value, status.failed) == ("unloaded", True)
+        assert (status.failure, status.exit_code) == ("the template is none", None)
+        assert not s.alive()
+
+
+@in_loop
+async def test_a_process_may_end_while_its_model_is_examined() -> None:
+    async with stage() as s:
+        for crashes in (True, False):
+            task = s.lease("a")
+            await soon()
+            s.engine("a")._examine = Refusal()
+            s.engine("a").become_ready()
+            await soon()
+            s.engine("a").crash() if crashes else s.pool.begin_unload("a")
+            with pytest.raises(EngineError):
+                await task
+            await soon()
+            assert s.value("a") == "unloaded"

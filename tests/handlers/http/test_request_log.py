@@ -92,7 +92,10 @@ def test_levels(caplog: pytest.LogCaptureFixture) -> None:
 
     for path in ("/health", "/prefix/v1/health", "/metrics"):
         assert level(path, answering(200)) == "DEBUG"
-        assert level(path, answering(503)) == "INFO"
+        assert level(path, answering(503)) == "DEBUG"
+        assert level(path, answering(200, more=True)) == "DEBUG"
+        assert level(path, answering(401)) == "INFO"
+        assert level(path, answering(500)) == "WARNING"
     assert level("/a", answering(200), "OPTIONS") == "DEBUG"
     assert level("/a", answering(405), "OPTIONS") == "INFO"
     assert level("/a", answering(404)) == "INFO"

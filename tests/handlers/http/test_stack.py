@@ -64,9 +64,27 @@ def test_same_destination(specification: Specification, base: str, root: str, pa
         assert ours == destination(RoutingMiddleware, specification, base, **request), request
 
 
-@pytest.mark.parametrize("path", ["/tokenize/", "/slots/1/", "/x/", "/tokenize//"])
+@pytest.mark.parametrize("base", ["", "/api"])
+@pytest.mark.parametrize("path", ["/tokenize", "/health", "/v1/models", "/v1/chat/completions"])
+def test_a_slash_behind_a_path_says_nothing(
+    specification: Specification, base: str, path: str
+) -> None:
+    for method in ("GET", "POST"):
+        ours = destination(Routing, specification, base, method=method, path=f"{base}{path}")
+        if isinstance(ours, list):
+            [(operation, parameters, _)] = ours
+            slashed = destination(
+                Routing, specification, base, method=method, path=f"{base}{path}/"
+            )
+            assert slashed == [(operation, parameters, f"{base}{path}/")]
+            break
+    else:
+        pytest.fail("nothing is there")
+
+
+@pytest.mark.parametrize("path", ["/slots/1/", "/x/", "/tokenize//"])
 @pytest.mark.parametrize(("keys", "status"), [((), 404), ((b"key",), 401)])
-def test_no_path_ends_with_a_slash(
+def test_no_other_path_ends_with_a_slash(
     specification: Specification, path: str, keys: tuple[bytes, ...], status: int
 ) -> None:
     state = {"runtime": SimpleNamespace(api_keys=keys)}

@@ -117,6 +117,33 @@ def test_thoughts_go_on() -> None:
     assert with_content.answering
 
 
+@pytest.mark.parametrize("source", [CHATML, OPENS, SWITCHED])
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        ("<think>Hm</think>Hi", Continuation("Hi", "Hm")),
+        ("\n<think>\nHm\n</think>\n\nHi", Continuation("Hi", "Hm")),
+        ("<think>\n\n</think>\n\n", Continuation()),
+        ("<think></think>Hi </think>", Continuation("Hi </think>")),
+        ("<think>\nHm", Continuation(reasoning="Hm", thinks=True)),
+        ("<think>", Continuation(thinks=True)),
+        ("Hi <think>Hm</think>", Continuation("Hi <think>Hm</think>")),
+        ("<thinking>Hm", Continuation("<thinking>Hm")),
+    ],
+)
+def test_thoughts_in_the_content_are_thoughts(
+    source: str, content: str, given: Continuation
+) -> None:
+    made = prompt(source, USER, begun(content), syntax=THINKING)
+    assert made.given == given
+    tail = f"<think>\n{given.reasoning}"
+    if not given.thinks:
+        tail += f"\n</think>\n\n{given.content}"
+    assert (made.text, made.thinking) == (HEAD + tail, given.thinks)
+    plain = prompt(source, USER, begun(content), syntax=OutputSyntax())
+    assert plain.given == Continuation(content), "it has no thoughts"
+
+
 def test_empty_thoughts_where_the_template_writes_them() -> None:
     shows = CHATML.replace(
         "{{ message.content }}",

@@ -1,5 +1,6 @@
 """Templates in their sandbox, what probing finds out about them, and what they are given."""
 
+import re
 from typing import Any
 
 import pytest
@@ -318,3 +319,44 @@ def test_a_conversation_renders_or_is_refused(messages: list[dict[str, Any]], so
         assert refusal == "invalid_request_error"
     elif messages[-1]["role"] == "assistant":
         assert text.endswith(messages[-1]["content"])
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("{% if x %}a", (1, 11)),
+        ("a\nb {% foo %}", (2, 6)),
+        ("a\r\nb {% foo %}", (2, 6)),
+        ("{{ a b }}", (1, 6)),
+        ("x\n\n  {{ a & b }}", (3, 8)),
+        ("a\n {# never", (2, 4)),
+        ("{{ m['a' }}", (1, 10)),
+        ("{% if a -%}   \n  {%- endfor %}", (2, 7)),
+        ("{# a\n#}{% raw %}{{ x }}{% endraw %}\n{{ +* }}", (3, 5)),
+        ("{{ 'a\n\n' b }}", (3, 3)),
+        ("{{ x }}\n{{", (2, 1)),
+    ],
+)
+def test_a_fault_has_its_place(source: str, place: tuple[int, int]) -> None:
+    with pytest.raises(EngineError, match=r"\(line {}, column {}\)$".format(*place)) as error:
+        ChatTemplate(source)
+    assert error.value.info.final
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["{%", "%}", "{{", "}}", "{#", "#}", "-", " ", "\n", "if", "endif", "a", "'", "(", "]"]
+        ),
+        max_size=12,
+    ).map("".join)
+)
+def test_the_place_is_in_the_template(source: str) -> None:
+    try:
+        ChatTemplate(source)
+    except EngineError as error:
+        if found := re.search(r"\(line (\d+), column (\d+)\)$", error.info.message):
+            lines = source.split("\n")
+            line, column = map(int, found.groups())
+            assert 1 <= line <= len(lines)
+            assert 1 <= column <= len(lines[line - 1]) + 1

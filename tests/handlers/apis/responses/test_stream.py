@@ -184,20 +184,20 @@ def test_probabilities_belong_to_the_message() -> None:
     output = Output(Probabilities(0, post_sampling=False))
     message = ChatMessage()
     feed: list[tuple[list[ChatDelta], list[TokenProbs]]] = [
-        ([Reasoning("t")], [probs("<t>"), probs("t")]),
-        ([], [probs("</t"), probs(">\n"), probs("a")]),
-        ([Content("ab")], [probs("b")]),
+        ([Reasoning("t")], []),
+        ([], []),
+        ([Content("ab")], [probs("a"), probs("b")]),
         ([Content("c")], [probs("c")]),
-        ([], [probs("")]),
+        ([], []),
     ]
     told: list[str] = []
     for deltas, entries in feed:
-        for event in output.feed(ChatEvent(0, deltas, delta(probs=entries), message)):
+        for event in output.feed(ChatEvent(0, deltas, delta(), message, entries)):
             told += [token["token"] for token in event.get("logprobs", [])]
     output.finish("completed")
     _, said = output.items
     assert told == ["a", "b", "c"]
-    assert [token["token"] for token in said["content"][0]["logprobs"]] == [*told, ""]
+    assert [token["token"] for token in said["content"][0]["logprobs"]] == told
 
 
 def test_a_failure_ends_the_stream_in_two_ways() -> None:
