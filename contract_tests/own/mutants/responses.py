@@ -9,11 +9,12 @@ import handlers.http.sse
 import handlers.responses
 from contract_tests.kit.checks import chats, generation
 from contract_tests.own.mutants.mutant import Mutants, Replace
+from engine.chat.output import ChatMessage
 from engine.protocol.messages import Finished
 from handlers.apis.responses.format import Event, Output, Status
 from handlers.apis.responses.items import Item
 from handlers.apis.responses.stream import ResponsesFormat
-from handlers.running.chat_batch import ChatEvent, FinishReason
+from handlers.running.chat_batch import ChatEvent
 from handlers.running.response_store import ResponseStore
 
 MUTANTS = Mutants("OpenAI's responses")
@@ -91,7 +92,7 @@ def items_are_never_done(replace: Replace) -> None:
 def every_response_is_complete(replace: Replace) -> None:
     """`status` is `completed` where the limit was reached."""
 
-    def status_of(reason: FinishReason) -> Status:
+    def status_of(message: ChatMessage, finished: Finished) -> Status:
         return "completed"
 
     replace(handlers.apis.responses.stream, "status_of", status_of)

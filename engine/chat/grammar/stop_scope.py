@@ -30,11 +30,10 @@ def stop_scope(
     asides = _harmony(shown) if syntax.harmony else _others(syntax, shown)
     if tools:
         begins = [*triggers(syntax, tools, prompt), *tags(syntax)]
-        # Where calls are required, no text tells them: but thoughts are no content then.
         asides += [Aside(each.text, at_start=each.at_start) for each in begins if each.text]
     begun = None
     if required and tools and not shown:
-        begun = Aside("")
+        begun = Aside("")  # thoughts and calls: there is no text at all
     elif thinking and not shown:
         begun = Aside("", _ENDS if syntax.harmony else _end(syntax))
     calls_after_space = bool(tools and syntax.calls and syntax.calls.opening[:1].isspace())
