@@ -36,6 +36,9 @@ PYTHON = {
     "before": ("anthropic==1.17.0", "openai==2.54.0"),
 }
 """The official libraries: those of this environment, and the major versions before."""
+ONE_TYPE = "openai.types.Completion choices.0.finish_reason: Input should be 'stop', 'length'"
+"""The library has one type for whole answers and for pieces, which have null there until the end,
+as at OpenAI."""
 
 
 @pytest.fixture(scope="module")
@@ -128,4 +131,5 @@ def test_the_official_libraries_read_all_answers(version: str, server: Server) -
         encoding="utf-8",
         check=True,
     )
-    assert json.loads(ran.stdout) == []
+    errors = [said for said in json.loads(ran.stdout) if not said.startswith(ONE_TYPE)]
+    assert errors == []
