@@ -427,6 +427,23 @@ def test_truncation(own_server: Start) -> None:
 # ---- bad input -------------------------------------------------------------------------------
 
 
+def test_a_tool_in_a_namespace(server: Server) -> None:
+    """Its calls carry both names, streamed as well as whole, and can be sent back."""
+    city = {"type": "object", "properties": {"city": {"enum": ["Lima"]}}, "required": ["city"]}
+    weather = {"type": "function", "name": "weather", "parameters": city}
+    space = {"type": "namespace", "name": "mcp__sky", "description": "", "tools": [weather]}
+    for choice in ("required", {**weather, "namespace": "mcp__sky"}, {**space, "tools": []}):
+        asked = {"tools": [space], "tool_choice": choice, "max_output_tokens": 64}
+        answer = ask(server, input="How is the weather?", **asked)
+        call = next(item for item in answer["output"] if item["type"] == "function_call")
+        assert (call["namespace"], call["name"]) == ("mcp__sky", "weather")
+        assert [tool["type"] for tool in answer["tools"]] == ["namespace"]
+    done = [e["item"] for e in events(server, **asked) if e["type"] == "response.output_item.done"]
+    assert {"mcp__sky"} == {item["namespace"] for item in done if item["type"] == "function_call"}
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "11 degrees"}
+    ask(server, input=[{"role": "user", "content": "Weather?"}, call, result], tools=[space])
+
+
 def test_what_is_wrong_is_told(server: Server) -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "x"}

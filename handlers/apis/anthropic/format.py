@@ -22,7 +22,8 @@ from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 BlockKind = Literal["thinking", "text", "tool_use"]
 
-# Strict clients want these fields to be there; null is their value without such a thing.
+# Strict clients want these fields to be there. Without such a thing they are null, unless a client
+# takes no null (`citations`, which is an empty list): `contract_tests/own/test_client_schemas.py`.
 _NO_DETAILS: dict[str, Any] = {"stop_details": None, "container": None}
 _NO_USE: dict[str, Any] = {
     "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
@@ -86,7 +87,7 @@ class MessageFormat(msgspec.Struct, frozen=True):
             thinking = message.reasoning if self.show_thinking else ""
             blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
         if message.content:
-            blocks.append({"type": "text", "text": message.content, "citations": None})
+            blocks.append({"type": "text", "text": message.content, "citations": []})
         calls = [
             {**_tool_use(call.id, call.name), "input": _input(call.arguments)}
             for call in message.calls
@@ -203,7 +204,7 @@ class AnthropicFormat:
         if kind == "thinking":
             block["signature"] = ""
         else:
-            block["citations"] = None
+            block["citations"] = []
         begun = self._close() + self._open(kind, block)
         self._deltas(delta, field)
         return begun + self._delta(text)

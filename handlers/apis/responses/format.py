@@ -297,7 +297,8 @@ class Output:
         elif item["type"] in _CALLS:
             name, field = _CALLS[item["type"]]
             item[field] = text
-            events = [{**self._event(f"response.{name}.done"), field: text}]
+            called = {"name": item["name"]} if item["type"] == "function_call" else {}
+            events = [{**self._event(f"response.{name}.done"), **called, field: text}]
         else:
             events = self._close_text(item, text)
         item["status"] = status

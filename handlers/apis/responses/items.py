@@ -97,11 +97,7 @@ def _item(item: Mapping[str, Any], where: str) -> Item | None:
             fields = {"call_id": item["call_id"], "tools": item.get("tools") or []}
             return {**head, "execution": "client", **fields}
         case "additional_tools":
-            return {
-                **head,
-                "role": item.get("role") or "developer",
-                "tools": item.get("tools") or [],
-            }
+            return {**head, "role": "developer", "tools": item.get("tools") or []}
         case "function_call_output" | "custom_tool_call_output":
             output = item["output"]
             if not isinstance(output, str):

@@ -125,7 +125,7 @@ def test_a_message() -> None:
         "model": "m",
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": ""},
-            {"type": "text", "text": "Hello", "citations": None},
+            {"type": "text", "text": "Hello", "citations": []},
             {"id": "toolu_a", "name": "f", "input": {"b": [1]}, **tool_use},
             {"id": "toolu_c", "name": "g", "input": {}, **tool_use},
         ],
@@ -179,7 +179,7 @@ def test_hidden_thoughts() -> None:
     form = MessageFormat("m", show_thinking=False)
     answer = form.message(ChatAnswer(ChatMessage("a", "secret"), finished()))
     hidden = {"type": "thinking", "thinking": "", "signature": ""}
-    assert answer["content"] == [hidden, {"type": "text", "text": "a", "citations": None}]
+    assert answer["content"] == [hidden, {"type": "text", "text": "a", "citations": []}]
     events = streamed([[Reasoning("sec")], [Reasoning("ret"), Content("a")]], form)
     assert assembled(events)["content"] == answer["content"]
     assert not any("sec" in event.data or "ret" in event.data for event in events)
