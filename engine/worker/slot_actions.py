@@ -169,7 +169,7 @@ class SlotActions:
         if (found := scheduler.texts.cached(message.slot)) is not None:
             seq_id, entry = found
             state = self._engine.context.save_sequence(seq_id)
-            checkpoints = tuple(scheduler.cache.checkpoints_of(seq_id))
+            checkpoints = tuple(scheduler.cache.checkpoints.get(seq_id, ()))
         tokens, table = media_table.to_file(entry.tokens, self._engine.registry)
         origin = self._identity.origin(entry.key, entry.n_exact, table)
 

@@ -156,12 +156,8 @@ class PrefixCache:
 
     @property
     def checkpoints(self) -> dict[int, list[Checkpoint]]:
-        """The checkpoints of each text, by sequence id."""
+        """The checkpoints of each text that has some, by sequence id; the shortest in front."""
         return self._checkpoints.of
-
-    def checkpoints_of(self, id: int) -> Sequence[Checkpoint]:
-        """The checkpoints of a text, the shortest in front."""
-        return self._checkpoints.of.get(id, ())
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
         """The longest common prefix of `tokens` with each text, in tokens; running texts included,
@@ -260,8 +256,8 @@ class PrefixCache:
             self._checkpoints.add(id, n, state)
 
     def restored(self, id: int, length: int, n: int, checkpoints: Sequence[Checkpoint]) -> bool:
-        """A running text has all `length` cells of one that was saved with these checkpoints; keep
-        the first `n`. False if this kind of memory can't be cut there, and nothing is left."""
+        """Keep the first `n` tokens of a running text, which has all `length` cells of one that was
+        saved with these checkpoints. False if it can't be cut there, and nothing is left."""
         self.grow(id, length)
         self._checkpoints.of[id] = [*checkpoints]  # all of them, as one may be needed now
         return self.cut(id, n)
@@ -343,7 +339,7 @@ class PrefixCache:
         exact."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact >= len(entry.tokens):
-            self._tier.offer(id, entry.tokens, entry.key, self.checkpoints_of(id))
+            self._tier.offer(id, entry.tokens, entry.key, self.checkpoints.get(id, ()))
 
     def _index(self, id: int, tokens: TokenArray, key: Key) -> None:
         old = self._keys.get(id)

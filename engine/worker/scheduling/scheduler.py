@@ -214,11 +214,11 @@ class Scheduler:
         for id, entry in list(self.cache.entries.items()):
             if entry.n_exact < len(entry.tokens):
                 self.cache.shorten(id, entry.n_exact)
-        texts = [
-            (id, entry.tokens, entry.key, self.cache.checkpoints_of(id))
-            for id, entry in self.cache.entries.items()
+        kept = self.cache.checkpoints
+        return [
+            (id, entry.tokens, entry.key, kept.get(id, []))
+            for id, entry in reversed(self.cache.entries.items())
         ]
-        return texts[::-1]
 
     # ---- the step ------------------------------------------------------------------------
 
