@@ -32,7 +32,8 @@ def answer_as_ollama(scope: Scope) -> None:
 def wants_ollama_errors(scope: Scope) -> bool:
     if scope.get("state", {}).get(_STATE):
         return True
-    return "/api/" in scope["path"] and is_ollama_client(scope)
+    path = scope["path"]  # those with a version are LM Studio's
+    return "/api/" in path and "/api/v0/" not in path and is_ollama_client(scope)
 
 
 def ollama_error(info: ErrorInfo) -> dict[str, str]:
