@@ -403,7 +403,8 @@ def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path:
         file = presets(tmp_path / "models.ini", **lines)
         # s; for one that never goes on
         variables = {**cache, "HF_ENDPOINT": lying.url, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
-        server = own_server("--models-preset", str(file), router=True, variables=variables)
+        options = ("--models-preset", str(file), "--models-shipped")
+        server = own_server(*options, router=True, variables=variables)
         body = {"prompt": "a", "n_predict": 1}
         with ThreadPoolExecutor() as pool:
             asking = {

@@ -15,7 +15,7 @@ VOLATILE = {
     "id", "item_id", "created", "created_at", "completed_at", "modified_at", "id_slot", "id_task",
     "cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second",
     "predicted_ms", "predicted_per_token_ms", "predicted_per_second", "time_ms",
-    "tokens_cached", "cached_tokens", "cache_read_input_tokens", "total_duration",
+    "cached_tokens", "cache_read_input_tokens", "total_duration",
     "cache", "processed", "media_marker", "build_info", "system_fingerprint", "obfuscation",
     "started_at", "total_bytes", "call_id", "tool_call_id", "signature", "n_decoded", "n_remain",
 }  # fmt: skip

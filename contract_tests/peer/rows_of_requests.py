@@ -326,6 +326,14 @@ ROWS = (
         r"|OpenAI, two prompts|two prompts, streamed)|sampling-fields: n 3",
     ),
     Accepted(
+        "Probabilities in chats",
+        "They are those of all generated tokens, thoughts and markers among them.",
+        "They are those of the content; `__verbose` has all.",
+        "OpenAI's API says so, and clients join them to the content.",
+        r"(length|value|missing|extra) choices\[\]\.logprobs.*",
+        requests=r"chat: (with probabilities|probabilities alone|top_logprobs too many)",
+    ),
+    Accepted(
         "`echo` and `suffix` in `/v1/completions`",
         "They are ignored.",
         "`echo` repeats the prompt; the text is filled in before `suffix`.",
