@@ -31,6 +31,8 @@ from tests.support.answer_grammars import (
 from tests.support.chat_fixtures import FIXTURES, Fixture
 from tests.support.chat_fixtures import TOOLS as FAMILY_TOOLS
 
+pytestmark = pytest.mark.slow
+
 # ---- what is allowed ---------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -10,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.worker.cache.host_cache import HostCache, KeptText, TextIndex
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.tokens import TokenArray, common_prefix
+
+pytestmark = pytest.mark.slow
 
 A: Key = ((0, 1.0),)
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=8)

@@ -42,7 +42,7 @@ from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
 from tools.models.build import ensure
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
 
 KINDS = {
     "plain": ("random", "tiny-mmproj"),
