@@ -2,8 +2,10 @@
 settings, of whoever runs it."""
 
 import os
+import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -30,11 +32,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="all combinations of parameters, twenty times as many examples, the soaks (hours)",
     )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="only tests that are not marked as slow; each that starts a process fails",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--exhaustive"):
         settings.load_profile("exhaustive")
+    if config.getoption("--quick"):
+        config.pluginmanager.register(_NoProcesses())
     if hasattr(config, "workerinput"):
         return  # of pytest-xdist: its environment is that of the process that started it
     directory = tempfile.TemporaryDirectory(prefix="specllama-tests-", ignore_cleanup_errors=True)
@@ -59,8 +68,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")
     if not config.getoption("--exhaustive"):
         left_out = _only_exhaustive(items)
+        if config.getoption("--quick"):
+            left_out |= {item for item in items if item.get_closest_marker("slow")}
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=[*left_out])
+
+
+class _NoProcesses:
+    """Fails each test that has started a process."""
+
+    def __init__(self) -> None:
+        self._started = False
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, _: Any) -> None:
+        self._started |= event in ("subprocess.Popen", "os.posix_spawn", "os.fork")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        result = yield
+        started, self._started = self._started, False
+        if started:
+            pytest.fail("a quick test starts no process: mark this one with pytest.mark.slow")
+        return result
 
 
 def _only_exhaustive(items: list[pytest.Item]) -> set[pytest.Item]:

@@ -42,6 +42,15 @@ def spec_lint(session: nox.Session) -> None:
 
 
 @nox.session
+def quick(session: nox.Session) -> None:
+    """Lint, types, and the unit tests that start no process: before each commit (3 minutes)."""
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run(*PYTEST, *WORKERS, "tests", "--quick", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Unit and property tests."""
     session.run(*PYTEST, *WORKERS, "tests", *session.posargs)

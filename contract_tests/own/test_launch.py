@@ -144,7 +144,7 @@ def test_a_signal_ends_it(number: int, own_server: Start) -> None:
 def test_running_requests_are_served_to_their_end(number: int, own_server: Start) -> None:
     server = own_server("-np", "2", "--drain-timeout", "600")
     processes = family(server)
-    request = body("create_completion", n_predict=2000, ignore_eos=True)
+    request = body("create_completion", n_predict=400, ignore_eos=True)
     answers: list[httpx.Response] = []
 
     def ask() -> None:
@@ -159,8 +159,8 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
         seen += events
     plain.join(SECONDS)
     assert seen[-1].json["stop_type"] == "limit"
-    assert seen[-1].json["tokens_predicted"] == 2000
-    assert contract.check(answers[0])["tokens_predicted"] == 2000
+    assert seen[-1].json["tokens_predicted"] == 400
+    assert contract.check(answers[0])["tokens_predicted"] == 400
     assert server.process.wait(SECONDS) == 0
     nobody_left(processes)
 

@@ -5,7 +5,11 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.processes import listener, spent, times
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_was_spent_is_told_by_role_and_for_all() -> None:

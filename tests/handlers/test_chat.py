@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.paper_server import INFO, WORDS, Server, serve
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 
 

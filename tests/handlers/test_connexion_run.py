@@ -23,6 +23,8 @@ from handlers.description import description_path
 from handlers.http.bundle import bundle
 from tests.support.http_support import PaperPool, served_app, serving
 
+pytestmark = pytest.mark.slow
+
 KEY = {"x-api-key": "key"}
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.paper_server import INFO, Server, serve
 
+pytestmark = pytest.mark.slow
+
 
 def test_tokenize(server: Server) -> None:
     assert server.post("/tokenize", content="A").json() == {"tokens": [0, 1, 65]}

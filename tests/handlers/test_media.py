@@ -11,6 +11,8 @@ from engine.protocol.media import Media
 from handlers.running.media import media_marker
 from tests.support.paper_server import INFO, Server, serve
 
+pytestmark = pytest.mark.slow
+
 EYES = msgspec.structs.replace(INFO, modalities=["vision"])
 EARS = msgspec.structs.replace(INFO, modalities=["audio"], sample_rate=16000)
 BOTH = msgspec.structs.replace(EYES, modalities=["vision", "audio"], sample_rate=16000)

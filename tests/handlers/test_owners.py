@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.paper_server import Server, serve
 
+pytestmark = pytest.mark.slow
+
 
 def asked(server: Server, key: str) -> tuple[int, bool]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}

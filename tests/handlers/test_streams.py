@@ -8,6 +8,8 @@ import pytest
 from contract_tests.kit.server import SECONDS
 from tests.support.paper_server import Server
 
+pytestmark = pytest.mark.slow
+
 C = {"X-Conversation-Id": "c"}
 QUERY = {"conv_id": "c"}
 

@@ -27,6 +27,8 @@ from specllama.commands import COMMANDS
 from specllama.listen import ListenError, Listeners
 from tools.webui.__main__ import LIBRARIES, LICENSES, VENDOR, licenses
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and UNIX sockets")
 

@@ -16,6 +16,8 @@ from contract_tests.kit.server import SECONDS
 from specllama.connection import MAX_FIELDS, MAX_HEAD, Connection, Limits
 from specllama.stalls import LATE
 
+pytestmark = pytest.mark.slow
+
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Address = tuple[str, int]

@@ -6,6 +6,10 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "agent"
 

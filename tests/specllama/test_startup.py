@@ -22,6 +22,8 @@ from handlers.http import schema as schemas
 from handlers.http import validation
 from handlers.http.validation import JsonBody, validator_map
 
+pytestmark = pytest.mark.slow
+
 posix = pytest.mark.skipif(os.name != "posix", reason="it is done on POSIX systems only")
 
 # ---- imports ----------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import pytest
 
 from specllama.testing import ServerError, llm_server
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

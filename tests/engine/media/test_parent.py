@@ -34,6 +34,8 @@ from tests.support.media_files import (
 )
 from tests.support.pdf_files import SCAN, encrypted, pdf, words
 
+pytestmark = pytest.mark.slow
+
 PNG = MediaSource(IMAGES["PNG"], "image", "messages[0].content[1]")
 PLAIN = MediaInputOptions()
 

@@ -15,6 +15,8 @@ from tests.support.engines import INFO, PaperSupervisor
 from tests.support.factories import finished
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 PARAMS = GenerationParams()
 GONE = ErrorInfo("server_error", "it is gone")
 

@@ -1,7 +1,11 @@
 """Subscriptions to the events of models."""
 
+import pytest
+
 from engine.pool.events import MAX_WAITING, ModelEvent, ModelEvents
 from tests.support.pool_stage import seen
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_slow_subscriber_loses_progress_but_no_status() -> None:

@@ -25,6 +25,8 @@ from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 from tests.support.pool_stage import soon
 
+pytestmark = pytest.mark.slow
+
 # ---- the table -------------------------------------------------------------------------------
 
 

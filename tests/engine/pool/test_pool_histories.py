@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +16,8 @@ from engine.pool.lease import Lease
 from engine.pool.pool import ModelPool
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import entry, seen, soon
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("a", "b", "c", "far")
 AT_REST = {"unloaded", "loaded", "sleeping"}

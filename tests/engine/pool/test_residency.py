@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.pool.residency import Place, Plan, Residency, Ticket
+
+pytestmark = pytest.mark.slow
 
 NAMES = ["a", "b", "c", "d", "e"]
 

@@ -27,6 +27,8 @@ from tests.support.playing import EXACT
 from tools.models import build
 from tools.models.lora import ADAPTERS
 
+pytestmark = pytest.mark.slow
+
 SLEEPY = model_options(sleep_idle_seconds=1, **EXACT)
 SHORT = GenerationParams(n_predict=8, seed=3, ignore_eos=True)
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)

@@ -21,6 +21,8 @@ from engine.processes.child import Child
 from engine.protocol.messages import Delta, Finished
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
 

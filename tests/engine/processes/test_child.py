@@ -17,6 +17,8 @@ from engine.processes.child import LOOKS, Child, ChildError
 from engine.processes.commands import Command
 from engine.processes.framing import FrameError, frame
 
+pytestmark = pytest.mark.slow
+
 ANYTHING: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 posix = pytest.mark.skipif(os.name != "posix", reason="the exit status is a signal's there")
 

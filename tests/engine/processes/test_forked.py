@@ -7,7 +7,10 @@ import pytest
 
 from engine.processes.forked import FORKS
 
-pytestmark = pytest.mark.skipif(not FORKS, reason="there are no copies of processes")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FORKS, reason="there are no copies of processes"),
+]
 
 # A process of its own: that of the tests has threads.
 PROGRAM = """

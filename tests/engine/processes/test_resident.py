@@ -7,6 +7,8 @@ import pytest
 
 from engine.processes.resident import resident
 
+pytestmark = pytest.mark.slow
+
 # In a process of its own: one that has run other tests gives memory back at any moment.
 USES_MEMORY = """
 from engine.processes.resident import resident

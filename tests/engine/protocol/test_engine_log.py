@@ -23,6 +23,8 @@ from engine.protocol.engine_log import (
 )
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 CHILD = """
 import logging, os, sys
 from engine.protocol.engine_log import send_log

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from handlers.http.body_limits import Budget, ValueCount
 from handlers.http.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 TEXT = st.text('ab"\\,:[]{}é\n', max_size=8)
 DOCUMENTS = st.recursive(
     st.none() | st.integers() | TEXT,

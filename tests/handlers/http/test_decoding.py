@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from handlers.http.decoding import UndecodableError, decoded
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -13,6 +13,8 @@ from engine.errors import EngineError, ErrorInfo, not_supported, server_error, u
 from handlers.options import parse
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 ORIGIN = {"origin": "https://page.example"}
 FAILURES = {
     "bug": ValueError("a secret"),

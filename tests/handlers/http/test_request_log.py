@@ -28,6 +28,8 @@ from handlers.running.usage import note_texts
 from specllama import logs
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 VISIBLE = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 
 # ---- ids -------------------------------------------------------------------------------------

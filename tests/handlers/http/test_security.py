@@ -9,6 +9,8 @@ import pytest
 from contract_tests.kit.server import SECONDS
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 KEYS = ("first key", "second")
 
 

@@ -19,6 +19,8 @@ from handlers.http.errors import Failure
 from handlers.http.sse import DONE, Ping, event_stream, sse_event
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 begun: "queue.Queue[str]" = queue.Queue()
 ended: "queue.Queue[str]" = queue.Queue()
 go_on = threading.Semaphore(0)

@@ -20,6 +20,8 @@ from handlers.http.checking.parent import Checker
 from handlers.http.schema import compile_schema
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 JSON = {"content-type": "application/json"}
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from handlers.http.schema import compile_schema, to_2020_12
 from handlers.http.validation_messages import sentence
 
+pytestmark = pytest.mark.slow
+
 PART = {
     "anyOf": [
         {

@@ -3,6 +3,7 @@
 import string
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from engine.options.declaration import Field
 from handlers.options.arguments import arguments
 from tests.support.option_values import FILES, OF_MODEL, TEXT, impossible, many, strategy
 from tests.support.options_support import FIELDS, layered, model_options, server_options
+
+pytestmark = pytest.mark.slow
 
 
 def shown(field: Field) -> st.SearchStrategy[Any]:

@@ -491,6 +491,7 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert page == reference(), "run: python -m handlers.options > docs/options.md"
 
 
+@pytest.mark.slow
 def test_the_reference_page_is_printed() -> None:
     command = [sys.executable, "-m", "handlers.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout

@@ -4,6 +4,7 @@ import shlex
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from engine.options import OptionError, unavailable
 from handlers.options import from_environ, parse
 from tests.support.option_values import GIVEN, chosen, impossible, texts
 from tests.support.options_support import FIELDS, server_options
+
+pytestmark = pytest.mark.slow
 
 
 @given(chosen(), st.data())

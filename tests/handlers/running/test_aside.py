@@ -12,6 +12,8 @@ from handlers.http.body_limits import LARGE
 from handlers.running.aside import aside
 from tests.support.http_support import request_with
 
+pytestmark = pytest.mark.slow
+
 
 def where(*_: Any, **__: Any) -> threading.Thread:
     return threading.current_thread()

@@ -19,6 +19,8 @@ from handlers.http.errors import Failure
 from handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Word:

@@ -17,6 +17,8 @@ from engine.protocol.build_report import BuildError, BuildReport, Device, ask
 from specllama.cli import main
 from specllama.commands import doctor
 
+pytestmark = pytest.mark.slow
+
 PROCESSOR = Processor("Some Processor", frozenset({"avx", "avx2", "avx512f"}))
 REPORT = BuildReport(
     library="/lib/libggml-cpu.so",

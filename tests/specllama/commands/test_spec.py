@@ -8,6 +8,8 @@ import yaml
 from handlers.description import served_description
 from specllama.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_writes_what_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spec"]) == 0

@@ -25,6 +25,8 @@ from tools.docs.blocks import (
 )
 from tools.docs.shell import starts
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = all_blocks()
 
 

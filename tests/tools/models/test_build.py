@@ -21,6 +21,8 @@ from tools.models import hostile, tokenizer
 from tools.models.build import build, ensure
 from tools.models.recipes import CHAT_TEMPLATE, RECIPES, TALKER
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "",
     " ",

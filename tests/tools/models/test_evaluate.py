@@ -13,6 +13,8 @@ from specllama.testing import llm_server
 from tools.models import evaluate
 from tools.models.evaluate import LESSONS, Outcome, table
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -28,6 +28,8 @@ from tools.models.lessons.extraction import FIELDS, MEETING, PRODUCT
 from tools.models.lessons.lesson import Lesson
 from tools.models.lessons.source import PHRASINGS, Source, is_held_out_phrase
 
+pytestmark = pytest.mark.slow
+
 N = 1500
 SHARED_KEYS = {"name", *FIELDS, *PRODUCT[0], *MEETING[0]}
 """What sentences about persons, goods and meetings have on both sides."""

@@ -12,6 +12,8 @@ from engine.catalog.download.http_errors import DownloadError
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run
 from tests.support.hub import Hub
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_missing_quantization_tells_which_there_are(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL, "x-Q6_K.gguf": PROJECTOR})

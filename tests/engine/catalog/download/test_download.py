@@ -8,6 +8,8 @@ import pytest
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, blobs, failure, run
 from tests.support.hub import Hub
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_arrives_damaged_is_fetched_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})

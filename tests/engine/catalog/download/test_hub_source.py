@@ -15,6 +15,8 @@ from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run, 
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_model_and_its_projector(hub: Hub) -> None:
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL, "mmproj-F16.gguf": PROJECTOR, "README.md": b"#"})

@@ -21,6 +21,8 @@ from tests.support.downloads import MODEL, cancelled_when_stalled, variant
 from tests.support.options_support import model_options
 from tests.support.registry import DOCKER, INDEX, MANIFEST, Registry, digest
 
+pytestmark = pytest.mark.slow
+
 PATH = "org.cncf.model.filepath"
 
 

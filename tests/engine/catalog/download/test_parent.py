@@ -25,6 +25,8 @@ from tests.support.downloads import (
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 
 def test_only_what_is_missing_is_asked_for_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})

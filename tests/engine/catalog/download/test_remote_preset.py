@@ -15,6 +15,8 @@ from tests.support.downloads import MODEL, REPOSITORY, blobs, run
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 TEXT = b"[a]\nhf-repo = maker/tiny-GGUF\n"
 
 

@@ -17,6 +17,8 @@ from tests.support.downloads import (
 from tests.support.hub import Hub
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_url_is_downloaded_once_and_again_when_it_changed(hub: Hub, tmp_path: Path) -> None:
     hub.plain["a/x.gguf"] = MODEL

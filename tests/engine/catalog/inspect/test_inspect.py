@@ -30,6 +30,8 @@ from tools.models import zoo as models
 from tools.models.build import ensure
 from tools.models.zoo import Zoo, split_model, write_zoo
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = model_path().read_bytes()
 
 

@@ -14,6 +14,8 @@ from engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, Fixture
 from tests.support.hostile_templates import HOSTILE, Hostile
 
+pytestmark = pytest.mark.slow
+
 CALLS: list[dict[str, Any]] = [
     {"city": "Zürich", "days": 2},
     {"stars": [4, 5], "pool": True, "note": 'a "quiet" one\nplease'},

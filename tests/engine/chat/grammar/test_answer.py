@@ -32,6 +32,8 @@ from tests.support.answer_grammars import (
 from tests.support.chat_fixtures import FIXTURES, Fixture
 from tests.support.chat_fixtures import TOOLS as FAMILY_TOOLS
 
+pytestmark = pytest.mark.slow
+
 # ---- answers without calls ---------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ from engine.chat.grammar.answer import AnswerGrammar, answer_grammar
 from engine.formats.work import Work
 from tests.support.answer_grammars import SYNTAXES, tool
 
+pytestmark = pytest.mark.slow
+
 LEAF = {"type": "integer"}
 
 

@@ -14,6 +14,8 @@ from engine.worker.constraints.compiler import Compiler
 from engine.worker.constraints.gbnf import GrammarError
 from tests.support.answer_grammars import accepts
 
+pytestmark = pytest.mark.slow
+
 PATCH = r"""
 start: begin hunk+ end
 begin: "*** Begin Patch" LF

@@ -16,6 +16,8 @@ from engine.worker.constraints.compiler import Compiler
 from tests.support.answer_grammars import CITY, GET, SYNTAXES, TOOLS, accepts, params, tagged, tool
 from tests.support.chat_strategies import parse
 
+pytestmark = pytest.mark.slow
+
 CLOSED = {"properties": {"city": CITY}, "required": ["city"]}
 
 

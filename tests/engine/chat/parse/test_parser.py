@@ -16,6 +16,8 @@ from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer
 from tests.support.covering import examples
 
+pytestmark = pytest.mark.slow
+
 some = examples(8)
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 

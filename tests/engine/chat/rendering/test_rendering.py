@@ -26,6 +26,8 @@ from engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture
 from tests.support.hostile_templates import HOSTILE, Hostile
 
+pytestmark = pytest.mark.slow
+
 CHAT = TemplateSource(CHATML)
 HELLO = ChatRequest(messages=[{"role": "user", "content": "Hello"}])
 HELLO_PROMPT = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"

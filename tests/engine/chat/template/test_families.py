@@ -11,7 +11,10 @@ from engine.chat.template.caps import probe
 from engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, THOUGHTS, TOOLS, Fixture, Scenario, conversations
 
-pytestmark = pytest.mark.parametrize("given", FIXTURES, ids=lambda given: given.name)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("given", FIXTURES, ids=lambda given: given.name),
+]
 
 
 def render(given: Fixture, scenario: Scenario, **variables: Any) -> str:

@@ -18,6 +18,8 @@ from engine.media.decoding.parent import Decoders
 from engine.media.formats import Format
 from tests.support.media_files import FILES, IMAGES, SOUNDS, png_of_size, wav_file
 
+pytestmark = pytest.mark.slow
+
 
 def job(data: bytes, format: str, max_pixels: int = 1 << 20, seconds: float = 60) -> Decode:
     return Decode(data, format, max_pixels, 16000, seconds)  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from engine.media.decoding.parent import Decoders
 from engine.media.documents import Page
 from tests.support.pdf_files import SCAN, assembled, bomb, encrypted, pdf, words
 
+pytestmark = pytest.mark.slow
+
 
 def pages(data: bytes, max_pages: int = 9, max_characters: int = 99) -> list[Page] | str:
     found = read_pages(data, max_pages, max_characters)

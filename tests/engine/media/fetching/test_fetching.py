@@ -14,6 +14,8 @@ from engine.errors import EngineError
 from engine.media.fetching.messages import Rules
 from engine.media.fetching.parent import Fetcher
 
+pytestmark = pytest.mark.slow
+
 RULES = Rules(urls=True, private=True, max_bytes=1 << 20, seconds=SECONDS)
 BODY = b"x" * 100_000
 

@@ -17,6 +17,8 @@ from engine.worker.backend.verdict import WRONG, Measure, Verdict
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernels are tried on Linux only")
 AMX = Processor("Some Processor", frozenset({"amx_int8"}))
 

@@ -13,6 +13,8 @@ from contract_tests.kit.server import SECONDS
 from engine.errors import BackendError
 from engine.worker.backend import loaded
 
+pytestmark = pytest.mark.slow
+
 LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 _PROBE = """
 import sys

@@ -16,6 +16,8 @@ from tests.support.media import image, sound
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.slow
+
 Logits = npt.NDArray[np.float32]
 Part = bytes | Media
 

@@ -90,6 +90,7 @@ def test_a_small_choice_is_kept_to(model: Model) -> None:
     assert chosen == {id for id, _, _ in first.top}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

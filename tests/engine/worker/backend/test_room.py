@@ -14,6 +14,8 @@ from engine.worker.backend.holdings import Holdings
 from engine.worker.backend.host_memory import HostMemory
 from tests.support.options_support import engine_options
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 _ABORT = """
 from engine.worker.backend import ggml, initialize, last_words

@@ -21,6 +21,8 @@ from handlers.options import parse
 from tests.support.lending import lending
 from tests.support.options_support import model_options
 
+pytestmark = pytest.mark.slow
+
 _PROBE = """
 import sys
 from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices

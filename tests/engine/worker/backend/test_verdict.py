@@ -23,7 +23,10 @@ from engine.worker.backend.verdict import (
     run_probe,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels are tried on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="kernels are tried on Linux only"),
+]
 
 PROCESSOR = Processor("Some Processor", frozenset({"avx2", "amx_int8"}))
 DIES = f"os.kill(os.getpid(), {int(signal.SIGILL)})"

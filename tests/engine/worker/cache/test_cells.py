@@ -1,9 +1,12 @@
 """The accounts of KV cells against lists of owned objects."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.worker.cache.cells import Cells
+
+pytestmark = pytest.mark.slow
 
 
 class Accounts(RuleBasedStateMachine):

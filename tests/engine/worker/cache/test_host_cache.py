@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,8 @@ from engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
 from engine.worker.cache.host_cache import LOSS, HostCache, KeptText, TextIndex
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.tokens import TokenArray, common_prefix
+
+pytestmark = pytest.mark.slow
 
 A: Key = ((0, 1.0),)
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=8)

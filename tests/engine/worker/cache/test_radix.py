@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.worker.cache.radix import RadixIndex
 from engine.worker.tokens import TokenArray
+
+pytestmark = pytest.mark.slow
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 

@@ -14,6 +14,8 @@ from engine.worker.constraints.trial.lanes import BusyError, Lanes
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
+pytestmark = pytest.mark.slow
+
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"enum": [1, 20, 300]}},

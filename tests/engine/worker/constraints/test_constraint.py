@@ -27,6 +27,8 @@ from engine.worker.constraints.lazy import Guide
 from engine.worker.constraints.masks import _tokens
 from engine.worker.constraints.matching import ConstraintError
 
+pytestmark = pytest.mark.slow
+
 MOST_TOKENS = 60
 FIM = "<|fim_prefix|>"  # a control token of the shipped model that doesn't end a text
 KEYS = {

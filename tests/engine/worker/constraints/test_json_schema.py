@@ -24,6 +24,8 @@ from engine.worker.constraints.gbnf import GrammarError
 from engine.worker.constraints.json_schema import prepare
 from tests.support.covering import examples
 
+pytestmark = pytest.mark.slow
+
 MOST_TOKENS = 300
 
 

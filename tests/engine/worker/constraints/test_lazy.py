@@ -20,6 +20,8 @@ from engine.worker.constraints.triggers import TriggerSearch
 from engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
+pytestmark = pytest.mark.slow
+
 FIM = "<|fim_prefix|>"  # a control token of the shipped model that doesn't end a text
 HIDDEN = "<|fim_suffix|>"  # another one
 CALL = 'root ::= "<go>" [0-9]+ "."'

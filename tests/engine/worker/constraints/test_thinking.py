@@ -209,6 +209,7 @@ def test_a_message_in_a_generation(engine: Engine) -> None:
     assert text.startswith(finish(engine, n_predict=3)[1] + " Time to answer.\n</think>\n\n")
 
 
+@pytest.mark.slow
 def test_a_limit_of_thoughts_beside_a_grammar(engine: Engine) -> None:
     grammar = 'root ::= [^<]* "</think>" [0-9]{3}'
     result, text = finish(engine, thinking=ThinkingRules(TAGS, 5), grammar=grammar)

@@ -24,6 +24,8 @@ from tests.support.media import image
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "a llama carries wool",
     "the bus leaves at nine",

@@ -46,6 +46,7 @@ def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)
 
 
+@pytest.mark.slow
 def test_kept_memory_is_told_apart(model: Model) -> None:
     served = engine(model, parallel=1, ctx_size=256, cache_ram=64)
     assert served.stats().n_bytes_cache_ram == served.stats().n_bytes_constraints == 0

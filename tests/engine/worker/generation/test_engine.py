@@ -16,7 +16,7 @@ from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
 
 
 def test_the_same_text_alone_and_in_company(model: Model) -> None:

@@ -13,7 +13,7 @@ from engine.worker.backend.candidates import Candidates
 from engine.worker.constraints import masks
 from engine.worker.constraints.compiler import Compiler
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
 
 N_CTX = 256
 N_TOKENS = 120

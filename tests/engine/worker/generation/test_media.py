@@ -40,7 +40,7 @@ from tests.support.playing import EXACT, GREEDY
 from tests.support.slots import Slots
 from tools.models.build import ensure
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
 
 KINDS = {
     "plain": ("random", "tiny-mmproj"),

@@ -20,6 +20,8 @@ from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tools.models.build import ensure
 
+pytestmark = pytest.mark.slow
+
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n"
 APART = ["def first(self):", "import os\n", "x = value", "    return", "class Reader:"]
 PROMPTS = [f"{PREFIX}def function_{i}(self, value):" for i in range(5)]

@@ -15,7 +15,7 @@ from engine.worker.constraints.masks import Mask, Masks
 from engine.worker.generation.engine import Engine
 from tests.support.playing import GREEDY, engine
 
-pytestmark = pytest.mark.usefixtures("orders")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders")]
 
 GRAMMAR = 'root ::= ("a" | "b" | "c" | " ")+'
 

@@ -31,7 +31,7 @@ from tests.support.speculating import (
     speculating,
 )
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
 
 
 def teach(model: Model, oracle: Oracle, prompts: list[str], told: Mapping[str, Finished]) -> None:

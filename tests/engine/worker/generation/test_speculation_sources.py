@@ -33,6 +33,8 @@ from tests.support.speculating import (
 )
 from tools.models.build import ensure_adapter
 
+pytestmark = pytest.mark.slow
+
 SOURCES: dict[str, Any] = {
     "spec_type": ("radix", "ngram-simple", "ngram-cache"),
     "spec_ngram_simple_size_n": 3,

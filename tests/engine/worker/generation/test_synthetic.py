@@ -15,6 +15,8 @@ from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY
 from tests.support.speculating import Oracle, speculating
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [f"def function_{i}(self, value):" for i in range(3)]
 N, N_EACH = 40, 6
 SAMPLED = {"seed": 5, "ignore_eos": True}

@@ -19,7 +19,7 @@ from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tools.models.build import ensure
 
-pytestmark = [pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
 
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 4
 

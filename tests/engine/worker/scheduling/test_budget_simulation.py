@@ -8,6 +8,8 @@ import pytest
 from engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
 from tests.support.machines import BUSY, MACHINES, Machine
 
+pytestmark = pytest.mark.slow
+
 TARGET = 0.1
 N_BATCH = 2048
 SIZES = [*range(32, 256, 4), *range(256, N_BATCH + 1, 32)]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,6 +15,8 @@ from engine.worker.scheduling.shifting import context_shift
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.media_texts import is_uncut, spans, texts
 from tests.support.scheduling import A, B, scheduler, sequence
+
+pytestmark = pytest.mark.slow
 
 
 class Histories(RuleBasedStateMachine):

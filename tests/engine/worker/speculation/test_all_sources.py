@@ -12,6 +12,8 @@ from engine.worker.speculation.text_sources import text_sources
 from engine.worker.tokens import TokenBuffer
 from tests.support.proposals import texts
 
+pytestmark = pytest.mark.slow
+
 TYPES: tuple[SpeculationType, ...] = (
     "radix",
     "ngram-simple",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from engine.worker.backend.batch import Batch
 from engine.worker.speculation.draft_model import DraftModel
 from engine.worker.speculation.source import Ask
 from engine.worker.tokens import TokenBuffer
+
+pytestmark = pytest.mark.slow
 
 N_VOCAB, EOG = 8, 7
 N_BATCH, LIMIT = 48, 40

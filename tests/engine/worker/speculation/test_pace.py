@@ -8,6 +8,8 @@ import pytest
 
 from engine.worker.speculation.pace import PLAIN, Offer, Pace
 
+pytestmark = pytest.mark.slow
+
 Cost = Callable[[int], float]
 """Seconds of a step by its rows."""
 

@@ -1,12 +1,15 @@
 """Kept texts against a list of them."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.worker.cache.prefix_cache import Key
 from engine.worker.speculation.texts import Texts
 from engine.worker.tokens import TokenArray
+
+pytestmark = pytest.mark.slow
 
 KEYS: list[Key] = [(), ((0, 1.0),), ((0, 1.0), (-1, 5.0))]
 TOKENS = st.lists(st.integers(0, 2), max_size=6)

@@ -39,6 +39,8 @@ from handlers.apis.unsupported import (
 from handlers.http.encoding import encode
 from handlers.running.media import MediaInput, media_marker
 
+pytestmark = pytest.mark.slow
+
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
 token_ids = st.integers(0, MAX_TOKEN_ID)

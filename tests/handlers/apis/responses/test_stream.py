@@ -33,6 +33,8 @@ from handlers.http.errors import Failure
 from handlers.running.chat_batch import ChatEvent
 from tests.support.factories import delta, finished
 
+pytestmark = pytest.mark.slow
+
 TOOL = {"type": "function", "name": "f", "description": "It does.", "parameters": None}
 
 

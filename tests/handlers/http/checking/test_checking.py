@@ -16,6 +16,8 @@ from handlers.http.checking.messages import Job, Verdict
 from handlers.http.checking.parent import PROCESSES, Checker
 from handlers.http.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["a"],

@@ -10,7 +10,10 @@ from engine.options.shortcuts import SHORTCUTS
 from handlers.options import NAMES
 from handlers.options.completion import bash_completion
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash"),
+]
 
 ASK = """
 source "$1"

@@ -10,7 +10,10 @@ from engine.options.shortcuts import SHORTCUTS
 from handlers.options import NAMES
 from handlers.options.completion import fish_completion
 
-pytestmark = pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,10 @@ from engine.options.shortcuts import SHORTCUTS
 from handlers.options import NAMES
 from handlers.options.completion import zsh_completion
 
-pytestmark = pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh"),
+]
 
 ASK = r"""
 zmodload zsh/zpty

@@ -1,6 +1,7 @@
 """Batches: rows of lessons, with weights, positions and what their parts see."""
 
 import numpy as np
+import pytest
 
 from tools.models.lessons import curriculum
 from tools.models.lessons.source import Source
@@ -15,6 +16,8 @@ from tools.models.training.encoding import (
     TOOLS_WEIGHT,
     encode,
 )
+
+pytestmark = pytest.mark.slow
 
 N_CTX = 4096
 

@@ -5,8 +5,11 @@ from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tools.models.training.supply import STRIDE, Pool, supply
+
+pytestmark = pytest.mark.slow
 
 POOL = Pool(seed=1, first=0, size=60_000, level=0.2, n_ctx=4096)
 

@@ -21,6 +21,8 @@ from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from tests.support.hostile_sources import ENDLESS, GRAMMARS, SOURCES
 from tests.support.memory_use import resident
 
+pytestmark = pytest.mark.slow
+
 SIMPLE = json.dumps({"const": "simple"})
 FOR_EVER = 1e6  # seconds
 
