@@ -15,7 +15,7 @@ from handlers.running.aside import aside
 from handlers.running.batch import Batch
 from handlers.running.choices import candidates, texts_per_prompt
 from handlers.running.media import resolved, without_media
-from handlers.running.prompt_text import text_of
+from handlers.running.prompt_text import prompts_with_probabilities, text_of
 from handlers.running.respond import respond
 from handlers.running.served import served
 
@@ -76,6 +76,9 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     if suffix := body.get("suffix"):
         asked = [Infill(prefix=without_media(each), suffix=[suffix]) for each in given]
     echoes = [await text_of(engine, prompt) for prompt in prompts] if body.get("echo") else ()
+    has_prompt_probs = bool(echoes) and probabilities is not None
+    if has_prompt_probs:
+        asked = await prompts_with_probabilities(engine, asked, params, n_candidates)
     native = None
     if verbose := wants_verbose(body, model.current.options.log):
         native = NativeFormat(
@@ -93,12 +96,21 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
         n=n,
         n_candidates=n_candidates,
         echoes=echoes,
+        has_prompt_probs=has_prompt_probs,
         probabilities=probabilities,
         native=native,
     )
 
     def start() -> Batch:
-        return Batch(engine, asked, params, n=n_candidates, echo_prompt=verbose, id=begin["id"])
+        return Batch(
+            engine,
+            asked,
+            params,
+            n=n_candidates,
+            echo_prompt=verbose,
+            prompt_probs=has_prompt_probs,
+            id=begin["id"],
+        )
 
     ping = ping_of(body, model.options)
     return await respond(start, form, stream=params.stream, ping=ping)

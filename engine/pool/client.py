@@ -135,6 +135,7 @@ class EngineClient:
         group: int = 0,
         owner: int = 0,
         private: bool = False,
+        prompt_probs: bool = False,
     ) -> list[Generation]:
         """Start a generation for each of `variants`, which differ in their seeds, and the first one
         in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
@@ -161,6 +162,7 @@ class EngineClient:
                     group,
                     owner=owner,
                     private=private,
+                    prompt_probs=prompt_probs,
                 )
             )
         for message in joined(requests):

@@ -60,7 +60,9 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     `group` are one client's request: they share its turn. `others` are (id, seed) of further
     texts of that group, which have everything else in common but `params.id_slot`. Nothing is
     proposed to a text that only those of another `owner` suggest; if it is `private`, it shares no
-    cached prefix with these, either.
+    cached prefix with these, either. With `prompt_probs` and `params.n_probs`, the first event with
+    text, or the end, has the probabilities of the prompt's tokens; none of these is taken from the
+    cache then.
     """
 
     id: int
@@ -72,6 +74,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     others: list[tuple[int, int]] = []
     owner: int = 0
     private: bool = False
+    prompt_probs: bool = False
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -322,7 +325,8 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     There is one for each token that ends a character; its text may be held back, or none.
     `probs` are those of the tokens that `text` comes from (if the request wants any); where
     a token's text is spread over events, those of the first of them. With `progress`, the
-    event reports on the prompt, and has no text.
+    event reports on the prompt, and has no text. `prompt_probs` have an entry for each token of the
+    prompt, once; nothing stands before the first one, so that its value is 0.
     """
 
     id: int
@@ -332,6 +336,7 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     timings: Timings
     probs: list[TokenProbs] = []
     progress: PromptProgress | None = None
+    prompt_probs: list[TokenProbs] = []
 
 
 class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
@@ -341,7 +346,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     which `Delta`s have carried it all. `n_prompt` counts the whole prompt, cached tokens included.
     `params` are the parameters as they were applied (biased texts turned into token ids).
     `probs` has an entry for every token that a part of the text comes from, or none at all;
-    like `text`, only what no `Delta` has carried.
+    like `text`, only what no `Delta` has carried. So it is with `prompt_probs`.
     """
 
     id: int
@@ -358,6 +363,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     timings: Timings
     params: GenerationParams
     probs: list[TokenProbs] = []
+    prompt_probs: list[TokenProbs] = []
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):

@@ -43,6 +43,7 @@ class Batch:
         *,
         n: int = 1,
         echo_prompt: bool = False,
+        prompt_probs: bool = False,
         id: str | None = None,
     ) -> None:
         """By `id`, that of the answer, a client can end the thoughts of all texts."""
@@ -66,6 +67,7 @@ class Batch:
                 group=group,
                 owner=owner,
                 private=private,
+                prompt_probs=prompt_probs,
             )
             group = self._generations[0].request.id
         self._n = n

@@ -43,6 +43,20 @@ def bound_probabilities(params: GenerationParams, n_texts: int, n_ctx: int) -> G
     return params
 
 
+def check_prompt_probabilities(
+    lengths: Sequence[int], params: GenerationParams, n: int, n_ctx: int
+) -> None:
+    """Raises EngineError (invalid_request_error) if prompts of `lengths` tokens, with `n` texts
+    each, have more probabilities than one answer can have."""
+    n_tokens = n * sum(min(length, n_ctx) for length in lengths)  # a longer one is another error
+    if n_tokens * params.n_probs > MAX_PROBABILITIES:
+        raise invalid_request(
+            f"logprobs: {params.n_probs} probabilities for each of {n_tokens} tokens of prompts "
+            f"(echo) are more than the {MAX_PROBABILITIES} that an answer can have: ask for less, "
+            "or send several requests"
+        )
+
+
 def check_repeated(
     prompts: Sequence[Prompt], params: GenerationParams, n: int, n_ctx: int, *, echo_prompt: bool
 ) -> None:

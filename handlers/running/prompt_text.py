@@ -1,9 +1,14 @@
-"""Prompts as text."""
+"""Prompts as text, and as the tokens whose probabilities are told."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
+from engine.errors import not_supported
+from engine.params import GenerationParams
 from engine.pool.client import EngineClient
-from engine.protocol.messages import PromptParts
+from engine.protocol.media import Media
+from engine.protocol.messages import Infill, Prompt, PromptParts
+from handlers.running.bounds import check_prompt_probabilities
 from handlers.running.media import media_marker
 
 
@@ -19,3 +24,27 @@ async def text_of(engine: EngineClient, prompt: PromptParts) -> str:
         else:
             parts += [part if isinstance(part, str) else media_marker() for part in group]
     return "".join(parts)
+
+
+async def prompts_with_probabilities(
+    engine: EngineClient, prompts: Sequence[Prompt], params: GenerationParams, n: int
+) -> list[Prompt]:
+    """`prompts`, with `n` texts each, as the tokens that the engine reads.
+
+    Raises EngineError: not_supported_error for prompts that have more than tokens,
+    invalid_request_error if one answer can't have the probabilities of all.
+    """
+    found: list[Prompt] = []
+    for prompt in prompts:
+        if isinstance(prompt, Infill) or any(isinstance(part, Media) for part in prompt):
+            raise not_supported(
+                "logprobs: a prompt with images, or around a gap (suffix), has no probabilities; "
+                "leave out echo or logprobs"
+            )
+        read = await engine.tokenize(
+            prompt, add_special=True, parse_special=True, with_pieces=False
+        )
+        found.append([*read.tokens])
+    lengths = [len(prompt) for prompt in found if not isinstance(prompt, Infill)]
+    check_prompt_probabilities(lengths, params, n, engine.info.n_ctx)
+    return found

@@ -93,7 +93,9 @@ def delta(request: Request, *, last: bool = False) -> Delta:
     probs = []
     if request.probs is not None:
         probs = request.probs.take(all=last and not request.is_cut)
-    return Delta(request.id, text, tokens, request.slot, request.timings, probs)
+    prompt_probs = request.take_prompt_probs()
+    timings = request.timings
+    return Delta(request.id, text, tokens, request.slot, timings, probs, prompt_probs=prompt_probs)
 
 
 def progress(request: Request) -> Delta:
@@ -129,4 +131,5 @@ def _finished(request: Request) -> Finished:
         timings=request.timings,
         params=request.params,
         probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
+        prompt_probs=request.take_prompt_probs(),
     )

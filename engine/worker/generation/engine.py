@@ -295,6 +295,7 @@ class Engine:
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
         events += [progress(request) for request in requests if request.reports_progress]
+        self._read_prompts(chunks, requests, indices)
         outputs = self._speculation.begin(chunks, requests, indices)
         now = time.perf_counter()
         until = now + max(LEAST_PATIENCE, PATIENCE * (now - started))
@@ -309,6 +310,15 @@ class Engine:
         self._speculation.stepped(evaluated, seconds)
         self._counting.stepped(seconds)
         return True
+
+    def _read_prompts(
+        self, chunks: Sequence[Chunk], requests: Sequence[Request], indices: Sequence[int]
+    ) -> None:
+        """Notes the probabilities of prompts, where they are wanted, before anybody samples."""
+        for chunk, request, index in zip(chunks, requests, indices, strict=True):
+            if request.prompt_probs is not None and chunk.sequence.wants_outputs:
+                rows = range(index - chunk.n_tokens + 1, index + 1)
+                request.prompt_probs.note(self.context, chunk.start, rows)
 
     def _look_for_embeddings(self) -> list[Event]:
         """The failures of requests with media that can't be encoded."""

@@ -21,7 +21,7 @@ def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:
             [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in singles],
             [c.start + c.n_early for c in singles],
             [c.sequence.seq_id for c in singles],
-            [c.is_last for c in singles],
+            [c.n_outputs > 0 for c in singles],
         )
     )
     lasts = [next(indices) if c.n_late == 1 else _add(batch, c) for c in chunks]

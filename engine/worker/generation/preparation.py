@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from engine.errors import EngineError, ErrorInfo, invalid_request
+from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from engine.options import EngineOptions
 from engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from engine.protocol.messages import Infill, Submit
@@ -24,7 +24,7 @@ from engine.worker.constraints.lazy import Guide
 from engine.worker.constraints.trial.lanes import BusyError
 from engine.worker.generation.adapters import LoraScales
 from engine.worker.generation.infill import Room
-from engine.worker.generation.probabilities import ProbabilityLog
+from engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from engine.worker.generation.prompts import (
     check_countable,
     detokenize_media,
@@ -39,6 +39,9 @@ from engine.worker.scheduling.media import Span
 from engine.worker.tokens import TokenArray
 
 log = logging.getLogger("engine.worker.generation.preparation")
+LOGITS = 64 << 20
+"""Bytes of logits that a step has of a prompt whose probabilities are wanted: each of its tokens
+has as many as the vocabulary has tokens."""
 MAX_TOLD = 20  # keywords in one message
 _BUSY = ErrorInfo(
     "unavailable_error",
@@ -87,6 +90,7 @@ class Preparation:
         self._offload = offload
         self._media = media
         self._registry = registry
+        self._n_outputs = max(1, min(context.n_batch, LOGITS // (4 * context.model.n_vocab)))
         self._n_slots = n_slots
         self._n_ctx = n_ctx
         self._special = options.sampling.special  # whether control tokens show in generated text
@@ -132,6 +136,7 @@ class Preparation:
         probs = None
         if params.n_probs > 0:
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
+        prompt_probs = self._prompt_probs(submit, tokens)
         return Request(
             submit,
             tokens,
@@ -141,6 +146,8 @@ class Preparation:
             guide=guide,
             relaxed=relaxed,
             probs=probs,
+            prompt_probs=prompt_probs,
+            n_outputs=self._n_outputs if prompt_probs is not None else 0,
             prompt=self.text(tokens) if submit.echo_prompt else "",
             spans=[
                 Span(span.start, span.stop, span.chunk.is_whole)
@@ -148,6 +155,19 @@ class Preparation:
             ],
             media=media,
         )
+
+    def _prompt_probs(self, submit: Submit, tokens: TokenArray) -> PromptProbabilities | None:
+        """None without `Submit.prompt_probs`. Raises `EngineError`."""
+        n_probs = submit.params.n_probs
+        if not (submit.prompt_probs and n_probs):
+            return None
+        if self._offload is not None:
+            raise not_supported(
+                "with --backend-sampling, the device computes no probabilities of a prompt"
+            )
+        if len(tokens) and tokens.min() < 0:
+            raise not_supported("a prompt with images or sounds has no probabilities")
+        return PromptProbabilities(tokens, n_probs, partial(self._model.piece, special=True))
 
     def text(self, tokens: TokenArray) -> str:
         """The text of `tokens`, for people: media are markers in it."""

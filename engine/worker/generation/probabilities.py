@@ -1,11 +1,11 @@
-"""Probabilities of the generated tokens, for the requests that ask (`n_probs`).
+"""Probabilities of tokens, for the requests that ask (`n_probs`): generated ones, and the prompt's.
 
 The model's own probabilities are the softmax of its logits, before any bias, constraint or
 sampler; those "post sampling" are what the sampler chain makes of them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -85,3 +85,40 @@ class ProbabilityLog:
         while self._kept and (all or self._kept[0][0] < self._n_shown):
             taken.append(self._kept.popleft()[1])
         return taken
+
+
+class PromptProbabilities:
+    """The model's own probabilities of the tokens of one prompt, each behind those before it, with
+    `n_top` rivals. `piece` gives a token's bytes."""
+
+    def __init__(self, tokens: TokenArray, n_top: int, piece: Callable[[int], bytes]) -> None:
+        self._tokens = tokens.tolist()
+        self._n_top = n_top
+        self._piece = piece
+        self._entries = [TokenProbs(id, piece(id), 0.0, []) for id in self._tokens]
+        self._is_taken = False
+
+    def note(self, context: Context, start: int, indices: Iterable[int]) -> None:
+        """Tokens of the prompt, from `start` on, have their logits at `indices` of the batch."""
+        for place, index in enumerate(indices, start + 1):
+            if place < len(self._tokens):
+                self._entries[place] = self._entry(self._tokens[place], context.logits(index))
+
+    def take(self) -> list[TokenProbs]:
+        """Those of all tokens, once."""
+        if self._is_taken:
+            return []
+        self._is_taken, taken, self._entries = True, self._entries, []
+        return taken
+
+    def _entry(self, token: int, logits: Floats) -> TokenProbs:
+        total = log_sum_exp(logits)
+        top = largest(logits, min(self._n_top, len(logits)))
+        values = logits[top].astype(np.float64) - total
+        rivals = [
+            (id, self._piece(id), max(LOWEST, value))
+            for id, value in zip(top.tolist(), values.tolist(), strict=True)
+        ]
+        return TokenProbs(
+            token, self._piece(token), max(LOWEST, float(logits[token]) - total), rivals
+        )

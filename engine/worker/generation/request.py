@@ -8,12 +8,19 @@ from types import MappingProxyType
 import numpy as np
 
 from engine.params import GenerationParams
-from engine.protocol.messages import PromptProgress, SlotState, StopType, Submit, Timings
+from engine.protocol.messages import (
+    PromptProgress,
+    SlotState,
+    StopType,
+    Submit,
+    Timings,
+    TokenProbs,
+)
 from engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
 from engine.worker.constraints.lazy import Guide
 from engine.worker.generation.adapters import key_of
 from engine.worker.generation.detokenizer import IndentLimit, TextStream
-from engine.worker.generation.probabilities import ProbabilityLog
+from engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from engine.worker.scheduling.media import Span
 from engine.worker.scheduling.sequences import Sequence
 from engine.worker.tokens import TokenArray, TokenBuffer
@@ -25,8 +32,9 @@ class Request:
     `tokens` are those of the prompt, with media in the `spans`, which are made of the chunks
     `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that
     a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
-    schemas it leaves out; `probs` is None without `n_probs`. `arrived` is a time of
-    `time.perf_counter`, as all others.
+    schemas it leaves out; `probs` is None without `n_probs`. `prompt_probs`, if they are wanted,
+    come from the logits of the prompt, of which a step has those of `n_outputs` tokens at the most.
+    `arrived` is a time of `time.perf_counter`, as all others.
     """
 
     def __init__(
@@ -40,6 +48,8 @@ class Request:
         guide: Guide | None = None,
         relaxed: tuple[str, ...] = (),
         probs: ProbabilityLog | None = None,
+        prompt_probs: PromptProbabilities | None = None,
+        n_outputs: int = 0,
         prompt: str = "",
         spans: SequenceOf[Span] = (),
         media: Mapping[int, PreparedChunk] = MappingProxyType({}),
@@ -55,11 +65,12 @@ class Request:
             n_prompt=len(tokens),
             group=submit.group,
             id_slot=params.id_slot,
-            cache_prompt=params.cache_prompt,
+            cache_prompt=params.cache_prompt and prompt_probs is None,
             n_reuse=params.n_cache_reuse,
             key=key_of(params.lora, submit.owner if submit.private else 0),
             owner=submit.owner,
             spans=spans,
+            n_outputs=n_outputs,
         )
         self.media = media
         self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
@@ -70,6 +81,7 @@ class Request:
         self.stream = TextStream(params.stop, params.answer.stops if params.answer else None)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
         self.probs = probs
+        self.prompt_probs = prompt_probs
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
         self._spilled: list[int] = []  # the first of the others, if a shift dropped them
@@ -238,6 +250,9 @@ class Request:
         text = "".join(self.pending_text)
         self.pending_text.clear()
         return text
+
+    def take_prompt_probs(self) -> list[TokenProbs]:
+        return self.prompt_probs.take() if self.prompt_probs is not None else []
 
     def close(self) -> None:
         self.sampler.close()

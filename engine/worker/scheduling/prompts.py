@@ -30,6 +30,7 @@ class Sharing:
         """Chunks of `prompts`, the one admitted first in front, beside one token of each of
         `n_ready` generating sequences. `n_prompt` and `n_burst` are those of `Scheduler.plan`."""
         self._n_steps += 1
+        prompts = with_one_read(prompts)
         everyone, prompts = prompts, with_one_medium(prompts, self._n_steps)
         if (whole := next((s for s in prompts if _is_whole(s)), None)) is not None:
             n = n_ready + whole.n_next
@@ -60,6 +61,13 @@ def _chunk(sequence: Sequence, n: int) -> Chunk:
 def _is_whole(sequence: Sequence) -> bool:
     """True if it goes on with a span that is evaluated at once, however long it is."""
     return sequence.span is not None and sequence.span.is_whole
+
+
+def with_one_read(prompts: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
+    """`prompts`, with the first one alone of those whose logits are all wanted: each has as many
+    rows in a step as there is memory for."""
+    read = [s for s in prompts if s.wants_outputs]
+    return prompts if len(read) < 2 else [s for s in prompts if s is read[0] or s not in read]
 
 
 def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequence]:

@@ -24,6 +24,8 @@ class Sequence:
     `spans` are the places of media in the prompt, in order. The embeddings of those in the first
     `n_ready` tokens are there; what is behind waits for its own.
 
+    With `n_outputs`, the logits of all tokens of the prompt are wanted, of so many at a time.
+
     `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
     text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
     was evaluated, `n_ahead` tokens, behind the `n_past`, are neither confirmed nor taken back yet;
@@ -51,6 +53,7 @@ class Sequence:
     checkpoints_at: list[int] = field(default_factory=list)
     spans: SequenceOf[Span] = ()
     n_ready: int = ALL
+    n_outputs: int = 0
     proposed: tuple[int, ...] = ()
     n_forced: int = 0
     n_ahead: int = 0
@@ -85,11 +88,18 @@ class Sequence:
     def n_next(self) -> int:
         """Pending tokens that can be evaluated now, and as one chunk; 0 while it waits for
         embeddings."""
+        if self.wants_outputs:
+            return min(self.n_pending, self.n_outputs)
         if not self.spans:
             return self.n_pending
         stop = next_stop(self.spans, self.n_past)
         stop = len(self.tokens) if stop is None else stop
         return max(0, min(stop, self.n_ready) - self.n_past)
+
+    @property
+    def wants_outputs(self) -> bool:
+        """True while the logits of every token are wanted."""
+        return self.n_outputs > 0 and not self.generating
 
     @property
     def n_to_checkpoint(self) -> int:
@@ -135,6 +145,8 @@ class Chunk:
     @property
     def n_outputs(self) -> int:
         """Tokens at its end whose logits are wanted."""
+        if self.sequence.wants_outputs:
+            return self.n_tokens
         return 1 + len(self.proposed) - self.n_forced if self.is_last else 0
 
     @property

@@ -19,7 +19,8 @@ class Probabilities:
     the ends of characters that it holds only a part of; its bytes are complete."""
 
     def __init__(self, n_top: int, *, post_sampling: bool) -> None:
-        self._n_top = n_top
+        self.n_top = n_top
+        self.post_sampling = post_sampling
         self._value = "prob" if post_sampling else "logprob"
         self._top = "top_probs" if post_sampling else "top_logprobs"
 
@@ -29,7 +30,7 @@ class Probabilities:
 
     def later(self, probs: Sequence[TokenProbs]) -> Lazy[TokenProbs]:
         """The same for an answer that may have very many: made while it is encoded."""
-        return Lazy(self._entry, probs, VALUES * (1 + self._n_top))
+        return Lazy(self._entry, probs, VALUES * (1 + self.n_top))
 
     def logprobs(self, probs: Sequence[TokenProbs]) -> dict[str, Any]:
         """OpenAI's `logprobs` object."""
@@ -38,7 +39,7 @@ class Probabilities:
     def _entry(self, entry: TokenProbs) -> dict[str, Any]:
         return {
             **self._token(entry.id, entry.piece, entry.value),
-            self._top: [self._token(*rival) for rival in entry.top[: self._n_top]],
+            self._top: [self._token(*rival) for rival in entry.top[: self.n_top]],
         }
 
     def _token(self, id: int, piece: bytes, value: float) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.chat.output import (
     CallArguments,
     CallStart,
@@ -22,6 +24,7 @@ from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenPr
 from handlers.apis.native.format import NativeFormat, progress_json
 from handlers.apis.native.probabilities import Probabilities
 from handlers.apis.native.results import timings_json
+from handlers.apis.openai.text_logprobs import TextLogprobs
 from handlers.http.build_info import build_info
 from handlers.http.encoding import encode
 from handlers.http.errors import Failure
@@ -76,18 +79,22 @@ def text_completion(
     *,
     usage: dict[str, Any],
     echoes: Sequence[str] = (),
+    has_prompt_probs: bool = False,
     probabilities: Probabilities | None = None,
     native: NativeFormat | None = None,
 ) -> dict[str, Any]:
     """The answer of /v1/completions, with a choice for each result, behind its prompt if there
-    are `echoes`. `timings` (and `__verbose`, if there is a `native` format) are those of the
-    first."""
+    are `echoes`, whose probabilities are told if it `has_prompt_probs`. `timings` (and
+    `__verbose`, if there is a `native` format) are those of the first."""
     n_each = len(results) // max(len(echoes), 1)
+    prompts = [echoes[index // n_each] if echoes else "" for index in range(len(results))]
     choices = [
         {
-            "text": (echoes[index // n_each] if echoes else "") + result.text,
+            "text": prompts[index] + result.text,
             "index": index,
-            "logprobs": _later(probabilities, result.probs),
+            "logprobs": TextLogprobs(probabilities, prompts[index]).take(result)
+            if probabilities and has_prompt_probs
+            else _later(probabilities, result.probs),
             "finish_reason": text_finish_reason(result.stop_type),
         }
         for index, result in enumerate(results)
@@ -170,7 +177,7 @@ def _whole(
 class TextFormat:
     """The answer of /v1/completions (`handlers.running.respond.Format`), with `n` texts for each
     prompt: the best of `n_candidates`, None for as many as `n`. With `echoes`, the prompts as
-    text, each text begins with its own."""
+    text, each text begins with its own, whose probabilities are told if it `has_prompt_probs`."""
 
     def __init__(
         self,
@@ -180,6 +187,7 @@ class TextFormat:
         n: int = 1,
         n_candidates: int | None = None,
         echoes: Sequence[str] = (),
+        has_prompt_probs: bool = False,
         probabilities: Probabilities | None = None,
         native: NativeFormat | None = None,
     ) -> None:
@@ -187,6 +195,8 @@ class TextFormat:
         self._tail = b',"finish_reason":null}],' + encode(head)[1:-1]
         self._with_timings = timings_per_token
         self._n = n
+        self._has_prompt_probs = has_prompt_probs
+        self._logprobs_of: dict[int, TextLogprobs] = {}  # by choice
         self._probabilities = probabilities
         self._native = native
         self._results: list[Finished] = []
@@ -195,15 +205,35 @@ class TextFormat:
         self._echoes = echoes
 
     def begin(self, event: TextEvent) -> bytes:
-        if not self._echoes:
-            return b""
+        if not self._echoes or self._has_prompt_probs:
+            return b""  # it comes with its probabilities
         return self._chunk(event.index, self._echoes[event.index // self._n])
 
     def event(self, event: TextEvent) -> bytes:
         source = event.source
+        echo = self._echo(event.index, source) if self._has_prompt_probs else b""
         if isinstance(source, Finished):
-            return self.finish(event.index, source)
-        return self.delta(event.index, source)
+            return echo + self.finish(event.index, source)
+        return echo + self.delta(event.index, source)
+
+    def _echo(self, index: int, source: Delta | Finished) -> bytes:
+        """The chunk with the prompt and its probabilities, before the first one with anything of
+        the text."""
+        if index in self._logprobs_of or (isinstance(source, Delta) and source.progress):
+            return b""
+        prompt = self._echoes[index // self._n]
+        assert self._probabilities is not None
+        told = self._logprobs_of[index] = TextLogprobs(self._probabilities, prompt)
+        of_prompt = msgspec.structs.replace(source, probs=[])
+        return self._chunk(index, prompt, encode(told.take(of_prompt)))
+
+    def _told(self, index: int, source: Delta | Finished) -> dict[str, Any] | None:
+        """`logprobs` of the tokens that `source` has, if they are wanted."""
+        if self._probabilities is None or not source.probs:
+            return None
+        if (old := self._logprobs_of.get(index)) is not None:
+            return old.take(msgspec.structs.replace(source, prompt_probs=[]))
+        return self._probabilities.logprobs(source.probs)
 
     async def end(self) -> bytes:
         return DONE
@@ -217,6 +247,7 @@ class TextFormat:
             best(results, self._n, self._n_candidates),
             usage=usage(results, results[:: self._n_candidates]),
             echoes=self._echoes,
+            has_prompt_probs=self._has_prompt_probs,
             probabilities=self._probabilities,
             native=self._native,
         )
@@ -225,7 +256,7 @@ class TextFormat:
         return self._chunk(
             index,
             event.text,
-            _logprobs(self._probabilities, event) if event.probs else b"null",
+            encode(self._told(index, event)) if event.probs else b"null",
             _timings(event.timings) if self._with_timings else b"",
             _progress(event) if event.progress else b"",
             self._verbose(index, event) if self._native else b"",
@@ -252,13 +283,10 @@ class TextFormat:
         the stream's last chunk has it for all."""
         self._results.append(result)
         self._prompts.setdefault(index // self._n, result)
-        logprobs = None
-        if self._probabilities and result.probs:
-            logprobs = self._probabilities.logprobs(result.probs)
         choice = {
             "text": result.text,
             "index": index,
-            "logprobs": logprobs,
+            "logprobs": self._told(index, result),
             "finish_reason": text_finish_reason(result.stop_type),
         }
         chunk = {

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from engine.errors import EngineError
 from engine.params import GenerationParams
+from engine.protocol.media import Media
 from engine.protocol.messages import Submit
 from engine.worker.backend import Model
 from engine.worker.cache.prefix_cache import is_owned
@@ -54,7 +55,7 @@ def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.M
 @given(prompt=PROMPTS)
 def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> None:
     """As POST /tokenize counts it, however far it is beyond the context."""
-    whole = [*prompt, *(["word 🦙 <|im_end|> \n" * 300, 5])]
+    whole: list[int | str | Media] = [*prompt, "word 🦙 <|im_end|> \n" * 300, 5]
     expected = len(tokenize_prompt(model, whole))
     generator = engine(model, ctx_size=256, parallel=1)
     with pytest.raises(EngineError) as error:
