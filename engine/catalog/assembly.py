@@ -282,8 +282,8 @@ def _doubles(
 
 def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
     """The first section's that is loaded at start, else the only model that the directory and the
-    preset file name, else the shipped one if it is listed, else the first: of the preset file, then
-    of the directory, then of the cache."""
+    preset file name, else the shipped one if it is listed, else the first one
+    that generates: of the preset file, then of the directory, then of the cache."""
     for name, section in sections.items():
         if section.load_on_startup:
             return name
@@ -293,9 +293,12 @@ def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> s
         return chosen.pop()
     if not entries[MODEL_NAME].hidden:
         return MODEL_NAME
-    order = [*sections, *sorted(chosen), *entries]
-    usable = [name for name in order if not (entries[name].fault or entries[name].hidden)]
-    return (usable or [name for name in order if not entries[name].hidden])[0]
+
+    def unfit(name: str) -> tuple[bool, ...]:
+        entry = entries[name]
+        return entry.hidden, bool(entry.fault), entry.options.engine.embedding.embeds()
+
+    return min([*sections, *sorted(chosen), *entries], key=unfit)
 
 
 def _with_names(entry: Entry, options: Options) -> Entry:

@@ -309,6 +309,7 @@ def test_a_file_with_the_shipped_models_name(
         (["a.gguf", "b.gguf"], {"b": ""}, "b", set()),
         (["a.gguf", "b.gguf"], {"b": "c = many"}, "a", set()),
         (["a.gguf"], {"a": "c = many"}, "a", set()),
+        (["a.gguf", "b.gguf"], {"a": "embedding = on", "b": ""}, "b", set()),
         (["a.gguf", "b.gguf"], {MODEL_NAME: ""}, MODEL_NAME, {MODEL_NAME}),
         (["a.gguf"], {"a": ""}, "a", set()),
         ([], {MODEL_NAME: ""}, MODEL_NAME, {MODEL_NAME}),
