@@ -433,7 +433,7 @@ def test_a_tool_in_a_namespace(server: Server) -> None:
     weather = {"type": "function", "name": "weather", "parameters": city}
     space = {"type": "namespace", "name": "mcp__sky", "description": "", "tools": [weather]}
     for choice in ("required", {**weather, "namespace": "mcp__sky"}, {**space, "tools": []}):
-        asked = {"tools": [space], "tool_choice": choice, "max_output_tokens": 64}
+        asked: dict[str, Any] = {"tools": [space], "tool_choice": choice, "max_output_tokens": 64}
         answer = ask(server, input="How is the weather?", **asked)
         call = next(item for item in answer["output"] if item["type"] == "function_call")
         assert (call["namespace"], call["name"]) == ("mcp__sky", "weather")
