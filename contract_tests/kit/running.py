@@ -34,6 +34,7 @@ SUBJECTS = {
     "test_constraints": ("completion", "chat"),
     "test_infill": ("infill",),
     "test_kept_streams": ("streams",),
+    "test_prompt_probabilities": ("completion",),
     "test_semantics": ("completion",),
     "test_streams": ("completion", "chat"),
     "test_answers": ("completion", "chat"),

@@ -148,6 +148,7 @@ class PaperEngine:
         self, prompt: PromptParts, variants: Sequence[GenerationParams], **options: Any
     ) -> list[PaperGeneration]:
         options.pop("group")
+        options.pop("prompt_probs")
         self.owners.append((options.pop("owner"), options.pop("private")))
         return [self.generate(prompt, params, **options) for params in variants]
 

@@ -41,6 +41,7 @@ def _change_params(
         group: int = 0,
         owner: int = 0,
         private: bool = False,
+        prompt_probs: bool = False,
     ) -> list[Generation]:
         return original(
             self,
@@ -51,6 +52,7 @@ def _change_params(
             group=group,
             owner=owner,
             private=private,
+            prompt_probs=prompt_probs,
         )
 
     replace(EngineClient, "generate_all", generate_all)

@@ -429,7 +429,3 @@ def _timings(timings: Timings) -> bytes:
 
 def _progress(event: Delta) -> bytes:
     return b',"prompt_progress":' + encode(progress_json(event.progress))
-
-
-def _logprobs(probabilities: Probabilities | None, event: Delta | Finished) -> bytes:
-    return encode(probabilities.logprobs(event.probs)) if probabilities else b"null"
