@@ -61,7 +61,8 @@ class ModelRecord:
     def status(self) -> ModelStatus:
         """The status as GET /models shows it."""
         if self.n_returning:  # what is still there is not what will answer
-            return ModelStatus(value="loading", waiting=True)
+            begun = self.supervisor is not None and self.unloading is None
+            return ModelStatus(value="loading", waiting=not begun)
         supervisor = self.supervisor
         if supervisor and supervisor.state not in _ABSENT:
             waits = bool(self.waiting) and supervisor.state == "sleeping"
