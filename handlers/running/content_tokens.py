@@ -44,32 +44,36 @@ class ContentTokens:
             yield part
 
     def said(self, deltas: Sequence[ChatDelta]) -> list[TokenProbs]:
-        """The tokens of the content in `deltas`."""
+        """The tokens of the content in `deltas`, each of them once."""
         found: list[TokenProbs] = []
-        for delta in deltas:
-            match delta:
-                case Content(text):
-                    found += self._taken(text)
-                case Reasoning(text):
-                    self._taken(text)
-                case _:
-                    self._unsaid = ""
-                    self._until(self._n_read)
+        for delta, (begin, end) in zip(deltas, self._places(deltas), strict=True):
+            if isinstance(delta, Content):
+                self._leave(begin)
+                while self._tokens and self._tokens[0][1] < end:
+                    found.append(self._tokens.popleft()[0])
+            else:
+                self._leave(end)
         return found
 
-    def _taken(self, text: str) -> list[TokenProbs]:
-        """The tokens of `text`, which the parser has just told. What stands before it is markup."""
-        place = self._unsaid.rfind(text)
-        if place < 0:
-            return []
-        begin = self._n_read - len(self._unsaid) + place
-        end = begin + len(text)
-        self._unsaid = self._unsaid[place + len(text) :]
-        return [token for token, _, stop in self._until(end) if stop > begin]
+    def _places(self, deltas: Sequence[ChatDelta]) -> list[tuple[int, int]]:
+        """From where to where the text of each of `deltas` goes, which the parser has just told;
+        for a part of a call, to the end of what it has read. What stands between is markup."""
+        first = self._n_read - len(self._unsaid)
+        places: list[tuple[int, int]] = []
+        limit = len(self._unsaid)
+        for delta in reversed(deltas):  # the last text is the nearest to the end
+            if isinstance(delta, Content | Reasoning):
+                at = max(self._unsaid.rfind(delta.text, 0, limit), 0)
+                limit = min(at + len(delta.text), limit)
+                places.append((first + at, first + limit))
+                limit = at
+            else:
+                places.append((first + limit, first + limit))
+        if places:
+            self._unsaid = self._unsaid[places[0][1] - first :]
+        return places[::-1]
 
-    def _until(self, end: int) -> list[_Place]:
-        """Take the tokens that begin before `end`."""
-        taken: list[_Place] = []
-        while self._tokens and self._tokens[0][1] < end:
-            taken.append(self._tokens.popleft())
-        return taken
+    def _leave(self, end: int) -> None:
+        """Drop the tokens that have no character from `end` on."""
+        while self._tokens and self._tokens[0][2] <= end and self._tokens[0][1] < end:
+            self._tokens.popleft()
