@@ -7,7 +7,7 @@ from typing import Literal
 from engine.params import Aside, StopScope
 
 Kind = Literal["text", "space", "aside"]
-"""`space` is white space that may be in the text, but is none by itself."""
+"""`space` is white space behind an aside: a part of the text only if more of it follows."""
 
 
 class Texts:
@@ -58,6 +58,7 @@ class AnswerParts:
         self._ends = None if scope.begun is None else Texts(scope.begun.ends)  # inside of an aside
         self._starting = not scope.continued
         self._skips_space = scope.skips_space
+        self._said = False  # there was some text
         self._held = ""
 
     @property
@@ -74,7 +75,7 @@ class AnswerParts:
                 end, found = self._ends.find(text, at, last=last)
                 kind: Kind = "aside"
             elif self._starting and text[at].isspace():
-                parts.append(("space" if self._skips_space else "text", text[at]))
+                parts.append((self._kind_of_space(), text[at]))
                 at += 1
                 continue
             elif self._starting and self._at_start.may_begin(text, at) and not last:
@@ -90,6 +91,7 @@ class AnswerParts:
                 kind = "text"
             if end > at:
                 parts.append((kind, text[at:end]))
+                self._said |= kind == "text"
             if not found:
                 self._held = text[end:]
                 break
@@ -97,6 +99,11 @@ class AnswerParts:
             at = end + len(found)
             self._pass(found)
         return parts
+
+    def _kind_of_space(self) -> Kind:
+        if not self._skips_space:
+            return "text"
+        return "space" if self._said else "aside"
 
     def _pass(self, marker: str) -> None:
         """Go on behind the beginning or the end of an aside."""
